@@ -1,0 +1,1 @@
+"""Read what others left behind: text to facts, nothing executed."""

@@ -1,0 +1,101 @@
+"""Facts about worlds: what was asked of N ranks, and how each of them ended."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Union
+
+from nccl_runbook.facts import Gap
+
+OUTCOMES = ("exited", "signalled", "timed-out", "not-started")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorldRequest:
+    """N ranks to start.
+
+    ``entry``: file name in ranks/. ``devices``: one cuda_index a rank (indices into the CUDA_VISIBLE_DEVICES of the surroundings; the
+    same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
+    to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed.
+    """
+
+    name: str
+    entry: str
+    devices: List[Optional[int]]
+    args: List[str] = dataclasses.field(default_factory=list)
+    env: Dict[str, Optional[str]] = dataclasses.field(default_factory=dict)
+    deadline_s: float = 30.0
+
+    @property
+    def world_size(self) -> int:
+        return len(self.devices)
+
+
+@dataclasses.dataclass(frozen=True)
+class RankResult:
+    """How one rank ended.
+
+    ``outcome``: one of OUTCOMES; ``code``: exit code or signal number; ``events``: what the rank reported, in order (ranks/check.py
+    says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline; ``state``: its process state there, as in
+    /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where none was kept.
+    """
+
+    rank: int
+    outcome: str
+    code: Optional[int] = None
+    pid: int = 0
+    events: List[Dict[str, Any]] = dataclasses.field(default_factory=list)
+    last_lines: List[str] = dataclasses.field(default_factory=list)
+    stack: str = ""
+    state: str = ""
+    log: str = ""
+    dropped_bytes: int = 0
+
+    def named(self, event: str) -> List[Dict[str, Any]]:
+        """The events of that name, in order."""
+        return [e for e in self.events if e.get("event") == event]
+
+    def first(self, event: str) -> Optional[Dict[str, Any]]:
+        return next(iter(self.named(event)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """One world that was run.
+
+    ``started``: "fork" from the warm process or "exec" of a fresh interpreter; ``nccl_path``: the libnccl that was mapped;
+    ``transports``: what NCCL's own log says carried each connection, counted (``{"P2P/CUMEM": 24}``); ``set_by_environment``: NCCL
+    variables that NCCL's log says it took; ``shell_line`` repeats the world by hand.
+    """
+
+    request: WorldRequest
+    ranks: List[RankResult]
+    wall_s: float
+    started: str
+    shell_line: str
+    nccl_path: Union[str, Gap]
+    transports: Union[Dict[str, int], Gap]
+    set_by_environment: Union[List[str], Gap]
+
+    @property
+    def passed(self) -> bool:
+        """Every rank exited with 0 and every value that was checked was right."""
+        return all(r.outcome == "exited" and r.code == 0 for r in self.ranks) and not self.wrong
+
+    @property
+    def hung(self) -> bool:
+        return any(r.outcome == "timed-out" for r in self.ranks)
+
+    @property
+    def wrong(self) -> List[Dict[str, Any]]:
+        """Operations that ended with wrong values, wherever they were seen."""
+        return [e for r in self.ranks for e in r.named("op") if e.get("wrong")]
+
+    @property
+    def log(self) -> str:
+        """The last lines of every rank, prefixed; for reading in a notebook."""
+        return "\n".join(f"[rank{r.rank}] {line}" for r in self.ranks for line in r.last_lines)
+
+    def slowest_s(self, op: str, size_bytes: int) -> Optional[float]:
+        """Median seconds of one ``op`` on the rank that took longest; None if it was not timed."""
+        times = [e["median_s"] for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] == size_bytes and "median_s" in e]
+        return max(times) if times else None

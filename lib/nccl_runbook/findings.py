@@ -1,0 +1,108 @@
+"""What a judgement looks like: findings, how they add up to a step, and how steps add up to a verdict. Pure, no thresholds."""
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+
+
+class Severity(str, enum.Enum):
+    """How bad a finding is. UNKNOWN and SKIPPED stand beside the scale OK < NOTE < WARN < BROKEN."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARN = "warn"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+    SKIPPED = "skipped"
+
+
+STATUSES = ("established", "likely", "possible", "ruled-out")
+WHO = ("you", "your launcher", "the administrator")
+# worst first; what a step is called when its findings disagree
+_STEP_ORDER = (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN, Severity.SKIPPED, Severity.NOTE, Severity.OK)
+EXIT_CODES = {"healthy": 0, "broken": 3, "degraded": 3, "unknown": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path, a log and line, a trial)."""
+
+    text: str
+    source: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Remedy:
+    """What to change. ``who`` can do it: one of WHO; ``lines`` are to be copied as they stand."""
+
+    who: str
+    text: str
+    lines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.who not in WHO:
+            raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then ``status`` says how sure.
+
+    Raises ValueError for a finding from WARN up without a remedy, and for a cause without a status.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    evidence: tuple[Evidence, ...] = ()
+    remedy: tuple[Remedy, ...] = ()
+    cause: str | None = None
+    status: str | None = None
+    against: tuple[Evidence, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.severity in (Severity.WARN, Severity.BROKEN) and not self.remedy:
+            raise ValueError(f"finding {self.id}: {self.severity.value} needs a remedy")
+        if self.cause is not None and self.status not in STATUSES:
+            raise ValueError(f"finding {self.id}: cause {self.cause} needs a status, one of {', '.join(STATUSES)}")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """One step as the verdict sees it. ``status``: a Severity value; ``asked``: asked for by name on the command line."""
+
+    notebook: str
+    status: str
+    reason: str = ""
+    asked: bool = False
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda f: _STEP_ORDER.index(f.severity))
+
+
+def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:
+    """The step's status and one line why: its worst finding. No findings at all is unknown, never health."""
+    if not findings:
+        return Severity.UNKNOWN, "nothing was judged"
+    worst = worst_first(findings)[0]
+    return worst.severity, worst.title
+
+
+def verdict(steps: Iterable[StepResult]) -> str:
+    """healthy, degraded, broken or unknown.
+
+    Broken if any step is broken, else degraded if any warns, else unknown if any is unknown or did not finish (a step asked for by
+    name that is skipped counts so, and so do no steps at all), else healthy.
+    """
+    seen = list(steps)
+    statuses = {s.status for s in seen}
+    if "broken" in statuses:
+        return "broken"
+    if "warn" in statuses:
+        return "degraded"
+    done = {"ok", "note"}
+    if not statuses & done or any(s.status not in done | {"skipped"} or (s.status == "skipped" and s.asked) for s in seen):
+        return "unknown"
+    return "healthy"

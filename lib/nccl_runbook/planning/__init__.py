@@ -1,0 +1,1 @@
+"""Roles to ranks to GPUs, before anything is started."""

@@ -1,0 +1,101 @@
+"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back."""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from nccl_runbook.findings import Finding
+from nccl_runbook.redact import Redactor
+
+SCHEMA = "nccl-runbook/record/1"
+Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
+
+
+class RecordError(ValueError):
+    """A file that is not a record of ours; the message names the file and what is wrong, in one sentence."""
+
+
+class Judged(BaseModel):
+    """Whose software was judged. ``own``: the runbook's own torch, not the user's. Paths as the ranks saw them."""
+
+    model_config = ConfigDict(extra="forbid")
+    python: str = ""
+    torch: str = ""
+    cuda: str = ""
+    nccl: str = ""
+    nccl_path: str = ""
+    gpus: list[str] = []
+    host: str = ""
+    own: bool = False
+
+
+class Command(BaseModel):
+    """A line that repeats by hand what the runbook did."""
+
+    model_config = ConfigDict(extra="forbid")
+    label: str
+    line: str
+
+
+class Record(BaseModel):
+    """One step. ``status`` is "running" until the step wrote its own result: only that counts as done."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    schema_: Annotated[Literal["nccl-runbook/record/1"], Field(alias="schema")] = SCHEMA
+    step: str
+    status: Status = "running"
+    reason: str = ""
+    started: str
+    ended: str | None = None
+    wall_s: float = 0.0
+    parameters: dict[str, JsonValue] = {}
+    judged: Judged = Judged()
+    facts: dict[str, JsonValue] = {}
+    findings: list[Finding] = []
+    not_looked_at: list[str] = []
+    commands: list[Command] = []
+    tried_by_hand: list[dict[str, JsonValue]] = []
+    tables: list[dict[str, JsonValue]] = []
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of a record, as committed in the package."""
+    return Record.model_json_schema(by_alias=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` as a whole: a reader sees the old file or the new one, never a part. Mode 0600."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save(record: Record, path: Path, redactor: Redactor) -> None:
+    """Write the record without secrets."""
+    clean = redactor.json(record.model_dump(mode="json", by_alias=True))
+    write_text(path, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
+
+
+def load(path: Path) -> Record:
+    """Read a record; RecordError says in one sentence what is wrong with the file."""
+    try:
+        return Record.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise RecordError(f"{path} is not a record of this runbook ({where}: {first['msg']})") from error

@@ -1,0 +1,57 @@
+"""Secrets out of anything that is written. Standard library only, Python >= 3.9.
+
+By value: the values of variables whose name sounds secret. By shape: tokens with a known prefix, and passwords in URLs. Everything
+that may be shared (records, logs, notebooks, pages) passes through ``Redactor.text``.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any, Mapping
+
+MASK = "[redacted]"
+_SECRET_NAME = re.compile(r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)")
+# a variable whose name only sounds secret: a path to a file or a yes/no is no secret
+_HARMLESS_VALUE = re.compile(r"^(|true|false|yes|no|none|null|auto|\d{1,4})$", re.I)
+_SHAPES = (
+    (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"), MASK),
+    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), MASK),
+    (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), MASK),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
+    (re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"), MASK),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
+    (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
+    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
+    (re.compile(r"(?i)\b([A-Z0-9_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]*\s*[=:]\s*)(?!\[redacted\])[\"']?[^\s\"',;]{6,}"), r"\1" + MASK),
+)
+
+
+def sounds_secret(name: str) -> bool:
+    """Whether a variable of that name usually holds a secret."""
+    return bool(_SECRET_NAME.search(name))
+
+
+class Redactor:
+    """Knows the secret values of one environment; immutable, so that one may be shared between threads."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        values = {v for name, v in env.items() if sounds_secret(name) and len(v) >= 6 and not _HARMLESS_VALUE.match(v)}
+        longest_first = sorted(values, key=len, reverse=True)
+        self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        if self._values:
+            text = self._values.sub(MASK, text)
+        for shape, replacement in _SHAPES:
+            text = shape.sub(replacement, text)
+        return text
+
+    def json(self, value: Any, name: str = "") -> Any:
+        """The JSON value without secrets: every string is scrubbed, and a value under a name that sounds secret is masked whole."""
+        if isinstance(value, str):
+            return MASK if name and sounds_secret(name) and not _HARMLESS_VALUE.match(value) else self.text(value)
+        if isinstance(value, dict):
+            return {self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.json(v) for v in value]
+        return value

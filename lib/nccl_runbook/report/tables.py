@@ -1,0 +1,70 @@
+"""Tables that look the same in Lab, in a page and in a terminal.
+
+Only what an untrusted JupyterLab keeps is used: plain tables with caption and scope, and inline style (Lab 4.6 strips <style>, <svg>,
+role and aria-*). Colours are translucent, so that they read on light and dark; a word always says what the colour says.
+"""
+from __future__ import annotations
+
+import dataclasses
+import html
+from typing import Any
+
+TONES = {
+    "": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
+    "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One table cell: ``text`` and a ``tone`` of TONES; ``heat`` from 0 to 1 shades it instead (0 worst)."""
+
+    text: str
+    tone: str = ""
+    heat: float | None = None
+
+    @property
+    def background(self) -> str:
+        if self.heat is None:
+            return TONES[self.tone]
+        return f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """``caption``, column headings, and rows of text or Cell; the first column heads its row. ``note`` stands below it."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[Any]]
+    note: str = ""
+
+    def cells(self) -> list[list[Cell]]:
+        return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"caption": self.caption, "columns": self.columns, "note": self.note,
+                "rows": [[dataclasses.asdict(c) for c in row] for row in self.cells()]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Table:
+        return cls(data["caption"], data["columns"], [[Cell(**c) for c in row] for row in data["rows"]], data.get("note", ""))
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col" style="text-align:left">{html.escape(c)}</th>' for c in self.columns)
+        body = "".join(f"<tr>{''.join(_cell_html(i, c) for i, c in enumerate(row))}</tr>" for row in self.cells())
+        caption = f'<caption style="text-align:left;font-weight:600">{html.escape(self.caption)}</caption>'
+        note = f'<p style="opacity:.8">{html.escape(self.note)}</p>' if self.note else ""
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+    def __repr__(self) -> str:
+        grid = [self.columns] + [[c.text for c in row] for row in self.cells()]
+        widths = [max(len(row[i]) if i < len(row) else 0 for row in grid) for i in range(len(self.columns))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in grid]
+        return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
+
+
+def _cell_html(index: int, cell: Cell) -> str:
+    tag = 'th scope="row"' if index == 0 else "td"
+    style = "text-align:left;vertical-align:top" + (f";background:{cell.background}" if cell.background else "")
+    return f'<{tag} style="{style}">{html.escape(cell.text)}</{tag[:2]}>'

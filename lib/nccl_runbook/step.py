@@ -1,0 +1,205 @@
+"""One notebook's run: its parameters, what it collects, and the record it leaves behind."""
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import difflib
+import os
+import time
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from nccl_runbook import records
+from nccl_runbook.facts import Gap, gaps_in, to_json
+from nccl_runbook.facts.world import World, WorldRequest
+from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.redact import Redactor
+
+RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
+HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
+_INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
+
+
+class ParameterError(ValueError):
+    """A parameter of the wrong name or type; the message lists what is allowed."""
+
+
+def utc_now() -> str:
+    return dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def outputs_root() -> Path:
+    """``outputs/`` of the checkout that this package is installed from, else below the working directory."""
+    checkout = Path(__file__).resolve().parents[2]
+    return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "outputs"
+
+
+def session_dir() -> Path:
+    """Where notebooks that are run by hand leave their records: the session of ``make lab``, else one folder a day (UTC)."""
+    named = os.environ.get(RUN_DIR_VARIABLE)
+    return Path(named) if named else outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
+
+
+def coerce(name: str, value: Any, wanted: type) -> Any:
+    """The value as ``wanted`` (bool, int, float or str); ParameterError where it cannot be, never a guess."""
+    if type(value) is wanted:
+        return value
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted is str and type(value) in (int, float):
+        return str(value)
+    if isinstance(value, str) and wanted is bool and value.lower() in ("true", "false", "1", "0", "yes", "no"):
+        return value.lower() in ("true", "1", "yes")
+    if isinstance(value, str) and wanted in (int, float):
+        try:
+            return wanted(value)
+        except ValueError:
+            pass
+    allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
+    raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """ParameterError with a did-you-mean for the first name that is not known."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+            raise ParameterError(f"unknown parameter {name}: {hint}")
+
+
+def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
+    cells = [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
+    nodes = ast.parse(cells[-1]).body if cells else []
+    return [t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+
+
+def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The notebook's parameters, typed as its parameters cell annotates them.
+
+    Only names in a cell that papermill injected are checked against the annotated ones, so that a reader in Lab may define what he likes.
+    """
+    known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
+    check_names(_injected_names(namespace), known)
+    return {name: coerce(name, namespace[name], wanted) for name, wanted in known.items()}
+
+
+class Step:
+    """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then ``finish`` with findings."""
+
+    def __init__(self, name: str, parameters: dict[str, Any]) -> None:
+        self.name = name
+        self.parameters = parameters
+        self.run_dir = Path(parameters.get("run_dir") or session_dir()).absolute()
+        self.redactor = Redactor(os.environ)
+        self.facts: dict[str, Any] = {}
+        self._engine: Engine | None = None
+        self._clock = time.monotonic()
+        given = parameters.get("record_path")
+        self.replayed = records.load(Path(given)) if given else None
+        if self.replayed and self.replayed.step != name:
+            raise records.RecordError(f"{given} is a record of {self.replayed.step}, not of {name}")
+        self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of this step's budget that are left, at least 1."""
+        return max(1.0, self.parameters.get("budget_s", 300) - (time.monotonic() - self._clock))
+
+    @property
+    def engine(self) -> Engine:
+        """The engine under the interpreter to be judged; started at the first use."""
+        if self.replayed:
+            raise RuntimeError("a record is being judged: no machine is touched")
+        if self._engine is None:
+            choice = choose(self.parameters.get("python", ""))
+            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor)
+            self.record.judged.python, self.record.judged.own = choice.text, choice.own
+        return self._engine
+
+    def collect(self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any) -> Any:
+        """Ask ``probe`` and keep its answer as ``fact``; in a replay read the answer from the record instead.
+
+        ``unless``: a finding that forbids the probe (GPUs busy, say); the fact is then a Gap that names it. Arguments may be callables
+        without parameters (``lambda: step.engine``): they are called only if the probe is.
+        """
+        if self.replayed:
+            self.facts[fact] = self._recorded(fact, probe)
+        elif unless is not None:
+            self.facts[fact] = Gap("not-run", unless.title)
+        else:
+            called = [a() if callable(a) else a for a in args]
+            self.facts[fact] = probe(*called, **kwargs)
+        return self.facts[fact]
+
+    def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
+        wanted = typing.get_type_hints(probe)["return"]
+        if fact not in self.record.facts:
+            return Gap("absent", f"the record holds no {fact}")
+        return TypeAdapter(wanted | Gap).validate_python(self.record.facts[fact])
+
+    def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
+        """Judge the step, write its record, and show it.
+
+        ``rests_on``: patterns of fact paths (``fnmatch``); a Gap there makes the step unknown, any other is listed as not looked at.
+        """
+        from nccl_runbook.report.cells import StepView  # the page's look belongs to report; imported late so that probes never load it
+
+        missing = [(path, gap) for path, gap in gaps_in(self.facts)]
+        needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
+        judged = worst_first([*findings, *(_unknown(p, g) for p, g in needed)])
+        status, reason = step_status(judged)
+        self.record = self.record.model_copy(update={
+            "status": status.value, "reason": reason, "findings": judged,
+            "not_looked_at": [f"{path}: {gap}" for path, gap in missing if (path, gap) not in needed],
+            "tables": [t.to_json() for t in tables],
+        })
+        if not self.replayed:
+            self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
+            self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
+            self.record.commands = [records.Command(label=w.request.name, line=w.shell_line) for w in self._worlds()]
+        self.save()
+        return StepView(self.record)
+
+    def save(self) -> Path:
+        """Write the record into the run's folder; its path."""
+        path = self.run_dir / f"{self.name}.json"
+        records.save(self.record, path, self.redactor)
+        return path
+
+    def _worlds(self) -> list[World]:
+        return list(self._engine.history) if self._engine else []
+
+    def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
+              sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
+        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*."""
+        devices: list[int | None] = list(gpus) if gpus is not None else list(self.parameters_gpus())
+        args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
+        world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
+        self.record.tried_by_hand.append({"at": utc_now(), "env": dict(env or {}), "gpus": devices, "passed": world.passed,
+                                          "wall_s": world.wall_s, "line": world.shell_line})
+        self.save()
+        return world
+
+    def parameters_gpus(self) -> list[int | None]:
+        """Devices that ``gpus`` names, one a rank; two ranks on the CPU where no GPU can be used."""
+        from nccl_runbook.launch.devices import rank_devices
+
+        return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
+
+
+def _unknown(path: str, gap: Gap) -> Finding:
+    return Finding("not-seen", Severity.UNKNOWN, f"{path} could not be seen ({gap})", (Evidence(str(gap), path),))
+
+
+def open_step(name: str, namespace: Mapping[str, Any]) -> Step:
+    """The step of this notebook, from its parameters cell (``globals()``)."""
+    return Step(name, read_parameters(namespace))
