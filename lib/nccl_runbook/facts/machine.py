@@ -94,7 +94,8 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True)
 class NvmlGpu:
-    """One GPU as NVML tells it. ``clock_reasons``: names of the reasons that hold the clocks now (``idle``, ``hw_thermal_slowdown``)."""
+    """One GPU as NVML tells it. ``clock_reasons``: names of the reasons that hold the clocks now (``idle``, ``hw_thermal_slowdown``).
+    ``retired_pages``: None on cards that remap rows instead."""
 
     nvml_index: int
     name: Union[str, Gap]
@@ -106,7 +107,7 @@ class NvmlGpu:
     virtualisation: Union[str, Gap]
     ecc: Union[Ecc, Gap]
     remapped_rows: Union[RemappedRows, Gap]
-    retired_pages: Union[int, Gap]
+    retired_pages: Union[int, None, Gap]
     clock_reasons: Union[List[str], Gap]
     pcie: Union[Pcie, Gap]
     nvlinks: Union[NvLinks, Gap]

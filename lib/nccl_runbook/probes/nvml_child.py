@@ -42,6 +42,14 @@ def text(value):
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def words_of(error):
+    """The library's own text, as NCCL prints it: pynvml words some errors differently (13.615: 18, 15, 16)."""
+    try:
+        return text(nvml.nvmlErrorString(error.value))
+    except (nvml.NVMLError, TypeError):  # no library loaded
+        return str(error)
+
+
 def is_gap(value):
     return isinstance(value, dict) and "reason" in value
 
@@ -55,9 +63,7 @@ def ask(name, *args, **kwargs):
     try:
         return text(function(*args, **kwargs))
     except nvml.NVMLError as error:
-        words = str(error)
-        words = words[2:-1] if words.startswith("b'") else words
-        return {"reason": REASON_OF_CODE.get(error.value, "failed"), "detail": f"{name}({shown}) failed: {words}"}
+        return {"reason": REASON_OF_CODE.get(error.value, "failed"), "detail": f"{name}({shown}) failed: {words_of(error)}"}
 
 
 def first(*answers):
@@ -220,11 +226,12 @@ def owners(handle):
 # --- the parts
 
 def gpu(index, handle):
+    rows = remapped_rows(handle)
     say("gpu", nvml_index=index, name=ask("nvmlDeviceGetName", handle), uuid=ask("nvmlDeviceGetUUID", handle),
         pci_bus_id=then(ask("nvmlDeviceGetPciInfo", handle), lambda p: text(p.busId)), memory=memory(handle),
         compute_mode=then(ask("nvmlDeviceGetComputeMode", handle), name_in(COMPUTE_MODES)), mig=mig(handle),
         virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)), ecc=ecc(handle),
-        remapped_rows=remapped_rows(handle), retired_pages=retired_pages(handle), clock_reasons=clock_reasons(handle), pcie=pcie(handle),
+        remapped_rows=rows, retired_pages=retired_pages(handle) if is_gap(rows) else None, clock_reasons=clock_reasons(handle), pcie=pcie(handle),
         nvlinks=nvlinks(handle), fabric=fabric(handle),
         utilisation_percent=then(ask("nvmlDeviceGetUtilizationRates", handle), lambda u: u.gpu),
         temperature_c=ask("nvmlDeviceGetTemperature", handle, 0), owners=owners(handle),
