@@ -43,8 +43,8 @@ def ecc_errors(machine: Machine) -> Finding | None:
     if not bad:
         return None
     return Finding("ecc-errors", Severity.WARN, f"{_named(bad)}: uncorrected ECC errors since the driver was loaded",
-                   _seen(bad, "ecc", lambda g: f"{g.ecc.volatile_uncorrected} uncorrected"), (_reset(bad, "Memory of this GPU went wrong."),),
-                   "gpu-or-link-fault", "likely")
+                   _seen(bad, "ecc", lambda g: f"{g.ecc.volatile_uncorrected} uncorrected"),
+                   (_reset(bad, "Memory of this GPU went wrong."),), "gpu-or-link-fault", "likely")
 
 
 def rows_need_reset(machine: Machine) -> Finding | None:
@@ -69,11 +69,11 @@ def nvlink_down(machine: Machine) -> Finding | None:
     bad = [g for group in alike.values() for g in group if _lags(g, max(o.nvlinks.up for o in group))]
     if not bad:
         return None
-    fix = Remedy("the administrator", "NVLinks are down. Look for Xid 74, then reset the GPUs of the board; reseat the bridge where there is one.", (
+    fix = Remedy("the administrator", "NVLinks are down. Look for Xid 74, then reset the GPUs; reseat the bridge where there is one.", (
         "nvidia-smi nvlink --status", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head -50"))
     return Finding("nvlink-down", Severity.WARN, f"{_named(bad)}: fewer NVLinks are up than on the other GPUs of its kind",
-                   _seen(bad, "nvlinks", lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}"), (fix,),
-                   "gpu-or-link-fault", "likely")
+                   _seen(bad, "nvlinks", lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}"),
+                   (fix,), "gpu-or-link-fault", "likely")
 
 
 def _lags(gpu: NvmlGpu, most: int) -> bool:
@@ -103,11 +103,12 @@ def clocks_held_down(machine: Machine) -> Finding | None:
     fix = Remedy("the administrator", "Cooling or power holds this GPU down: look at fans, inlet temperature and power supply.", (
         "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",))
     return Finding("clocks-held-down", Severity.WARN, f"{_named(bad)}: slowed down by heat or power",
-                   _seen(bad, "clock_reasons", lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C"), (fix,), "straggler", "possible")
+                   _seen(bad, "clock_reasons", lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C"), (fix,),
+                   "straggler", "possible")
 
 
 def compute_mode_blocks(machine: Machine) -> Finding | None:
-    """Compute mode forbids processes (prohibited), or a second one (exclusive) while somebody holds the GPU. Exclusive and free is noted."""
+    """Compute mode forbids processes (prohibited), or a second one (exclusive) while somebody holds the GPU. Exclusive and free: a note."""
     gpus = [g for g in _gpus(machine) if g.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread")]
     if not gpus:
         return None
@@ -126,7 +127,7 @@ def _held_by(gpu: NvmlGpu) -> str:
 
 
 def mig_splits_gpus(machine: Machine) -> Finding | None:
-    """MIG is on: broken without instances, a warning where ranks would need several slices, as CUDA shows a process one only (CUDA 13.0)."""
+    """MIG is on: broken without instances; else a warning, as CUDA shows a process one slice only (CUDA 13.0)."""
     on = [] if isinstance(machine.nvml, Gap) else with_mig(machine.nvml)
     if not on:
         return None
@@ -135,10 +136,10 @@ def mig_splits_gpus(machine: Machine) -> Finding | None:
     off = Remedy("the administrator", "For NCCL over whole GPUs switch MIG off (needs idle GPUs).",
                  tuple(f"sudo nvidia-smi -i {g.nvml_index} -mig 0" for g in on))
     if empty:
-        return Finding("mig-splits-gpus", Severity.BROKEN, f"{_named(empty)}: MIG is on and has no instances, so CUDA can use nothing there", said,
-                       (off,), "vgpu-or-mig-unsupported", "established")
-    return Finding("mig-splits-gpus", Severity.WARN, f"{_named(on)}: MIG is on; a process is shown one slice, and slices have no peer access", said,
-                   (off,), "vgpu-or-mig-unsupported", "possible")
+        return Finding("mig-splits-gpus", Severity.BROKEN, f"{_named(empty)}: MIG is on without instances, so CUDA can use nothing there",
+                       said, (off,), "vgpu-or-mig-unsupported", "established")
+    return Finding("mig-splits-gpus", Severity.WARN, f"{_named(on)}: MIG is on; a process sees one slice, and slices have no peer access",
+                   said, (off,), "vgpu-or-mig-unsupported", "possible")
 
 
 def vgpu_limits(machine: Machine) -> Finding | None:
@@ -187,7 +188,7 @@ def nvlink_without_peer_access(machine: Machine) -> Finding | None:
             bad.append(pair)
     if not bad:
         return None
-    fix = Remedy("the administrator", "NVLink is there and CUDA refuses peer access: check fabric, confidential-computing mode and driver.", (
+    fix = Remedy("the administrator", "NVLink is there and CUDA refuses peer access: check fabric, driver, confidential mode.", (
         "nvidia-smi topo -p2p r", "nvidia-smi topo -m"))
     return Finding("nvlink-without-peer-access", Severity.WARN, f"{len(bad)} pairs of GPUs have NVLink but no peer access", tuple(
         Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access") for p in bad[:8]), (fix,),

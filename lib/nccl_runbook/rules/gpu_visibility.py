@@ -16,8 +16,9 @@ _START_CONTAINER = Remedy("your launcher", "Start the container with the GPUs an
     "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE", "podman run --device nvidia.com/gpu=all IMAGE",
     "apptainer exec --nv IMAGE COMMAND"))
 _KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi -q > nvidia-smi-q.txt")
-_RELOAD_DRIVER = Remedy("the administrator", "The driver's user-space files were replaced under the loaded kernel module: reboot the host (then "
-                        "restart containers), or unload and load the nvidia modules.", ("cat /proc/driver/nvidia/version", "sudo reboot"))
+_RELOAD_DRIVER = Remedy("the administrator", "The driver's user-space files were replaced under the loaded kernel module: reboot the "
+                        "host (then restart containers), or unload and load the nvidia modules.",
+                        ("cat /proc/driver/nvidia/version", "sudo reboot"))
 _FABRIC_MANAGER = Remedy("the administrator", "Start the fabric manager of exactly the driver's version, then check the fabric state.", (
     "sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A2 -i fabric"))
 
@@ -59,7 +60,8 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         said.append(Evidence(machine.cuda.error, "gpus.cuda.error"))
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
     if not on_bus:
-        return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none", tuple(said))
+        return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
+                       tuple(said))
     said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container was given none",
@@ -70,7 +72,8 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
 
 
 def nvml_refuses(machine: Machine) -> Finding | None:
-    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with it (NCCL 2.28 to 2.30, src/misc/nvmlwrap.cc)."""
+    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with it (src/misc/nvmlwrap.cc,
+    ncclNvmlEnsureInitialized)."""
     gap = machine.nvml
     if not isinstance(gap, Gap) or gap.reason == "not-run":
         return None
@@ -100,9 +103,10 @@ def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
     words = refused[0][1].detail
     is_lost = "lost" in words or "requires restart" in words or refused[0][1].reason == "timed-out"
     cause = "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission" else "nvml-call-failed"
-    admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.", _KERNEL_LOG)
-    around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES does not "
-                    "get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
+    admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
+                   _KERNEL_LOG)
+    around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES does "
+                    "not get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
                     (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))
     title = f"NVML refuses GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}"
     return Finding("nvml-refuses-a-gpu", Severity.BROKEN, title, tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused),
@@ -123,10 +127,12 @@ def visible_devices_wrong(machine: Machine) -> Finding | None:
     if selection is None or not selection.problem:
         return None
     value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
-    fix = Remedy("your launcher", "Clear the variable, or name GPUs that exist. Where a scheduler set it, ask for GPUs there.", _clear_lines(machine))
+    fix = Remedy("your launcher", "Clear the variable, or name GPUs that exist. Where a scheduler set it, ask for GPUs there.",
+                 _clear_lines(machine))
     title = f"CUDA_VISIBLE_DEVICES={value}: {selection.problem}"
     return Finding("visible-devices-wrong", Severity.BROKEN, title, (
-        Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"), Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
+        Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
+        Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
         Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")), (fix,), "visible-devices-wrong", "established")
 
 
@@ -165,19 +171,22 @@ def _nvml_count(machine: Machine) -> str:
     return f"{count} GPU{'s' if count != 1 else ''}"
 
 
-_DRIVER = Remedy("the administrator", "Install a driver that is new enough for this CUDA.", ("nvidia-smi --query-gpu=driver_version --format=csv",))
-_OTHER_TORCH = Remedy("you", "Or install a torch whose CUDA is not newer than the driver's.", ('python3 -c "import torch; print(torch.version.cuda)"',))
+_DRIVER = Remedy("the administrator", "Install a driver that is new enough for this CUDA.",
+                 ("nvidia-smi --query-gpu=driver_version --format=csv",))
+_OTHER_TORCH = Remedy("you", "Or install a torch whose CUDA is not newer than the driver's.",
+                      ('python3 -c "import torch; print(torch.version.cuda)"',))
 _NO_STUBS = Remedy("your launcher", "Take folders named stubs or compat out of LD_LIBRARY_PATH: they hide the driver's own libcuda.so.1.",
                    ('echo "$LD_LIBRARY_PATH" | tr : "\\n" | grep -nE "stubs|compat"',))
 # text or CUresult of a failed initialisation (CUDA 13.0, cuda.h), what it means, and who can mend it
 _CUDA_ERRORS: tuple[tuple[str, str, str, tuple[Remedy, ...]], ...] = (
     (r"(?i)\berror 802\b|system not yet initialized", "fabric-manager-down", "the NVSwitch fabric is not initialised", (_FABRIC_MANAGER,)),
-    (r"(?i)\berror 803\b|unsupported display driver", "driver-library-mismatch", "libcuda and the kernel driver differ", (_RELOAD_DRIVER, _NO_STUBS)),
+    (r"(?i)\berror 803\b|unsupported display driver", "driver-library-mismatch", "libcuda and the kernel driver differ",
+     (_RELOAD_DRIVER, _NO_STUBS)),
     (r"(?i)too old|driver version is insufficient", "driver-too-old", "the driver is older than this CUDA needs", (_DRIVER, _OTHER_TORCH)),
     (r"(?i)\berror 804\b|forward compatibility", "driver-too-old", "a CUDA compat library does not fit this GPU", (_NO_STUBS, _DRIVER)),
     (r"(?i)\berror 34\b|stub library", "driver-library-mismatch", "a stub of libcuda is loaded", (_NO_STUBS,)),
     (r"(?i)\berror (46|101)\b|busy or unavailable", "gpu-exclusive-mode", "a GPU is busy or unavailable", (
-        Remedy("the administrator", "Look at the compute mode and at who holds the GPU.", ("nvidia-smi -q -d COMPUTE", "nvidia-smi -c 0")),)),
+        Remedy("the administrator", "Look at the compute mode and at who holds the GPU.", ("nvidia-smi -q -d COMPUTE",)),)),
 )
 
 
@@ -189,11 +198,13 @@ def cuda_cannot_start(machine: Machine) -> Finding | None:
     said = (Evidence(cuda.error, "gpus.cuda.error"),)
     for pattern, cause, meaning, remedies in _CUDA_ERRORS:
         if re.search(pattern, cuda.error):
-            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {meaning}", said, remedies, cause, "established")
+            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {meaning}", said, remedies, cause,
+                           "established")
     missing = _unusable_files(machine)
     if missing:
         return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
-                       said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), (_START_CONTAINER,), "container-gpu-access", "likely")
+                       said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), (_START_CONTAINER,), "container-gpu-access",
+                       "likely")
     admin = Remedy("the administrator", "CUDA does not start on this host. What the kernel says:", _KERNEL_LOG)
     return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said, (admin,))
 
@@ -220,11 +231,12 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
         return None
     missing = _missing(nvml, cuda, expected)
     blocked = _unusable_files(machine)
-    remedy = _START_CONTAINER if blocked else Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:", _KERNEL_LOG)
-    title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists" + (f"; GPU {', '.join(missing)} is left out" if missing else "")
-    return Finding("cuda-misses-gpus", Severity.BROKEN, title, (
-        Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *(Evidence(b, "gpus.surroundings.files") for b in blocked)), (remedy,),
-        "container-gpu-access" if blocked else "gpu-or-link-fault", "likely" if blocked else "possible")
+    admin = Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:", _KERNEL_LOG)
+    title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
+    title += f"; GPU {', '.join(missing)} is left out" if missing else ""
+    said = (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *(Evidence(b, "gpus.surroundings.files") for b in blocked))
+    return Finding("cuda-misses-gpus", Severity.BROKEN, title, said, (_START_CONTAINER if blocked else admin,),
+                   "container-gpu-access" if blocked else "gpu-or-link-fault", "likely" if blocked else "possible")
 
 
 def _missing(nvml: NvmlView, cuda: CudaView, expected: tuple[int, ...]) -> list[str]:
@@ -240,7 +252,8 @@ def views_agree(machine: Machine) -> Finding | None:
         return None
     names = ", ".join(sorted({g.name for g in cuda.gpus}))
     return Finding("views-agree", Severity.OK, f"NVML lists {len(nvml.gpus)} and a fresh rank can use {len(cuda.gpus)} GPUs ({names}); "
-                   "no fault counter, link or clock stands out", (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
+                   "no fault counter, link or clock stands out",
+                   (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
 
 
 RULES: tuple[Callable[[Machine], Finding | None], ...] = (
