@@ -29,7 +29,7 @@ def _evidence(items: Iterable[Evidence], label: str) -> str:
 def remedy_html(remedy: Remedy) -> str:
     """Who, what, and the lines to copy."""
     lines = f'<pre style="{_PRE}">{escape(chr(10).join(remedy.lines))}</pre>' if remedy.lines else ""
-    return f'<p style="margin:4px 0"><strong>{escape(remedy.who)}:</strong> {escape(remedy.text)}</p>{lines}'
+    return f'<p style="margin:4px 0"><strong>{escape(remedy.who.capitalize())}:</strong> {escape(remedy.text)}</p>{lines}'
 
 
 def finding_html(finding: Finding) -> str:
@@ -38,7 +38,8 @@ def finding_html(finding: Finding) -> str:
     look = badge(finding.severity.value)
     head = f'<p style="margin:0"><strong>{look.symbol} {escape(look.word)}:</strong> {escape(finding.title)}{status}</p>'
     body = _evidence(finding.evidence, "Seen") + _evidence(finding.against, "Against it") + "".join(map(remedy_html, finding.remedy))
-    return f'<div style="margin:0 0 10px;padding:6px 10px;background:{TONES[look.tone]}">{head}{body}</div>'
+    edge = TONES[look.tone].rsplit(",", 1)[0] + ",.85)"  # the tone, nearly opaque
+    return f'<div style="margin:0 0 10px;padding:6px 12px;border-left:4px solid {edge};background:rgba(128,128,128,.08)">{head}{body}</div>'
 
 
 def _fold(summary: str, inner: str) -> str:

@@ -12,7 +12,6 @@ import jinja2
 
 from nccl_runbook.records import Record
 from nccl_runbook.report.badges import badge
-from nccl_runbook.report.cells import judged_line
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
@@ -74,7 +73,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     template = _environment().get_template("index.html.j2")
     context = {"doc": document, "records": known, "files": set(files), "badge": badge, "tables": _tables, "fixes": fixes(document),
-               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next", "judged": judged_line(document),
+               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
                "counts": _counts(document), "tried": _tried(known.values()), "not_looked_at": document.not_looked_at}
     page = ""
     for cut in CUTS:

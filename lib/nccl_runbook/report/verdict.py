@@ -188,12 +188,14 @@ def _different(records: Iterable[Record]) -> list[str]:
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     """What to change, surest first: (title, remedies) of established and likely causes, then of findings from WARN up without a cause.
 
-    Only where neither exists: of possible causes, so that the page never names trouble without a way on.
+    Only where neither exists: of possible causes and of what is unknown, so that the page never names trouble without a way on.
     """
-    open_findings = [f for s in document.steps for f in s.findings if f.cause is None and f.severity in (Severity.BROKEN, Severity.WARN)]
+    free = worst_first(f for s in document.steps for f in s.findings if f.cause is None and f.remedy)
     sure = [(c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy]
-    sure += [(f.title, list(f.remedy)) for f in worst_first(open_findings)]
-    sure = sure or [(c.title, c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
+    sure += [(f.title, list(f.remedy)) for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
+    if not sure:
+        sure = [(c.title, c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
+        sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
     seen: set[Remedy] = set()
     answer = []
     for title, remedies in sure:
