@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.facts import Gap
 
-OUTCOMES = ("exited", "signalled", "timed-out", "not-started")
+OUTCOMES = ("exited", "signalled", "timed-out", "lost")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class WorldRequest:
 class RankResult:
     """How one rank ended.
 
-    ``outcome``: one of OUTCOMES; ``code``: exit code or signal number; ``events``: what the rank reported, in order (ranks/check.py
+    ``outcome``: one of OUTCOMES (lost: the warm process above it was killed); ``code``: exit code or signal number; ``events``: what the rank reported, in order (ranks/check.py
     says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline; ``state``: its process state there, as in
     /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where none was kept.
     """
