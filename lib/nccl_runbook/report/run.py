@@ -70,7 +70,7 @@ def info_of(run_dir: Path) -> RunInfo:
     try:
         return VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
     except (OSError, ValidationError):
-        stamp = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         starts = [r.started for r in read_records(run_dir).records]
         return RunInfo(id=run_dir.name, started=min(starts, default=stamp))
 

@@ -114,7 +114,7 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
     elif run.interrupted:
         reason = "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"
     elif not run.command:
-        reason = "its notebook has not finished"
+        reason = f"{name} has not finished"
     else:
         reason = _AT_WORK if record else _TO_COME
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
@@ -181,8 +181,8 @@ def _different(records: Iterable[Record]) -> list[str]:
             seen.setdefault((record.judged.python, record.judged.torch, record.judged.nccl), []).append(record.step)
     if len(seen) < 2:
         return []
-    told = "; ".join(f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or 'unknown'}" for (python, torch, nccl), steps in seen.items())
-    return [f"one and the same software in every step: {told}"]
+    told = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
+    return [f"one and the same software in every step: {'; '.join(told)}"]
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
@@ -238,9 +238,9 @@ def _trouble(steps: Iterable[StepEntry], causes: list[Cause]) -> str:
 
     bad = [f for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
     if not bad:
-        return next((_bare(f"{s.notebook}: {s.reason}") for s in steps if s.status in ("broken", "warn")), "")
+        return next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
     lead = min(bad, key=order)
-    return _bare(lead.title) + (f" ({status_of[lead.cause].replace('-', ' ')})" if lead.cause else "")
+    return (_bare(lead.title) or lead.id) + (f" ({status_of[lead.cause].replace('-', ' ')})" if lead.cause else "")
 
 
 def _what_passed(steps: list[StepEntry], judged: Judged) -> str:
