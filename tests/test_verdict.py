@@ -41,6 +41,13 @@ def test_a_run_before_its_first_step_is_running_and_unknown():
     assert {s.status for s in document.steps} == {"unknown"}
 
 
+def test_a_page_of_a_run_that_was_killed_tells_when_it_was_written(tmp_path):
+    document = write_run(tmp_path, samples.run_info())
+    assert f"As of {document.written}." in (tmp_path / "index.html").read_text()
+    document = write_run(tmp_path, samples.run_info(interrupted=True))
+    assert "As of " not in (tmp_path / "index.html").read_text()
+
+
 def test_a_running_run_tells_trouble_at_once():
     document = verdict_document(samples.run_info(), samples.duplicate_gpu()[1][:2])
     assert document.sentence == "Running: 2 of 4 steps done; broken so far: ranks 0 and 1 share one GPU (established)."

@@ -62,10 +62,13 @@ class StepEntry(_Strict):
 
 
 class VerdictDocument(_Strict):
-    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on."""
+    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on;
+    ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
+    """
 
     schema_: Annotated[Literal["nccl-runbook/verdict/1"], Field(alias="schema")] = SCHEMA
     run: RunInfo
+    written: str = ""
     verdict: Literal["healthy", "degraded", "broken", "unknown"]
     sentence: str
     exit_code: int
