@@ -231,3 +231,11 @@ def test_record_unreadable_fires_when_a_record_is_broken():
 
 def test_record_unreadable_stays_quiet_when_all_were_read():
     assert "record-unreadable" not in {f.id for f in rules.judge(_folder(["01-gpu-visibility", "03-fewer-gpus"]))}
+
+
+def test_by_hand_a_record_that_was_mended_or_removed_leaves_no_trace(tmp_path):
+    bad = tmp_path / "03-fewer-gpus.json"
+    bad.write_text("no record")
+    assert write_run(tmp_path, info_of(tmp_path)).steps[0].status == "unknown"
+    bad.unlink()
+    assert write_run(tmp_path, info_of(tmp_path)).steps == []

@@ -6,7 +6,6 @@ from pathlib import Path
 import papermill
 import pytest
 import report_samples as samples
-
 from nccl_runbook import records
 from nccl_runbook.report import write_run
 from nccl_runbook.step import HEADLESS_VARIABLE
@@ -35,7 +34,13 @@ def _execute(folder: Path, **parameters) -> str:
 def test_by_hand_it_shows_the_verdict_and_writes_the_page(tmp_path, monkeypatch):
     monkeypatch.delenv(HEADLESS_VARIABLE, raising=False)
     shown = _execute(_folder(tmp_path, "duplicate-gpu"))
-    for wanted in ("Broken: ranks 0 and 1 share one GPU (established).", "torch.cuda.set_device(local_rank)", "ruled out", "04-transports", "4 records read"):
+    for wanted in (
+        "Broken: ranks 0 and 1 share one GPU (established).",
+        "torch.cuda.set_device(local_rank)",
+        "ruled out",
+        "04-transports",
+        "4 records read",
+    ):
         assert wanted in shown, wanted
     own = records.load(tmp_path / "99-verdict.json")
     assert (own.status, own.facts["run"]["read"]) == ("ok", ["01-gpu-visibility", "03-fewer-gpus", "04-transports", "05-weight-sync"])

@@ -73,7 +73,8 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
 def info_of(run_dir: Path) -> RunInfo:
     """What the folder's verdict.json says about its run; notebooks that were run by hand have no plan."""
     try:
-        return VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
+        run = VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
+        return run if run.command else run.model_copy(update={"planned": [], "not_run": {}})
     except (OSError, ValidationError):
         starts = [r.started for r in read_records(run_dir).records]
         return RunInfo(id=run_dir.name, started=min(starts, default=_utc_now()))
