@@ -1,4 +1,5 @@
 """The local engine: worlds of ranks under the interpreter that is judged."""
+
 from __future__ import annotations
 
 import json
@@ -21,8 +22,11 @@ __all__ = ["Engine", "EngineError"]
 
 # these act when a communicator is made, so a fork may differ in them; all others (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads)
 # act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
-_FORK_MAY_DIFFER = re.compile(r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK")
+_FORK_MAY_DIFFER = re.compile(
+    r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
+)
 LAST_LINES = 40
+FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 
@@ -83,7 +87,10 @@ class Engine:
         """What a fresh rank says of torch, CUDA, NCCL and the number of devices; keys as ranks/software.py reports them."""
         if self._software is None:
             world = self.run_all([WorldRequest("software", "software.py", [None], deadline_s=60)], keep=False)[0]
-            self._software = {**self._link({}).hello, **(world.ranks[0].first("software") or {"device_count_error": world.log or "no answer"})}
+            self._software = {
+                **self._link({}).hello,
+                **(world.ranks[0].first("software") or {"device_count_error": world.log or "no answer"}),
+            }
         return self._software
 
     def cuda_count(self) -> Union[int, Gap]:
@@ -124,8 +131,16 @@ class Engine:
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
         link.send_source(request.entry)
-        link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
-                  unset=[k for k, v in request.env.items() if v is None], ranks=[{} for _ in request.devices], deadline_s=request.deadline_s)
+        link.send(
+            do="world",
+            world=number,
+            entry=request.entry,
+            args=[*request.args, *arguments],
+            env=env,
+            unset=[k for k, v in request.env.items() if v is None],
+            ranks=[{} for _ in request.devices],
+            deadline_s=request.deadline_s,
+        )
         if not link.alive:
             self._lose(running)
         return running
@@ -180,10 +195,16 @@ class Engine:
     def _world(self, running: _Running) -> World:
         request = running.request
         link_path = self._link_hello(request).get("libnccl", "")
-        return World(request=request, ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)], wall_s=running.wall_s,
-                     started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
-                     set_by_environment=running.tally.taken(),
-                     nccl_path=link_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
+        return World(
+            request=request,
+            ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)],
+            wall_s=running.wall_s,
+            started=running.started,
+            shell_line=shell_line(self.prefix, request),
+            transports=running.tally.transports(),
+            set_by_environment=running.tally.taken(),
+            nccl_path=link_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"),
+        )
 
     def _link_hello(self, request: WorldRequest) -> Dict[str, Any]:
         link = self._links.get(self._key(request))
@@ -191,6 +212,15 @@ class Engine:
 
     def _rank(self, number: int, rank: _RankState) -> RankResult:
         end = rank.end or {"ended": "lost", "code": None, "pid": 0, "state": "", "stack": "", "dropped": 0}
-        return RankResult(rank=number, outcome=end["ended"], code=end["code"], pid=end["pid"], events=list(rank.events),
-                          last_lines=list(rank.lines), stack=self.redactor.text(end["stack"]), state=end["state"],
-                          log=str(rank.path) if rank.path.exists() else "", dropped_bytes=end["dropped"])
+        return RankResult(
+            rank=number,
+            outcome=end["ended"],
+            code=end["code"],
+            pid=end["pid"],
+            events=list(rank.events),
+            last_lines=rank.lines[-LAST_LINES if end["code"] else -FEW_LINES :],
+            stack=self.redactor.text(end["stack"]),
+            state=end["state"],
+            log=str(rank.path) if rank.path.exists() else "",
+            dropped_bytes=end["dropped"],
+        )

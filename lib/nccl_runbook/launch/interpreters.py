@@ -2,6 +2,7 @@
 
 ``python -m nccl_runbook.launch.interpreters [PREFIX]`` prints the choice: exit 0 found, 3 none, 2 several or unusable.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +23,9 @@ home = os.path.dirname(spec.origin) if spec and spec.origin else ""
 print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": home, "version": sys.version.split()[0],
                   "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
 """
-_VERIFY = "import torch.distributed as d; import sys; sys.exit(0 if d.is_available() else 'torch.distributed is not available in this build')"
+_VERIFY = (
+    "import torch.distributed as d; import sys; sys.exit(0 if d.is_available() else 'torch.distributed is not available in this build')"
+)
 ASK_TIMEOUT_S = 30
 
 
@@ -62,9 +65,13 @@ def ask(prefix: List[str]) -> dict:
 def _usable(prefix: List[str], own: bool, how: str) -> Choice:
     said = ask(prefix)
     if not said["torch"]:
-        raise InterpreterError(f"{shlex.join(prefix)} (Python {said['version']}) has no torch: name the interpreter of your job with --python")
+        raise InterpreterError(
+            f"{shlex.join(prefix)} (Python {said['version']}) has no torch: name the interpreter of your job with --python"
+        )
     if not said["distributed"]:
-        raise InterpreterError(f"the torch of {shlex.join(prefix)} has no torch.distributed: name the interpreter of your job with --python")
+        raise InterpreterError(
+            f"the torch of {shlex.join(prefix)} has no torch.distributed: name the interpreter of your job with --python"
+        )
     return Choice(prefix, shlex.join(prefix), own, how)
 
 
@@ -73,7 +80,9 @@ def _of_pid(pid: str) -> List[str]:
     try:
         exe = os.readlink(f"/proc/{pid}/exe")
         first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-        environ = dict(e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0") if "=" in e)
+        environ = dict(
+            e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0") if "=" in e
+        )
     except OSError as error:
         raise InterpreterError(f"process {pid} cannot be looked at: {error.strerror}") from None
     found = shutil.which(first, path=environ.get("PATH"))
@@ -140,7 +149,9 @@ def _choose(python: str) -> Choice:
         return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")
     found = _with_torch(_on_path())
     if len(found) > 1:
-        raise InterpreterError("several interpreters with torch: " + ", ".join(found) + "; choose one with --python (make report PYTHON=...)")
+        raise InterpreterError(
+            "several interpreters with torch: " + ", ".join(found) + "; choose one with --python (make report PYTHON=...)"
+        )
     if found:
         return Choice([found[0]], shlex.quote(found[0]), False, "the one on PATH that has torch")
     if _runbooks_own() and ask([sys.executable])["distributed"]:

@@ -3,6 +3,7 @@
 Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``,
 ``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set by environment to 1``.
 """
+
 from __future__ import annotations
 
 import re

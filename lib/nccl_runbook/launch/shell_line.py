@@ -1,4 +1,5 @@
 """The line that repeats a world by hand, with torchrun in place of the engine."""
+
 from __future__ import annotations
 
 import os
@@ -26,8 +27,19 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
     """
     visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
     delta = {**request.env, **visible}
-    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None] + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
-    words = [*prefix, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.world_size),
-             rank_file(request.entry), *request.args, *arguments]
+    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None] + [
+        f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None
+    ]
+    words = [
+        *prefix,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(request.world_size),
+        rank_file(request.entry),
+        *request.args,
+        *arguments,
+    ]
     env_part = ("env " if any(e.startswith("-u") for e in env) else "") + " ".join(env) + " " if env else ""
     return f"{env_part}timeout {int(request.deadline_s) + 30} {' '.join(map(shlex.quote, words))}"

@@ -8,6 +8,7 @@ ranks die by PR_SET_PDEATHSIG.
 Forking is safe while this process has one thread and the CUDA driver is not initialised (torch 2.11 and 2.13: importing torch does
 neither, measured); where that does not hold, a rank is a fresh interpreter and its report says "exec".
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -24,12 +25,12 @@ import time
 import traceback
 
 PR_SET_PDEATHSIG = 1
-FORWARD_BYTES = 4 << 20   # of one rank's log; what comes after is counted and only its end is kept
+FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
 TAIL_BYTES = 64 << 10
-STACK_WAIT_S = 0.7        # faulthandler writes without the GIL, so a rank that can answer answers at once
+STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
-GIVE_UP_AFTER = 5         # seconds of SIGKILL without effect
-AFTER_FAILURE_S = 5.0     # how long ranks may go on once one of them has failed: they can only wait for it
+GIVE_UP_AFTER = 5  # seconds of SIGKILL without effect
+AFTER_FAILURE_S = 5.0  # how long ranks may go on once one of them has failed: they can only wait for it
 CUDA_ERROR_NOT_INITIALIZED = 3
 
 # what a fresh interpreter runs when forking is not safe: the same hooks, then the same file
@@ -183,11 +184,19 @@ class World:
                 self.warm.selector.unregister(fd)
             os.close(fd)
         if rank.tail:
-            self.report(rank=rank.rank, log="\n[runbook: %d bytes left out here]\n%s" % (rank.dropped, rank.tail.decode("utf-8", "replace")))
+            self.report(
+                rank=rank.rank, log="\n[runbook: %d bytes left out here]\n%s" % (rank.dropped, rank.tail.decode("utf-8", "replace"))
+            )
         signalled = os.WIFSIGNALED(rank.status)
-        self.report(rank=rank.rank, pid=rank.pid, ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
-                    code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status),
-                    state=rank.state, stack=rank.stack.decode("utf-8", "replace"), dropped=rank.dropped)
+        self.report(
+            rank=rank.rank,
+            pid=rank.pid,
+            ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
+            code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status),
+            state=rank.state,
+            stack=rank.stack.decode("utf-8", "replace"),
+            dropped=rank.dropped,
+        )
 
     def step(self) -> bool:
         """Move on by the clock; False once every rank has ended."""
@@ -248,7 +257,7 @@ class Warm:
     def send(self, **document) -> None:
         data = (json.dumps(document) + "\n").encode()
         while data:
-            data = data[os.write(self.out, data):]
+            data = data[os.write(self.out, data) :]
 
     def become(self, rank: Rank, fresh: bool) -> None:
         """In the child: turn into the rank. Never returns."""
@@ -302,9 +311,15 @@ class Warm:
 
     def rank_environment(self, rank: Rank) -> dict:
         size = str(len(rank.world.ranks))
-        env = {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
-               "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
-               "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write), "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write)}
+        env = {
+            "RANK": str(rank.rank),
+            "LOCAL_RANK": str(rank.rank),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
+            "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write),
+            "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write),
+        }
         env.update(rank.world.request["env"])
         env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
         return env
@@ -367,8 +382,15 @@ def main() -> None:
         import torch
         import torch.distributed  # noqa: F401
 
-        warm.send(ready=True, python=sys.executable, torch=torch.__version__, import_s=round(time.monotonic() - began, 3),
-                  libnccl=mapped("libnccl"), host=os.uname().nodename, unsafe=why_not_fork())
+        warm.send(
+            ready=True,
+            python=sys.executable,
+            torch=torch.__version__,
+            import_s=round(time.monotonic() - began, 3),
+            libnccl=mapped("libnccl"),
+            host=os.uname().nodename,
+            unsafe=why_not_fork(),
+        )
         warm.serve()
     except ImportError as error:
         warm.send(ready=False, error=str(error))

@@ -1,4 +1,5 @@
 """This side of the warm process: start it, talk to it, notice its end."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +25,9 @@ class WarmLink:
     a process, so that thread has to live exactly as long.
     """
 
-    def __init__(self, prefix: List[str], env: Mapping[str, str], on_report: Callable[[Dict[str, Any]], None], start_s: float = 120.0) -> None:
+    def __init__(
+        self, prefix: List[str], env: Mapping[str, str], on_report: Callable[[Dict[str, Any]], None], start_s: float = 120.0
+    ) -> None:
         self.prefix, self.env, self._on_report = prefix, dict(env), on_report
         self._ready = threading.Event()
         self._sent: set = set()
@@ -45,8 +48,14 @@ class WarmLink:
 
     def _live(self) -> None:
         try:
-            self.process = subprocess.Popen([*self.prefix, "-u", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=subprocess.PIPE, env=self.env, start_new_session=True)
+            self.process = subprocess.Popen(
+                [*self.prefix, "-u", "-c", _LOADER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.env,
+                start_new_session=True,
+            )
         except OSError as error:
             self.errors.append(error.strerror or str(error))
             self._leave()

@@ -6,6 +6,7 @@ One file, standard library and torch (>= 2.2, Python >= 3.9); it runs as it is u
 Exit codes: 0 all right, 1 an exception (the text is the finding), 6 a collective returned wrong values.
 Values are small integers in float32, so sums over up to 4,096 ranks are exact and any difference is an error of the transport.
 """
+
 import argparse
 import datetime
 import json
@@ -154,7 +155,10 @@ class Operation:
         if self.op == "broadcast":
             return [(0, self.send, pattern(self.count, self.device, self.round))]
         if self.op == "all_gather":
-            return [(r, self.received[r * self.part:(r + 1) * self.part], pattern(self.part, self.device, r + self.round)) for r in range(self.size)]
+            return [
+                (r, self.received[r * self.part : (r + 1) * self.part], pattern(self.part, self.device, r + self.round))
+                for r in range(self.size)
+            ]
         if self.op == "send_recv":
             return [(self.previous, self.received, pattern(self.count, self.device, self.previous + self.round))]
         return []
@@ -237,8 +241,17 @@ def inject(fault, rank):
 def check(args):
     rank, size, local_rank = rank_and_size()
     device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
-    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
-         torch=torch.__version__, **identity(device))
+    emit(
+        "hello",
+        rank=rank,
+        local_rank=local_rank,
+        world_size=size,
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        python=sys.executable,
+        torch=torch.__version__,
+        **identity(device),
+    )
     emit("begin", what="init")
     began = time.perf_counter()
     backend = join(args, device, rank, size)

@@ -1,4 +1,5 @@
 """A rank that says which software it runs: torch, CUDA, NCCL, and how many devices CUDA shows it."""
+
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ def emit(event):
 
 
 def nccl_version():
-    """"2.28.9", or "" for a torch without NCCL."""
+    """ "2.28.9", or "" for a torch without NCCL."""
     if not torch.distributed.is_nccl_available():
         return ""
     version = torch.cuda.nccl.version()
@@ -30,7 +31,10 @@ def device_count():
         return {"device_count": 0, "device_count_note": "this torch is a CPU build"}
     try:
         torch.cuda.init()
-        return {"device_count": torch.cuda.device_count(), "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]}
+        return {
+            "device_count": torch.cuda.device_count(),
+            "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        }
     except RuntimeError as error:
         return {"device_count_error": str(error).splitlines()[0]}
 
