@@ -111,6 +111,11 @@ class Step:
         self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
 
     @property
+    def by_hand(self) -> bool:
+        """Whether a reader runs this notebook, on this machine: no runner around it, and no record replayed."""
+        return self.replayed is None and HEADLESS_VARIABLE not in os.environ
+
+    @property
     def left_s(self) -> float:
         """Seconds of this step's budget that are left, at least 1."""
         return max(1.0, self.parameters.get("budget_s", 300) - (time.monotonic() - self._clock))
@@ -170,8 +175,7 @@ class Step:
             self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
             self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
             self.record.commands = [records.Command(label=w.request.name, line=w.shell_line) for w in self._worlds()]
-        self.save()
-        return StepView(self.record)
+        return StepView(self.record, self.save())
 
     def save(self) -> Path:
         """Write the record into the run's folder; its path."""
