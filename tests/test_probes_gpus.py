@@ -8,11 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import nccl_runbook
 import pytest
 from fake_nvml import fake_nvml
-from pydantic import TypeAdapter
-
-import nccl_runbook
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.machine import Fabric, GpuUsers, Machine, NvmlView
 from nccl_runbook.launch.engine import Engine
@@ -20,6 +18,7 @@ from nccl_runbook.probes import gpus, nvml, users
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import gpu_health
 from nccl_runbook.rules.busy import gpus_busy
+from pydantic import TypeAdapter
 
 PACKAGE = Path(nccl_runbook.__file__).parent
 CHILD = PACKAGE / "probes" / "nvml_child.py"
