@@ -56,7 +56,7 @@ def gpus_table(machine: Machine | Gap) -> Table:
     nvml = machine if isinstance(machine, Gap) else machine.nvml
     if isinstance(nvml, Gap):
         return _gap_table(caption, nvml)
-    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "%", "C", "health"]
+    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
     rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
     note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
     return Table(caption, columns, rows, note)
