@@ -28,7 +28,7 @@ _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (p
 
 
 def utc_now() -> str:
-    return dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def outputs_root() -> Path:
@@ -75,6 +75,11 @@ class Step:
         if self.replayed and self.replayed.step != name:
             raise records.RecordError(f"{given} is a record of {self.replayed.step}, not of {name}")
         self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a reader runs this notebook, on this machine: no runner around it, and no record replayed."""
+        return self.replayed is None and HEADLESS_VARIABLE not in os.environ
 
     @property
     def left_s(self) -> float:
@@ -133,8 +138,7 @@ class Step:
             self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
             self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
             self.record.commands = [records.Command(label=w.request.name, line=w.shell_line) for w in self._worlds()]
-        self.save()
-        return StepView(self.record)
+        return StepView(self.record, self.save())
 
     def save(self) -> Path:
         """Write the record into the run's folder; its path."""

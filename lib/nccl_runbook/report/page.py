@@ -1,0 +1,120 @@
+"""index.html: the one page that is passed on. Self-contained, escaped everywhere, and never larger than MAX_BYTES."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from nccl_runbook.records import Record
+from nccl_runbook.report.badges import badge
+from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
+
+MAX_BYTES = 300_000
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How much of long things a page shows; whatever is left out is said in its place. Sizes in characters and counts."""
+
+    text_chars: int
+    json_chars: int
+    row_count: int
+    item_count: int
+    sections: bool = True
+
+    def text(self, value: object) -> str:
+        """Head and tail of a long text, and how much is missing between."""
+        return _middle_out(str(value), self.text_chars)
+
+    def json(self, value: Any) -> str:
+        """The value as indented JSON, cut in the middle."""
+        return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
+
+    def items(self, values: Sequence[Any]) -> Sequence[Any]:
+        return values[: self.item_count]
+
+    def left(self, values: Sequence[Any]) -> int:
+        return max(0, len(values) - self.item_count)
+
+    def rows(self, table: Table) -> list[list[Cell]]:
+        return [row[: self.row_count] for row in table.cells()[: self.row_count]]
+
+    def rows_left(self, table: Table) -> int:
+        return max(0, len(table.rows) - self.row_count)
+
+
+# tried in this order until the page fits
+CUTS = (Cut(4000, 24_000, 200, 60), Cut(2000, 8000, 80, 30), Cut(800, 2000, 30, 15), Cut(300, 500, 10, 8), Cut(200, 0, 0, 8, sections=False))
+
+
+def _middle_out(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    tail = limit - head
+    return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail:] if tail else ''}".rstrip()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+
+
+def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = ()) -> str:
+    """The page of a run. ``files``: names in the run's folder that it may link to."""
+    known = {r.step: r for r in records if r.step != VERDICT_STEP}
+    template = _environment().get_template("index.html.j2")
+    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "tables": _tables, "fixes": fixes(document),
+               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
+               "counts": _counts(document), "tried": _tried(known.values()), "not_looked_at": document.not_looked_at}
+    page = ""
+    for cut in CUTS:
+        page = template.render(context, cut=cut)
+        if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
+            break
+    return page
+
+
+def _counts(document: VerdictDocument) -> str:
+    words = [s.status for s in document.steps]
+    told = [f"{words.count(w)} {badge(w).word}" for w in ("broken", "warn", "unknown", "skipped", "note", "ok") if w in words]
+    return f"{len(words)} step{'' if len(words) == 1 else 's'}" + (f": {', '.join(told)}" if told else "")
+
+
+def _tables(record: Record) -> list[Table]:
+    return [_table(data) for data in record.tables]
+
+
+def _table(data: dict[str, Any]) -> Table:
+    """The recorded table; a record written by another version may hold one that cannot be shown, and then says so."""
+    try:
+        table = Table.from_json(data)
+        painted = [(c.text, c.background) for row in table.cells() for c in row]  # a bad tone or heat fails here, not in the template
+        return table if painted or not table.rows else Table(table.caption, table.columns, [])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return Table("A table that could not be read", ["why"], [[f"{type(error).__name__}: {error}"]])
+
+
+def _tried(records: Iterable[Record]) -> Table | None:
+    """Experiments of the reader over all steps, None without any."""
+    rows = []
+    for record in records:
+        for trial in record.tried_by_hand:
+            passed = trial.get("passed")
+            env = trial.get("env")
+            told = " ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")
+            rows.append([record.step, str(trial.get("at", "")), told or "no change", ", ".join(map(str, _listed(trial.get("gpus")))),
+                         Cell("passed", "ok") if passed is True else Cell("failed", "broken"), str(trial.get("wall_s", "")), str(trial.get("line", ""))])
+    return Table("Trials", ["step", "at", "environment", "GPUs", "result", "seconds", "line"], rows) if rows else None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
