@@ -1,0 +1,1 @@
+"""Tables as data, one TOML file a subject, and their loaders. Imports nothing of ours."""
