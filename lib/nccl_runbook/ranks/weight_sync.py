@@ -97,8 +97,24 @@ def together(action, *args):
         raise PeerStopped("another rank stopped")
 
 
-def meet():
-    together(lambda: None)
+def nothing(*_):
+    """What a rank does while the others work."""
+
+
+def seconds_of_fsync(path):
+    began = time.perf_counter()
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+    return time.perf_counter() - began
+
+
+def remove(*paths):
+    """None of these files and (empty) folders exists any longer."""
+    for path in paths:
+        if os.path.isdir(path):
+            os.rmdir(path)
+        elif os.path.exists(path):
+            os.remove(path)
 
 
 class Pattern:
@@ -168,6 +184,32 @@ def memory_of(tensor):
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 
+def write_all(file, data):
+    while data:
+        data = data[file.write(data):]  # Linux writes at most 2 GiB at once
+
+
+def read_all(file, into):
+    while into:
+        got = file.readinto(into)
+        if not got:
+            raise RuntimeError("torn file: it ends %d bytes early" % len(into))
+        into = into[got:]
+
+
+def file_system(directory):
+    """Type of the file system below the nearest folder that exists, such as ext4, tmpfs, overlay or nfs4; "" where nobody says."""
+    path = os.path.realpath(directory)
+    try:
+        with open("/proc/self/mounts") as mounts:
+            kinds = {line.split()[1]: line.split()[2] for line in mounts}
+    except OSError:
+        return ""
+    while path not in kinds and path != "/":
+        path = os.path.dirname(path)
+    return kinds.get(path, "")
+
+
 def free_bytes(path):
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
@@ -196,6 +238,7 @@ class Sync:
             self.kind = ""
         self.on_host = device.type == "cpu"
         self.bucket = max(args.bucket_mib << 20, max(self.nbytes))
+        self.made = False
 
     def staging_bytes(self):
         """Of the buffer beside the tensors: a bucket, or the largest tensor where bytes pass through the CPU."""
@@ -239,21 +282,18 @@ class Sync:
             self.pattern.fill(self.tensors, repeat)
         elif self.kind == "die" and repeat:
             os._exit(9)
-        fsync_s = None
-        meet()
+        together(nothing)
         clock = Clock(self.device)
-        if self.args.method == "disk":
-            fsync_s = self.over_disk(clock, repeat)
-        else:
-            (self.flat if self.args.method.endswith("flat") else self.per_tensor)(clock)
+        way = {"disk": self.over_disk, "flat": self.flat}.get(self.args.method.rpartition("-")[2], self.per_tensor)
+        fsync_s = way(clock, repeat)
         seconds = clock.last - clock.began
         self.spoil(repeat)
         differing = self.pattern.differing(self.tensors, repeat) if self.rank else []
         wrong = [{"tensor": self.manifest[i][0], "index": i, "words": n} for i, n in enumerate(differing) if n]
-        emit({"event": "sync", "method": self.args.method, "repeat": repeat, "rank": self.rank, "seconds": seconds, "bytes": self.total,
+        emit({"event": "sync", "method": self.args.method, "repeat": repeat, "seconds": seconds, "bytes": self.total,
               "tensors": len(self.tensors), "phases": clock.phases, "verified": not wrong, "compared": bool(self.rank),
               "wrong": wrong[:5], "wrong_count": len(wrong), "fsync_s": fsync_s})
-        meet()
+        together(nothing)
         return not wrong
 
     def spoil(self, repeat):
@@ -265,7 +305,7 @@ class Sync:
             self.pattern.fill(before, repeat - 1)
             self.tensors[-1].copy_(before[-1])
 
-    def per_tensor(self, clock):
+    def per_tensor(self, clock, _):
         """One broadcast a tensor, from GPU to GPU over NCCL, or through the CPU over Gloo."""
         if self.data is not None:
             for view in self.views:
@@ -283,7 +323,7 @@ class Sync:
                 clock.lap("load")
         return None
 
-    def flat(self, clock):
+    def flat(self, clock, _):
         """Tensors packed into one buffer a bucket, one broadcast each. Over Gloo the buffer lies on the CPU."""
         for bucket in buckets_of(self.views, self.bucket):
             sizes = [view.numel() for view in bucket]
@@ -300,28 +340,20 @@ class Sync:
                 clock.lap("load")
 
     def over_disk(self, clock, repeat):
-        """One safetensors file: written under another name, renamed, told, read whole by every engine, removed. fsync apart."""
+        """One safetensors file: written under another name, renamed, told, read whole by every engine, removed.
+
+        Returns the seconds of an fsync after the last sync, apart from it: the frameworks' savers do none.
+        """
         path = os.path.join(self.args.directory, "model-v%d.safetensors" % repeat)
-        made, fsync_s = False, None
+        here = self.rank == 0
         try:
-            if self.rank == 0 and not os.path.isdir(self.args.directory):
-                os.makedirs(self.args.directory)
-                made = True
-            together(*((self.write, path, clock) if self.rank == 0 else (lambda: None,)))
-            clock.lap("control" if self.rank == 0 else "wait")
-            together(*((self.read, path, clock) if self.rank else (lambda: None,)))
-            if self.rank == 0:
-                began = time.perf_counter()
-                with open(path, "rb+") as file:
-                    os.fsync(file.fileno())
-                fsync_s = time.perf_counter() - began
+            together(self.write if here else nothing, path, clock)
+            clock.lap("control" if here else "wait")
+            together(nothing if here else self.read, path, clock)
+            return seconds_of_fsync(path) if here and repeat == self.args.repeats - 1 else None
         finally:
-            for name in (path, path + ".part") if self.rank == 0 else ():
-                if os.path.exists(name):
-                    os.remove(name)
-            if made:
-                os.rmdir(self.args.directory)
-        return fsync_s
+            if here:
+                remove(path, path + ".part", self.args.directory if self.made else "")
 
     def header(self):
         """Length and JSON header of a safetensors file (little-endian u64, then JSON padded with blanks to 8 bytes; format of 0.4)."""
@@ -334,6 +366,8 @@ class Sync:
         return len(text).to_bytes(8, "little") + text
 
     def write(self, path, clock):
+        self.made = not os.path.isdir(self.args.directory)
+        os.makedirs(self.args.directory, exist_ok=True)
         header = self.header()
         needed = len(header) + self.total
         free = free_bytes(self.args.directory)
@@ -341,9 +375,9 @@ class Sync:
             raise NotEnough("space in " + self.args.directory, needed, free)
         try:
             with open(path + ".part", "wb", buffering=0) as file:
-                self.write_all(file, memoryview(header))
+                write_all(file, memoryview(header))
                 for view in self.views:
-                    self.write_all(file, memory_of(self.on_cpu(view, clock)))
+                    write_all(file, memory_of(self.on_cpu(view, clock)))
                     clock.lap("write")
         except OSError as error:
             if error.errno != errno.ENOSPC:
@@ -361,11 +395,6 @@ class Sync:
         clock.lap("gather")
         return host
 
-    @staticmethod
-    def write_all(file, data):
-        while data:
-            data = data[file.write(data):]  # Linux writes at most 2 GiB at once
-
     def read(self, path, clock):
         """Every byte is read (not mapped) and checked against the header, so that no page is counted that nobody fetched."""
         header = self.header()
@@ -377,23 +406,14 @@ class Sync:
                 raise RuntimeError("%s has another header than was to be written" % os.path.basename(path))
             for view in self.views:
                 host = view if self.on_host else self.stage[:view.numel()]
-                self.read_all(file, memory_of(host))
+                read_all(file, memory_of(host))
                 clock.lap("read")
                 if not self.on_host:
                     view.copy_(host)
                     clock.lap("load")
 
-    @staticmethod
-    def read_all(file, into):
-        while into:
-            got = file.readinto(into)
-            if not got:
-                raise RuntimeError("torn file: it ends %d bytes early" % len(into))
-            into = into[got:]
-
-
-def identity(rank, device):
-    said = {"event": "hello", "rank": rank, "device": str(device), "host": os.uname().nodename, "torch": torch.__version__}
+def identity(device, directory):
+    said = {"event": "hello", "device": str(device), "torch": torch.__version__, "file_system": file_system(directory) if directory else ""}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         said.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
@@ -403,7 +423,7 @@ def identity(rank, device):
 def main():
     args = arguments()
     device = pick_device(args)
-    emit(identity(int(os.environ["RANK"]), device))
+    emit(identity(device, args.directory))
     code = 0
     try:
         rank, size = join(args.timeout)
