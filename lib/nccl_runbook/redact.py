@@ -3,13 +3,16 @@
 By value: the values of variables whose name sounds secret. By shape: tokens with a known prefix, and passwords in URLs. Everything
 that may be shared (records, logs, notebooks, pages) passes through ``Redactor.text``.
 """
+
 from __future__ import annotations
 
 import re
 from typing import Any, Mapping
 
 MASK = "[redacted]"
-_SECRET_NAME = re.compile(r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)")
+_SECRET_NAME = re.compile(
+    r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
+)
 # a variable whose name only sounds secret: a path to a file or a yes/no is no secret
 _HARMLESS_VALUE = re.compile(r"^(|true|false|yes|no|none|null|auto|\d{1,4})$", re.I)
 _SHAPES = (
@@ -21,7 +24,10 @@ _SHAPES = (
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
-    (re.compile(r"(?i)\b([A-Z0-9_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]*\s*[=:]\s*)(?!\[redacted\])[\"']?[^\s\"',;]{6,}"), r"\1" + MASK),
+    (
+        re.compile(r"(?i)\b([A-Z0-9_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]*\s*[=:]\s*)(?!\[redacted\])[\"']?[^\s\"',;]{6,}"),
+        r"\1" + MASK,
+    ),
 )
 
 

@@ -10,6 +10,7 @@ Glossary, one word per concept:
     nvml_index    what NVML counts, before it            uuid          ``GPU-...`` or ``MIG-...``, the identity of a device
     pci_bus_id    domain:bus:device.function             host          one kernel instance (host name + boot id)
 """
+
 from __future__ import annotations
 
 import dataclasses

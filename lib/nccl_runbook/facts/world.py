@@ -1,4 +1,5 @@
 """Facts about worlds: what was asked of N ranks, and how each of them ended."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -6,7 +7,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.facts import Gap
 
-OUTCOMES = ("exited", "signalled", "timed-out", "not-started")
+OUTCOMES = ("exited", "signalled", "timed-out", "lost")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +35,8 @@ class WorldRequest:
 class RankResult:
     """How one rank ended.
 
-    ``outcome``: one of OUTCOMES; ``code``: exit code or signal number; ``events``: what the rank reported, in order (ranks/check.py
-    says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline; ``state``: its process state there, as in
+    ``outcome``: one of OUTCOMES (lost: the warm process above it was killed); ``code``: exit code or signal number; ``events``: what the
+    rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline; ``state``: its process state there, as in
     /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where none was kept.
     """
 
@@ -97,5 +98,14 @@ class World:
 
     def slowest_s(self, op: str, size_bytes: int) -> Optional[float]:
         """Median seconds of one ``op`` on the rank that took longest; None if it was not timed."""
-        times = [e["median_s"] for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] == size_bytes and "median_s" in e]
-        return max(times) if times else None
+        ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] == size_bytes]
+        return max((e["median_s"] for e in ops if "median_s" in e), default=None)
+
+    def busbw_gb_per_s(self, op: str) -> Optional[float]:
+        """Bus bandwidth (nccl-tests' definition) at the largest size of ``op``, by its slowest rank, in 1e9 bytes a second."""
+        ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and "median_s" in e]
+        if not ops:
+            return None
+        largest = max(e["size_bytes"] for e in ops)
+        seconds = self.slowest_s(op, largest)
+        return ops[0]["bus_factor"] * largest / seconds / 1e9 if seconds else None

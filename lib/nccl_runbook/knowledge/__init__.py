@@ -1,1 +1,1 @@
-"""Tables as data, one TOML file a subject, and their loaders. Imports nothing of ours."""
+"""Tables as data, one TOML file a subject, and their loaders. No opinion on any machine."""

@@ -28,7 +28,7 @@ SAFETENSORS_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 class NotEnough(RuntimeError):
     def __init__(self, what, needed, free):
-        super().__init__("not enough %s: %d bytes needed, %d free" % (what, needed, free))
+        super().__init__(f"not enough {what}: {needed} bytes needed, {free} free")
         self.what, self.needed, self.free = what, needed, free
 
 
@@ -74,12 +74,10 @@ def pick_device(args):
 
 def join(timeout_s):
     """Meet the others over Gloo, which also carries control messages; over a private file where the engine names one, else env://."""
-    options = {"timeout": datetime.timedelta(seconds=timeout_s), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-    path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
-    if path:
-        options["store"] = dist.FileStore(path, options["world_size"])
-    dist.init_process_group("gloo", **options)
-    return options["rank"], options["world_size"]
+    rank, size, path = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ.get("NCCL_RUNBOOK_STORE_FILE")
+    options = {"store": dist.FileStore(path, size)} if path else {}
+    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s), **options)
+    return rank, size
 
 
 def together(action, *args):
@@ -102,10 +100,10 @@ def nothing(*_):
 
 
 def seconds_of_fsync(path):
-    began = time.perf_counter()
     with open(path, "rb+") as file:
+        began = time.perf_counter()
         os.fsync(file.fileno())
-    return time.perf_counter() - began
+        return time.perf_counter() - began
 
 
 def remove(*paths):
@@ -193,7 +191,7 @@ def read_all(file, into):
     while into:
         got = file.readinto(into)
         if not got:
-            raise RuntimeError("torn file: it ends %d bytes early" % len(into))
+            raise RuntimeError(f"torn file: it ends {len(into)} bytes early")
         into = into[got:]
 
 
@@ -216,11 +214,12 @@ def free_bytes(path):
 
 
 def host_free_bytes():
+    """MemAvailable; more than anybody needs where the kernel does not say."""
     try:
         with open("/proc/meminfo") as lines:
             return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
-        return None
+        return sys.maxsize
 
 
 class Sync:
@@ -238,13 +237,13 @@ class Sync:
             self.kind = ""
         self.on_host = device.type == "cpu"
         self.bucket = max(args.bucket_mib << 20, max(self.nbytes))
-        self.made = False
+        self.made, self.over_nccl = False, args.method.startswith("nccl")
 
     def staging_bytes(self):
         """Of the buffer beside the tensors: a bucket, or the largest tensor where bytes pass through the CPU."""
         if self.args.method.endswith("flat"):
             return min(self.bucket, self.total)
-        return 0 if self.on_host or self.args.method.startswith("nccl") else max(self.nbytes)
+        return 0 if self.on_host or self.over_nccl else max(self.nbytes)
 
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
@@ -252,10 +251,10 @@ class Sync:
             needed, free, what = (self.total + self.staging_bytes()) * self.size + SPARE_BYTES, host_free_bytes(), "host memory"
         else:
             devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
-            staging = self.staging_bytes() if self.args.method.startswith("nccl") else 0
+            staging = self.staging_bytes() if self.over_nccl else 0
             needed = (self.total + staging) * devices.count(str(self.device.index)) + SPARE_BYTES
-            free, what = torch.cuda.mem_get_info(self.device)[0], "memory on GPU %d" % self.device.index
-        if free is not None and free < needed:
+            free, what = torch.cuda.mem_get_info(self.device)[0], f"memory on GPU {self.device.index}"
+        if free < needed:
             raise NotEnough(what, needed, free)
 
     def prepare(self):
@@ -263,18 +262,15 @@ class Sync:
         self.tensors = [torch.zeros(shape, dtype=self.dtype, device=self.device) for _, shape in self.manifest]
         self.views = [t.view(-1).view(torch.uint8) for t in self.tensors]
         self.pattern = Pattern(self.device)
-        where = self.device if self.args.method.startswith("nccl") else torch.device("cpu")
-        pinned = where.type == "cpu" and not self.on_host
-        self.stage = torch.empty(self.staging_bytes(), dtype=torch.uint8, device=where, pin_memory=pinned).zero_()
+        where = self.device if self.over_nccl else torch.device("cpu")
+        self.stage = torch.zeros(self.staging_bytes(), dtype=torch.uint8, device=where, pin_memory=not (self.over_nccl or self.on_host))
 
     def run(self):
         together(self.check_memory)
         self.prepare()
-        self.data = dist.new_group(backend="nccl", timeout=datetime.timedelta(seconds=self.args.timeout)) if self.args.method.startswith("nccl") else None
-        right = True
-        for repeat in range(self.args.repeats):
-            right = self.once(repeat) and right
-        return right
+        timeout = datetime.timedelta(seconds=self.args.timeout)
+        self.data = dist.new_group(backend="nccl", timeout=timeout) if self.over_nccl else None
+        return all([self.once(repeat) for repeat in range(self.args.repeats)])
 
     def once(self, repeat):
         """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
@@ -282,12 +278,16 @@ class Sync:
             self.pattern.fill(self.tensors, repeat)
         elif self.kind == "die" and repeat:
             os._exit(9)
+        before = self.tensors[-1].clone() if self.kind == "stale" else None
         together(nothing)
         clock = Clock(self.device)
         way = {"disk": self.over_disk, "flat": self.flat}.get(self.args.method.rpartition("-")[2], self.per_tensor)
         fsync_s = way(clock, repeat)
         seconds = clock.last - clock.began
-        self.spoil(repeat)
+        if self.kind == "corrupt":
+            self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
+        elif before is not None:
+            self.tensors[-1].copy_(before)
         differing = self.pattern.differing(self.tensors, repeat) if self.rank else []
         wrong = [{"tensor": self.manifest[i][0], "index": i, "words": n} for i, n in enumerate(differing) if n]
         emit({"event": "sync", "method": self.args.method, "repeat": repeat, "seconds": seconds, "bytes": self.total,
@@ -296,32 +296,17 @@ class Sync:
         together(nothing)
         return not wrong
 
-    def spoil(self, repeat):
-        """Be broken on purpose, for tests of the runbook: one flipped bit, or one tensor of the sync before."""
-        if self.kind == "corrupt":
-            self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
-        elif self.kind == "stale" and repeat:
-            before = [torch.empty_like(t) for t in self.tensors]
-            self.pattern.fill(before, repeat - 1)
-            self.tensors[-1].copy_(before[-1])
-
     def per_tensor(self, clock, _):
         """One broadcast a tensor, from GPU to GPU over NCCL, or through the CPU over Gloo."""
-        if self.data is not None:
+        if self.over_nccl:
             for view in self.views:
                 dist.broadcast(view, 0, group=self.data)
             return clock.lap("wire")
         for view in self.views:
-            host = view if self.on_host else self.stage[:view.numel()]
-            if not self.on_host and self.rank == 0:
-                host.copy_(view)
-                clock.lap("gather")
+            host = self.on_cpu(view, clock) if self.rank == 0 else self.room_for(view)
             dist.broadcast(host, 0)
             clock.lap("wire")
-            if not self.on_host and self.rank:
-                view.copy_(host)
-                clock.lap("load")
-        return None
+            self.load(view, host, clock)
 
     def flat(self, clock, _):
         """Tensors packed into one buffer a bucket, one broadcast each. Over Gloo the buffer lies on the CPU."""
@@ -344,7 +329,7 @@ class Sync:
 
         Returns the seconds of an fsync after the last sync, apart from it: the frameworks' savers do none.
         """
-        path = os.path.join(self.args.directory, "model-v%d.safetensors" % repeat)
+        path = os.path.join(self.args.directory, f"model-v{repeat}.safetensors")
         here = self.rank == 0
         try:
             together(self.write if here else nothing, path, clock)
@@ -387,30 +372,36 @@ class Sync:
             os.truncate(path + ".part", needed - 1)
         os.replace(path + ".part", path)
 
+    def room_for(self, view):
+        """Where its bytes pass through the CPU: the tensor itself if it lies there."""
+        return view if self.on_host else self.stage[:view.numel()]
+
     def on_cpu(self, view, clock):
-        if self.on_host:
-            return view
-        host = self.stage[:view.numel()]
-        host.copy_(view)
-        clock.lap("gather")
+        host = self.room_for(view)
+        if host is not view:
+            host.copy_(view)
+            clock.lap("gather")
         return host
+
+    def load(self, view, host, clock):
+        if self.rank and host is not view:
+            view.copy_(host)
+            clock.lap("load")
 
     def read(self, path, clock):
         """Every byte is read (not mapped) and checked against the header, so that no page is counted that nobody fetched."""
         header = self.header()
         size = os.path.getsize(path)
         if size != len(header) + self.total:
-            raise RuntimeError("torn file: %s has %d of %d bytes" % (os.path.basename(path), size, len(header) + self.total))
+            raise RuntimeError(f"torn file: {os.path.basename(path)} has {size} of {len(header) + self.total} bytes")
         with open(path, "rb", buffering=0) as file:
             if file.read(len(header)) != header:
-                raise RuntimeError("%s has another header than was to be written" % os.path.basename(path))
+                raise RuntimeError(f"{os.path.basename(path)} has another header than was to be written")
             for view in self.views:
-                host = view if self.on_host else self.stage[:view.numel()]
+                host = self.room_for(view)
                 read_all(file, memory_of(host))
                 clock.lap("read")
-                if not self.on_host:
-                    view.copy_(host)
-                    clock.lap("load")
+                self.load(view, host, clock)
 
 def identity(device, directory):
     said = {"event": "hello", "device": str(device), "torch": torch.__version__, "file_system": file_system(directory) if directory else ""}

@@ -1,0 +1,92 @@
+"""Facts of the experiments: worlds that differ in one thing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Optional, Union
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.world import World
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One world, and the same once more in fresh processes where the first did not pass."""
+
+    name: str
+    world: World
+    again: Optional[World] = None
+
+    @property
+    def passed(self) -> bool:
+        return self.world.passed
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """Worlds of 1, 2, ... N ranks in order; it ends at the first that fails. ``wanted``: the sizes that were to be tried."""
+
+    backend: str
+    wanted: List[int]
+    rungs: List[Trial]
+
+    @property
+    def first_failing(self) -> Optional[Trial]:
+        return next((t for t in self.rungs if not t.passed), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two GPUs (cuda_index) by themselves; ``beside``: how many other pairs ran at the same time."""
+
+    first: int
+    second: int
+    beside: int
+    trial: Trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Singles:
+    """Each GPU by itself, all at the same time: trials by cuda_index as text."""
+
+    trials: Dict[str, Trial]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Every pair of GPUs, disjoint pairs at the same time."""
+
+    pairs: List[Pair]
+
+    def worst(self, op: str = "send_recv") -> Optional[Pair]:
+        """The pair that failed, else the one with the least bandwidth."""
+        failed = [p for p in self.pairs if not p.trial.passed]
+        timed = [p for p in self.pairs if p.trial.world.busbw_gb_per_s(op) is not None]
+        return failed[0] if failed else min(timed, key=lambda p: p.trial.world.busbw_gb_per_s(op) or 0.0, default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """One factor switched off or narrowed. ``acts_on``: transports (as NCCL's log names them) that must be gone if it acted."""
+
+    name: str
+    env: Dict[str, str]
+    acts_on: List[str]
+    trial: Union[Trial, Gap]
+
+
+@dataclasses.dataclass(frozen=True)
+class Arms:
+    """The arms between two runs of the control, which differs from the user's environment in nothing but logging."""
+
+    backend: str
+    control: Trial
+    arms: List[Arm]
+    control_after: Union[Trial, Gap]
+
+    def __getitem__(self, name: str) -> World:
+        """The world of that arm, or of "control". Raises KeyError naming the arms that were run."""
+        run = {"control": self.control, **{a.name: a.trial for a in self.arms if isinstance(a.trial, Trial)}}
+        if name not in run:
+            raise KeyError(f"no arm {name!r}; run were: {', '.join(run)}")
+        return run[name].world

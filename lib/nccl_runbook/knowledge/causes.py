@@ -1,0 +1,49 @@
+"""The causes by id: title, explanation, remedies, and the messages that point to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib.resources import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One row of causes.toml. ``remedy``: (who, text, lines to copy)."""
+
+    id: str
+    title: str
+    source: str
+    says: str = ""
+    signatures: tuple[str, ...] = ()
+    remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+
+
+@functools.cache
+def causes() -> dict[str, Cause]:
+    """Every cause, in the order in which signatures are tried."""
+    rows = tomllib.loads((files(__package__) / "causes.toml").read_text(encoding="utf-8"))["cause"]
+    return {row["id"]: _cause(row) for row in rows}
+
+
+def _cause(row: dict) -> Cause:
+    remedy = tuple((r["who"], r["text"], tuple(r["lines"])) for r in row.pop("remedy", []))
+    return Cause(**{**row, "signatures": tuple(row.get("signatures", ())), "remedy": remedy})
+
+
+@functools.cache
+def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
+    return [(c, re.compile("|".join(f"(?:{s})" for s in c.signatures))) for c in causes().values() if c.signatures]
+
+
+def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
+    """The first cause in table order whose message is among ``lines``, with that line; None where nothing is known."""
+    text = list(lines)
+    for cause, pattern in _patterns():
+        for line in text:
+            if pattern.search(line):
+                return cause, line.strip()
+    return None

@@ -1,0 +1,53 @@
+"""Which GPU each rank gets: the user's words, the visibility variable, and the argument that a rank reads."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Tuple, Union
+
+from nccl_runbook.facts import Gap
+
+REHEARSAL_RANKS = 2  # on the CPU, over Gloo
+
+
+def parse_gpus(text: str, count: int) -> List[int]:
+    """cuda_index per rank: "" for all, "0,1", "0-3"; an index twice puts two ranks on one GPU.
+
+    Raises ValueError naming the part that is wrong and what exists.
+    """
+    if not text.strip() or text.strip() == "all":
+        return list(range(count))
+    found: List[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"gpus: {part.strip()!r} is no GPU index; write all, 0,1 or 0-3")
+        found += range(int(first), int(last or first) + 1)
+    outside = [g for g in found if g >= count]
+    if outside:
+        raise ValueError(f"gpus: there is no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
+    return found
+
+
+def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:
+    """One device a rank; two ranks on the CPU (None) where CUDA shows no device. ``max_ranks`` 0: no limit."""
+    if isinstance(cuda_count, Gap) or cuda_count == 0:
+        return [None] * (max_ranks or REHEARSAL_RANKS)
+    devices: List[Optional[int]] = list(parse_gpus(gpus, cuda_count))
+    return devices[:max_ranks] if max_ranks else devices
+
+
+def device_arguments(devices: List[Optional[int]], visible: Optional[str]) -> Tuple[Dict[str, str], List[str]]:
+    """The narrowed CUDA_VISIBLE_DEVICES and the ``--devices`` argument for these ranks.
+
+    ``visible``: the variable of the surroundings. Every rank sees the same GPUs, as under torchrun, and picks its own by ``--devices``.
+    An index that the variable does not name is left to CUDA to complain about.
+    """
+    chosen = [d for d in devices if d is not None]
+    if not chosen:
+        return {}, []
+    unique = sorted(set(chosen), key=chosen.index)
+    tokens = [t.strip() for t in visible.split(",")] if visible is not None else None
+    if tokens is not None and max(unique) >= len(tokens):
+        return {}, ["--devices", ",".join(map(str, chosen))]
+    names = [tokens[d] if tokens is not None else str(d) for d in unique]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names)}, ["--devices", ",".join(str(unique.index(d)) for d in chosen)]

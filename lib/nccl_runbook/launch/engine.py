@@ -1,0 +1,226 @@
+"""The local engine: worlds of ranks under the interpreter that is judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.world import RankResult, World, WorldRequest
+from nccl_runbook.launch.devices import device_arguments
+from nccl_runbook.launch.nccl_log import Tally
+from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
+from nccl_runbook.redact import Redactor
+
+__all__ = ["Engine", "EngineError"]
+
+# these act when a communicator is made, so a fork may differ in them; all others (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads)
+# act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
+_FORK_MAY_DIFFER = re.compile(
+    r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
+)
+LAST_LINES = 40
+FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
+LINE_CHARACTERS = 4000
+KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
+
+
+class _RankState:
+    """What one rank has said so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rest = path, ""
+        self.events: List[Dict[str, Any]] = []
+        self.lines: List[str] = []
+        self.end: Optional[Dict[str, Any]] = None
+
+
+class _Running:
+    """One world between its request and its last report."""
+
+    def __init__(self, request: WorldRequest, folder: Path) -> None:
+        self.request, self.folder = request, folder
+        self.ranks = [_RankState(folder / f"rank{r}.log") for r in range(request.world_size)]
+        self.tally = Tally()
+        self.started, self.wall_s = "", 0.0
+        self.clock = time.monotonic()
+        self.done = threading.Event()
+        self.lost = False
+
+
+class Engine:
+    """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
+
+    ``log_dir`` gets one folder a world with one file a rank. ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs.
+    Raises EngineError if the interpreter cannot import torch.
+    """
+
+    def __init__(self, prefix: List[str], log_dir: Path, redactor: Redactor) -> None:
+        self.prefix, self.log_dir, self.redactor = list(prefix), Path(log_dir), redactor
+        self.history: List[World] = []
+        self._links: Dict[Tuple, WarmLink] = {}
+        self._running: Dict[int, _Running] = {}
+        self._next = 0
+        self._lock = threading.Lock()
+        self._software: Optional[Dict[str, Any]] = None
+
+    def run(self, request: WorldRequest) -> World:
+        return self.run_all([request])[0]
+
+    def run_all(self, requests: List[WorldRequest], keep: bool = True) -> List[World]:
+        """Run these worlds at the same time; returns when the last has ended. ``keep``: list them in ``history``."""
+        running = [self._start(request) for request in requests]
+        for world in running:
+            world.done.wait(world.request.deadline_s + KILL_ALLOWANCE_S)
+        worlds = [self._world(w) for w in running]
+        if keep:
+            self.history.extend(worlds)
+        return worlds
+
+    def software(self) -> Dict[str, Any]:
+        """What a fresh rank says of torch, CUDA, NCCL and the number of devices; keys as ranks/software.py reports them."""
+        if self._software is None:
+            world = self.run_all([WorldRequest("software", "software.py", [None], deadline_s=60)], keep=False)[0]
+            self._software = {
+                **self._link({}).hello,
+                **(world.ranks[0].first("software") or {"device_count_error": world.log or "no answer"}),
+            }
+        return self._software
+
+    def cuda_count(self) -> Union[int, Gap]:
+        """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
+        said = self.software()
+        return said["device_count"] if "device_count" in said else Gap("failed", said.get("device_count_error", ""))
+
+    def cancel(self) -> None:
+        """Kill every rank that runs now."""
+        for link in list(self._links.values()):
+            link.send(do="cancel")
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _link(self, delta: Mapping[str, Optional[str]]) -> WarmLink:
+        """The warm process for this environment, started if there is none."""
+        own = tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
+        link = self._links.get(own)
+        if link is None or not link.alive:
+            link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report))
+        return link
+
+    def _start(self, request: WorldRequest) -> _Running:
+        with self._lock:
+            number, self._next = self._next, self._next + 1
+        link = self._link(request.env)
+        folder = self.log_dir / f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
+        running = self._running[number] = _Running(request, folder)
+        visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
+        env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
+        link.send_source(request.entry)
+        link.send(
+            do="world",
+            world=number,
+            entry=request.entry,
+            args=[*request.args, *arguments],
+            env=env,
+            unset=[k for k, v in request.env.items() if v is None],
+            ranks=[{} for _ in request.devices],
+            deadline_s=request.deadline_s,
+        )
+        if not link.alive:
+            self._lose(running)
+        return running
+
+    def _lose(self, running: _Running) -> None:
+        running.lost = True
+        running.wall_s = round(time.monotonic() - running.clock, 4)
+        running.done.set()
+
+    def _on_report(self, own: Tuple, report: Dict[str, Any]) -> None:
+        """Called by the reader thread of one warm process."""
+        if "gone" in report:
+            for running in list(self._running.values()):
+                if not running.done.is_set() and self._key(running.request) == own:
+                    self._lose(running)
+            return
+        running = self._running[report["world"]]
+        if "how" in report:
+            running.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
+        elif "done" in report:
+            running.wall_s = report["wall_s"]
+            running.done.set()
+        else:
+            self._on_rank(running, running.ranks[report["rank"]], report)
+
+    @staticmethod
+    def _key(request: WorldRequest) -> Tuple:
+        return tuple(sorted((k, v) for k, v in request.env.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
+
+    def _on_rank(self, running: _Running, rank: _RankState, report: Dict[str, Any]) -> None:
+        if "log" in report:
+            self._on_log(running, rank, report["log"])
+        elif "said" in report:
+            rank.events.append(self.redactor.json(json.loads(report["said"])))
+        elif "ended" in report:
+            self._on_log(running, rank, "\n" if rank.rest else "")
+            rank.end = report
+
+    def _on_log(self, running: _Running, rank: _RankState, text: str) -> None:
+        """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
+        *lines, rank.rest = (rank.rest + text).split("\n")
+        if len(rank.rest) > LINE_CHARACTERS:
+            lines, rank.rest = [*lines, rank.rest], ""
+        clean = [self.redactor.text(line[:LINE_CHARACTERS]) for line in lines]
+        running.tally.add(clean)
+        rank.lines = [*rank.lines, *(line for line in clean if line.strip())][-LAST_LINES:]
+        if clean:
+            rank.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(rank.path, "a", encoding="utf-8", errors="replace") as file:
+                file.write("\n".join(clean) + "\n")
+
+    def _world(self, running: _Running) -> World:
+        request = running.request
+        link_path = self._link_hello(request).get("libnccl", "")
+        return World(
+            request=request,
+            ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)],
+            wall_s=running.wall_s,
+            started=running.started,
+            shell_line=shell_line(self.prefix, request),
+            transports=running.tally.transports(),
+            set_by_environment=running.tally.taken(),
+            nccl_path=link_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"),
+        )
+
+    def _link_hello(self, request: WorldRequest) -> Dict[str, Any]:
+        link = self._links.get(self._key(request))
+        return link.hello if link else {}
+
+    def _rank(self, number: int, rank: _RankState) -> RankResult:
+        end = rank.end or {"ended": "lost", "code": None, "pid": 0, "state": "", "stack": "", "dropped": 0}
+        return RankResult(
+            rank=number,
+            outcome=end["ended"],
+            code=end["code"],
+            pid=end["pid"],
+            events=list(rank.events),
+            last_lines=rank.lines[-LAST_LINES if end["code"] else -FEW_LINES :],
+            stack=self.redactor.text(end["stack"]),
+            state=end["state"],
+            log=str(rank.path) if rank.path.exists() else "",
+            dropped_bytes=end["dropped"],
+        )

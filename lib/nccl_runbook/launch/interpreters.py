@@ -1,0 +1,174 @@
+"""Whose Python runs the ranks: the job's own, found in DESIGN's order; nothing is ever installed into it.
+
+``python -m nccl_runbook.launch.interpreters [PREFIX]`` prints the choice: exit 0 found, 3 none, 2 several or unusable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator, List, Optional
+
+# finds torch without importing it (milliseconds instead of seconds); the folder tells whether distributed is part of it
+_ASK = """
+import importlib.util, json, os, sys
+spec = importlib.util.find_spec("torch")
+home = os.path.dirname(spec.origin) if spec and spec.origin else ""
+print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": home, "version": sys.version.split()[0],
+                  "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
+"""
+_VERIFY = (
+    "import torch.distributed as d; import sys; sys.exit(0 if d.is_available() else 'torch.distributed is not available in this build')"
+)
+ASK_TIMEOUT_S = 30
+
+
+class InterpreterError(ValueError):
+    """No interpreter can be chosen; the message is one sentence that names the way out. ``exit_code``: 3 none found, else 2."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """``prefix``: argv prefix; ``text``: the same as one shell word list; ``own``: the runbook's torch, not the user's; ``how``: why it."""
+
+    prefix: List[str]
+    text: str
+    own: bool
+    how: str
+
+
+def ask(prefix: List[str]) -> dict:
+    """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run."""
+    try:
+        done = subprocess.run([*prefix, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+        return json.loads(done.stdout.splitlines()[-1])
+    except FileNotFoundError:
+        raise InterpreterError(f"no such interpreter: {prefix[0]}") from None
+    except PermissionError:
+        raise InterpreterError(f"{prefix[0]} cannot be run: permission denied") from None
+    except subprocess.TimeoutExpired:
+        raise InterpreterError(f"{shlex.join(prefix)} did not answer within {ASK_TIMEOUT_S} s") from None
+    except (OSError, IndexError, ValueError):
+        raise InterpreterError(f"{shlex.join(prefix)} is not a Python that runs here") from None
+
+
+def _usable(prefix: List[str], own: bool, how: str) -> Choice:
+    said = ask(prefix)
+    if not said["torch"]:
+        raise InterpreterError(
+            f"{shlex.join(prefix)} (Python {said['version']}) has no torch: name the interpreter of your job with --python"
+        )
+    if not said["distributed"]:
+        raise InterpreterError(
+            f"the torch of {shlex.join(prefix)} has no torch.distributed: name the interpreter of your job with --python"
+        )
+    return Choice(prefix, shlex.join(prefix), own, how)
+
+
+def _of_pid(pid: str) -> List[str]:
+    """The interpreter of a running process: its argv[0] where that is the same file as its executable (a venv), else the executable."""
+    try:
+        exe = os.readlink(f"/proc/{pid}/exe")
+        first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+        environ = dict(
+            e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0") if "=" in e
+        )
+    except OSError as error:
+        raise InterpreterError(f"process {pid} cannot be looked at: {error.strerror}") from None
+    found = shutil.which(first, path=environ.get("PATH"))
+    return [found if found and os.path.realpath(found) == os.path.realpath(exe) else exe]
+
+
+def _runbooks_own() -> bool:
+    """Whether this process runs in the checkout's own .venv rather than in an environment of the user's."""
+    return Path(sys.prefix).resolve() == (Path(__file__).resolve().parents[3] / ".venv").resolve()
+
+
+def _active() -> Iterator[str]:
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        home = os.environ.get(variable)
+        if home and not (_runbooks_own() and Path(home).resolve() == Path(sys.prefix).resolve()):
+            yield str(Path(home) / "bin" / "python")
+    if not _runbooks_own():
+        yield sys.executable
+
+
+def _on_path() -> Iterator[str]:
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        for name in ("python3", "python"):
+            found = shutil.which(name, path=folder) if folder else None
+            if found:
+                yield found
+
+
+def _with_torch(candidates: Iterator[str]) -> List[str]:
+    """Those that have torch.distributed, one for each torch; one that does not run is no candidate."""
+    by_torch = {}
+    for path in dict.fromkeys(candidates):
+        try:
+            said = ask([path])
+        except InterpreterError:
+            continue
+        ours = _runbooks_own() and Path(said["prefix"]).resolve() == Path(sys.prefix).resolve()
+        if said["distributed"] and not ours:
+            by_torch.setdefault(os.path.realpath(said["torch"]), path)
+    return list(by_torch.values())
+
+
+def choose(python: str = "", verify: bool = False) -> Choice:
+    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the one python3 on PATH that has
+    torch.distributed, else the runbook's own torch. Raises InterpreterError otherwise. ``verify`` imports torch (seconds)."""
+    choice = _choose(python)
+    if verify:
+        done = subprocess.run([*choice.prefix, "-c", _VERIFY], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise InterpreterError(f"{choice.text} cannot import torch.distributed: {last}")
+    return choice
+
+
+def _choose(python: str) -> Choice:
+    if python.startswith("pid:"):
+        return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}")
+    if python:
+        prefix = shlex.split(python)
+        own = _runbooks_own() and prefix == [sys.executable]
+        return _usable(prefix, own, "named by you")
+    active = _with_torch(_active())
+    if active:
+        return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")
+    found = _with_torch(_on_path())
+    if len(found) > 1:
+        raise InterpreterError(
+            "several interpreters with torch: " + ", ".join(found) + "; choose one with --python (make report PYTHON=...)"
+        )
+    if found:
+        return Choice([found[0]], shlex.quote(found[0]), False, "the one on PATH that has torch")
+    if _runbooks_own() and ask([sys.executable])["distributed"]:
+        return Choice([sys.executable], shlex.quote(sys.executable), True, "the runbook's own torch: no other was found")
+    raise InterpreterError("no Python with torch was found: name the interpreter of your job with --python", exit_code=3)
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        choice = choose(arguments[0] if arguments else "")
+    except InterpreterError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"{choice.text} ({choice.how})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""What NCCL's own log says of one world, counted while it streams by: the proof that a toggle acted.
+
+Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``,
+``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set by environment to 1``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Dict, Iterable, List, Union
+
+from nccl_runbook.facts import Gap
+
+_VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[A-Za-z][\w-]*)*)")
+_TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
+
+
+class Tally:
+    def __init__(self) -> None:
+        self._via: Counter = Counter()
+        self._taken: List[str] = []
+        self._info = False
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if "NCCL INFO" not in line:
+                continue
+            self._info = True
+            via = _VIA.search(line)
+            if via:
+                self._via[via.group(1)] += 1
+            taken = _TAKEN.search(line)
+            if taken and f"{taken.group(1)}={taken.group(2)}" not in self._taken:
+                self._taken.append(f"{taken.group(1)}={taken.group(2)}")
+
+    def transports(self) -> Union[Dict[str, int], Gap]:
+        """Connections by transport over all ranks; a Gap where NCCL logged nothing at INFO."""
+        return dict(self._via) if self._info else Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
+
+    def taken(self) -> Union[List[str], Gap]:
+        """``NAME=value`` of every variable that NCCL says it took from the environment."""
+        return sorted(self._taken) if self._info else Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")

@@ -1,0 +1,45 @@
+"""The line that repeats a world by hand, with torchrun in place of the engine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import List
+
+from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.launch.devices import device_arguments
+
+RANKS = Path(__file__).resolve().parent.parent / "ranks"
+
+
+def rank_file(entry: str) -> str:
+    """Path of a rank file, relative where the runbook's checkout is the working directory or above the notebook's."""
+    path = RANKS / entry
+    checkout = RANKS.parents[2]
+    return str(path.relative_to(checkout)) if (checkout / "notebooks").is_dir() else str(path)
+
+
+def shell_line(prefix: List[str], request: WorldRequest) -> str:
+    """Runs as printed from the runbook's folder: environment, interpreter, torchrun, the rank file and its arguments.
+
+    ``timeout`` stands in for the engine's deadline, as torchrun has none.
+    """
+    visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
+    delta = {**request.env, **visible}
+    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None] + [
+        f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None
+    ]
+    words = [
+        *prefix,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(request.world_size),
+        rank_file(request.entry),
+        *request.args,
+        *arguments,
+    ]
+    env_part = ("env " if any(e.startswith("-u") for e in env) else "") + " ".join(env) + " " if env else ""
+    return f"{env_part}timeout {int(request.deadline_s) + 30} {' '.join(map(shlex.quote, words))}"

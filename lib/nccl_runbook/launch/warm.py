@@ -1,0 +1,401 @@
+"""The warm process: imports torch once, never CUDA, and forks ranks on request.
+
+Its source is sent over the standard input of the judged interpreter, so that it also runs where none of our files are (containers);
+it therefore imports nothing of ours. Python >= 3.9. Protocol, one JSON document a line: requests come in on standard input, reports
+go out on what was standard output. The end of standard input means: kill every rank and leave. If this process is killed itself, its
+ranks die by PR_SET_PDEATHSIG.
+
+Forking is safe while this process has one thread and the CUDA driver is not initialised (torch 2.11 and 2.13: importing torch does
+neither, measured); where that does not hold, a rank is a fresh interpreter and its report says "exec".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+
+PR_SET_PDEATHSIG = 1
+FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
+TAIL_BYTES = 64 << 10
+STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
+TERM_GRACE_S = 1.0
+GIVE_UP_AFTER = 5  # seconds of SIGKILL without effect
+AFTER_FAILURE_S = 5.0  # how long ranks may go on once one of them has failed: they can only wait for it
+CUDA_ERROR_NOT_INITIALIZED = 3
+
+# what a fresh interpreter runs when forking is not safe: the same hooks, then the same file
+EXEC_BOOT = """
+import faulthandler, os, runpy, signal, sys
+faulthandler.register(signal.SIGUSR2, file=int(os.environ["NCCL_RUNBOOK_STACK_FD"]), all_threads=True)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends (Linux only; elsewhere the closed pipe does it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def mapped(name: str) -> str:
+    """Path of the first mapped file whose base name starts with ``name``, or ""."""
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = (line.split(None, 5)[-1].strip() for line in maps if "/" in line)
+            return next((p for p in paths if os.path.basename(p).startswith(name)), "")
+    except OSError:
+        return ""
+
+
+def why_not_fork() -> str:
+    """Why forking would be unsafe now, or ""."""
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        threads = 1
+    if threads != 1:
+        return "%d threads after importing torch" % threads
+    driver = mapped("libcuda.so")
+    if driver and ctypes.CDLL(driver).cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != CUDA_ERROR_NOT_INITIALIZED:
+        return "the CUDA driver is initialised"
+    return ""
+
+
+def process_state(pid: int) -> str:
+    """The state letter of /proc/PID/stat and where in the kernel it waits, such as "S futex_wait_queue"."""
+    try:
+        with open("/proc/%d/stat" % pid) as stat:
+            letter = stat.read().rpartition(")")[2].split()[0]
+        with open("/proc/%d/wchan" % pid) as wchan:
+            return ("%s %s" % (letter, wchan.read().strip("0"))).strip()
+    except OSError:
+        return ""
+
+
+class Rank:
+    """One child process: its pipes, and what is known of its end."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank = world, rank
+        self.log_read, self.log_write = os.pipe()
+        self.event_read, self.event_write = os.pipe()
+        self.stack_read, self.stack_write = os.pipe()
+        self.pid, self.status = 0, None
+        self.timed_out, self.state, self.stack = False, "", b""
+        self.events, self.forwarded, self.dropped, self.tail = b"", 0, 0, b""
+        for fd in (self.log_read, self.event_read, self.stack_read):
+            os.set_blocking(fd, False)
+
+    @property
+    def running(self) -> bool:
+        return self.pid > 0 and self.status is None
+
+    def read_ends(self):
+        return ((self.log_read, self.on_log), (self.event_read, self.on_events), (self.stack_read, self.on_stack))
+
+    def on_log(self, data: bytes) -> None:
+        room = max(0, FORWARD_BYTES - self.forwarded)
+        if room:
+            self.world.report(rank=self.rank, log=data[:room].decode("utf-8", "replace"))
+        self.forwarded += min(room, len(data))
+        rest = data[room:]
+        kept = (self.tail + rest)[-TAIL_BYTES:]
+        self.dropped += len(self.tail) + len(rest) - len(kept)
+        self.tail = kept
+
+    def on_events(self, data: bytes) -> None:
+        *whole, self.events = (self.events + data).split(b"\n")
+        for line in whole:
+            self.world.report(rank=self.rank, said=line.decode("utf-8", "replace"))
+
+    def on_stack(self, data: bytes) -> None:
+        self.stack = (self.stack + data)[:TAIL_BYTES]
+
+    def drain(self) -> None:
+        """Read what is left in the pipes without waiting; a grandchild that holds one open is not waited for."""
+        for fd, take in self.read_ends():
+            try:
+                data = os.read(fd, 1 << 16)
+                while data:
+                    take(data)
+                    data = os.read(fd, 1 << 16)
+            except OSError:  # EAGAIN: nothing more now
+                pass
+
+    def kill(self, number: int) -> None:
+        if self.running:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:
+                os.kill(self.pid, number)  # between fork and setpgid
+
+
+class World:
+    """Ranks that were asked for together, their deadline, and the ladder of signals at its end."""
+
+    def __init__(self, warm: Warm, request: dict) -> None:
+        self.warm, self.request = warm, request
+        self.started = time.monotonic()
+        self.deadline = self.started + request["deadline_s"]
+        self.stage, self.kills = "running", 0
+        self.folder = tempfile.mkdtemp(prefix="world-", dir=warm.folder)
+        self.ranks = [Rank(self, rank) for rank in range(len(request["ranks"]))]
+
+    def report(self, **fields) -> None:
+        self.warm.send(world=self.request["world"], **fields)
+
+    def start(self) -> None:
+        unsafe = why_not_fork()
+        self.report(how="exec" if unsafe else "fork", why=unsafe)
+        for rank in self.ranks:
+            rank.pid = os.fork()
+            if rank.pid == 0:
+                self.warm.become(rank, bool(unsafe))
+            for fd in (rank.log_write, rank.event_write, rank.stack_write):
+                os.close(fd)
+            for fd, take in rank.read_ends():
+                self.warm.selector.register(fd, selectors.EVENT_READ, take)
+
+    def reap(self) -> None:
+        for rank in self.ranks:
+            if rank.running:
+                pid, status = os.waitpid(rank.pid, os.WNOHANG)
+                if pid:
+                    rank.status = status
+                    if status != 0 and self.stage == "running":
+                        self.deadline = min(self.deadline, time.monotonic() + AFTER_FAILURE_S)
+                    self.finish(rank)
+
+    def finish(self, rank: Rank) -> None:
+        rank.drain()
+        for fd, _ in rank.read_ends():
+            if fd in self.warm.selector.get_map():
+                self.warm.selector.unregister(fd)
+            os.close(fd)
+        if rank.tail:
+            self.report(
+                rank=rank.rank, log="\n[runbook: %d bytes left out here]\n%s" % (rank.dropped, rank.tail.decode("utf-8", "replace"))
+            )
+        signalled = os.WIFSIGNALED(rank.status)
+        self.report(
+            rank=rank.rank,
+            pid=rank.pid,
+            ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
+            code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status),
+            state=rank.state,
+            stack=rank.stack.decode("utf-8", "replace"),
+            dropped=rank.dropped,
+        )
+
+    def step(self) -> bool:
+        """Move on by the clock; False once every rank has ended."""
+        self.reap()
+        left = [r for r in self.ranks if r.running]
+        if not left:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.report(done=True, wall_s=round(time.monotonic() - self.started, 4))
+            return False
+        if time.monotonic() >= self.deadline:
+            self.escalate(left)
+        return True
+
+    def escalate(self, left) -> None:
+        """At the deadline: state and stacks, then SIGTERM, then SIGKILL. A stopped rank can answer neither of the first two."""
+        now = time.monotonic()
+        if self.stage == "running":
+            for rank in left:
+                rank.timed_out, rank.state = True, process_state(rank.pid)
+                if not rank.state.startswith("T"):
+                    rank.kill(signal.SIGUSR2)
+            self.stage, self.deadline = "stacks", now + STACK_WAIT_S
+        elif self.stage == "stacks":
+            for rank in left:
+                rank.kill(signal.SIGKILL if rank.state.startswith("T") else signal.SIGTERM)
+            self.stage, self.deadline = "terminating", now + TERM_GRACE_S
+        else:
+            self.stage, self.deadline, self.kills = "killing", now + 1.0, self.kills + 1
+            self.kill_all()
+            if self.kills > GIVE_UP_AFTER:
+                for rank in left:  # in the kernel for good (state D): nothing a process can do ends it
+                    rank.state += " (cannot be killed)"
+                    rank.status = signal.SIGKILL
+                    self.finish(rank)
+
+    def kill_all(self) -> None:
+        for rank in self.ranks:
+            rank.kill(signal.SIGKILL)
+
+
+class Warm:
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.out = os.dup(1)
+        os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
+        self.folder = self.make_folder()
+        self.selector = selectors.DefaultSelector()
+        self.worlds, self.pending = [], b""
+
+    @staticmethod
+    def make_folder() -> str:
+        """A private folder (0700) for sources and rendezvous files; /dev/shm where no temporary folder can be written."""
+        try:
+            return tempfile.mkdtemp(prefix="nccl-runbook-")
+        except OSError:
+            return tempfile.mkdtemp(prefix="nccl-runbook-", dir="/dev/shm")
+
+    def send(self, **document) -> None:
+        data = (json.dumps(document) + "\n").encode()
+        while data:
+            data = data[os.write(self.out, data) :]
+
+    def become(self, rank: Rank, fresh: bool) -> None:
+        """In the child: turn into the rank. Never returns."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            die_with_parent()
+            if os.getppid() != self.pid:
+                os._exit(1)
+            self.tidy_child(rank)
+            request = rank.world.request
+            os.environ.update(self.rank_environment(rank))
+            for name in request["unset"]:
+                os.environ.pop(name, None)
+            argv = [os.path.join(self.folder, request["entry"])] + request["args"]
+            if fresh:
+                os.execv(sys.executable, [sys.executable, "-c", EXEC_BOOT] + argv)
+            faulthandler.register(signal.SIGUSR2, file=rank.stack_write, all_threads=True)
+            sys.argv = argv
+            runpy.run_path(argv[0], run_name="__main__")
+            code = 0
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+            if isinstance(leaving.code, str):
+                print(leaving.code, file=sys.stderr)
+        except BaseException:  # a rank's own failure, shown as the interpreter would show it; the exit code carries it on
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, seen 4 times in 48)
+
+    def tidy_child(self, rank: Rank) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(rank.log_write, 1)
+        os.dup2(rank.log_write, 2)
+        keep = {0, 1, 2, rank.event_write, rank.stack_write}
+        others = [fd for w in self.worlds + [rank.world] for r in w.ranks for fd in vars_fds(r)]
+        for fd in set(others + [self.out, self.wake_read, self.wake_write, nothing, rank.log_write]) - keep:
+            try:
+                os.close(fd)
+            except OSError:  # closed already by the parent before the fork
+                pass
+        self.selector.close()
+        os.set_inheritable(rank.event_write, True)
+        os.set_inheritable(rank.stack_write, True)
+
+    def rank_environment(self, rank: Rank) -> dict:
+        size = str(len(rank.world.ranks))
+        env = {
+            "RANK": str(rank.rank),
+            "LOCAL_RANK": str(rank.rank),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
+            "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write),
+            "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write),
+        }
+        env.update(rank.world.request["env"])
+        env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
+        return env
+
+    def on_request(self, data: bytes) -> None:
+        *lines, self.pending = (self.pending + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if request["do"] == "source":
+                with open(os.path.join(self.folder, request["entry"]), "w", encoding="utf-8") as file:
+                    file.write(request["text"])
+            elif request["do"] == "world":
+                world = World(self, request)
+                world.start()
+                self.worlds.append(world)
+            elif request["do"] == "cancel":
+                for world in self.worlds:
+                    world.kill_all()
+
+    def serve(self) -> None:
+        """Until standard input ends."""
+        self.wake_read, self.wake_write = os.pipe()
+        os.set_blocking(self.wake_read, False)
+        os.set_blocking(self.wake_write, False)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self.selector.register(0, selectors.EVENT_READ, self.on_request)
+        self.selector.register(self.wake_read, selectors.EVENT_READ, lambda data: None)
+        while True:
+            deadlines = [w.deadline for w in self.worlds]
+            timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+            for key, _ in self.selector.select(timeout):
+                if key.fd not in self.selector.get_map():
+                    continue  # its rank was finished by an earlier one of this round
+                data = os.read(key.fd, 1 << 16)
+                if key.fd == 0 and not data:
+                    return
+                if not data:
+                    self.selector.unregister(key.fd)
+                else:
+                    key.data(data)
+            self.worlds = [w for w in self.worlds if w.step()]
+
+    def leave(self) -> None:
+        for world in self.worlds:
+            world.kill_all()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os._exit(0)
+
+
+def vars_fds(rank: Rank):
+    return [rank.log_read, rank.log_write, rank.event_read, rank.event_write, rank.stack_read, rank.stack_write]
+
+
+def main() -> None:
+    die_with_parent()
+    began = time.monotonic()
+    warm = Warm()
+    try:
+        import torch
+        import torch.distributed  # noqa: F401
+
+        warm.send(
+            ready=True,
+            python=sys.executable,
+            torch=torch.__version__,
+            import_s=round(time.monotonic() - began, 3),
+            libnccl=mapped("libnccl"),
+            host=os.uname().nodename,
+            unsafe=why_not_fork(),
+        )
+        warm.serve()
+    except ImportError as error:
+        warm.send(ready=False, error=str(error))
+    finally:
+        warm.leave()
+
+
+main()

@@ -1,0 +1,286 @@
+"""Checked collectives, one rank of N: starts, meets the others, and verifies every element that arrives.
+
+One file, standard library and torch (>= 2.2, Python >= 3.9); it runs as it is under the runbook's engine and under
+    torchrun --nproc-per-node 4 check.py            python3 -m torch.distributed.run --standalone --nproc-per-node 4 check.py
+    deepspeed --num_gpus=4 check.py                 accelerate launch --num_processes 4 check.py          srun -n 4 python3 check.py
+Exit codes: 0 all right, 1 an exception (the text is the finding), 6 a collective returned wrong values.
+Values are small integers in float32, so sums over up to 4,096 ranks are exact and any difference is an error of the transport.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import signal
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+OPS = ("barrier", "all_reduce", "broadcast", "all_gather", "send_recv")
+FAULTS = ("corrupt", "exit", "flood", "ignore-term", "kill", "raise", "skip", "stop")
+WRONG_VALUES = 6
+PERIOD = 251  # prime, so that a shift by any power of two shows
+
+
+def emit(event, **fields):
+    """One event for whoever started this rank; without one, a line for the reader."""
+    fd = os.environ.get("NCCL_RUNBOOK_EVENT_FD")
+    fields = {"event": event, "t": round(time.monotonic(), 6), **fields}
+    if fd:
+        os.write(int(fd), (json.dumps(fields) + "\n").encode())
+    else:
+        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t") and v not in (None, ""))
+        print("[rank%s] %s %s" % (rank_and_size()[0], event, words), flush=True)
+
+
+def rank_and_size():
+    """(rank, world size, local rank) from torchrun's variables, else from Slurm's, else a world of one."""
+    env = os.environ
+    rank = int(env.get("RANK", env.get("SLURM_PROCID", 0)))
+    size = int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1)))
+    return rank, size, int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0)))
+
+
+def meeting_point():
+    """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host alone."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_NODELIST", ""))
+    first = re.sub(r"\[(\d+).*$", r"\1", nodes).split(",")[0] or "127.0.0.1"
+    os.environ.setdefault("MASTER_ADDR", first)
+    os.environ.setdefault("MASTER_PORT", str(29500 + int(os.environ.get("SLURM_JOB_ID", 0)) % 1000))
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", default=",".join(OPS), help="comma-separated: " + ", ".join(OPS))
+    parser.add_argument("--sizes", default="4,16777216", help="bytes, comma-separated")
+    parser.add_argument("--repeats", type=int, default=3, help="timed samples an operation and size")
+    parser.add_argument("--backend", default="auto", choices=("auto", "nccl", "gloo"))
+    parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
+    parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
+    parser.add_argument("--device-id", action="store_true", help="bind the process group to the device at once (device_id=)")
+    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)  # deepspeed passes it
+    return parser.parse_args()
+
+
+def pick_device(args, local_rank):
+    """The device of this rank, current from here on; the CPU where CUDA shows none or Gloo is asked for."""
+    if args.backend == "gloo" or (not args.devices and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    index = int(args.devices.split(",")[local_rank]) if args.devices else local_rank
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def identity(device):
+    """Which device this is, by what cannot be renumbered."""
+    said = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        said.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
+        if hasattr(properties, "pci_bus_id"):
+            said["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    return said
+
+
+def join(args, device, rank, size):
+    """Meet the other ranks: over a private file where the engine names one (nothing listens), else over the launcher's env://."""
+    backend = args.backend if args.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
+    options = {"timeout": datetime.timedelta(seconds=args.timeout), "rank": rank, "world_size": size}
+    if args.device_id and device.type == "cuda":
+        options["device_id"] = device
+    path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
+    if path:
+        options["store"] = dist.FileStore(path, size)
+    else:
+        meeting_point()
+    dist.init_process_group(backend, **options)
+    return backend
+
+
+def pattern(count, device, seed):
+    """float32 of ``count`` integers that differ by position and by seed (a rank, or a rank and a round)."""
+    return torch.arange(count, device=device, dtype=torch.int64).remainder_(PERIOD).add_(seed).to(torch.float32)
+
+
+class Operation:
+    """One collective at one size: fresh input, run it, what should have come out."""
+
+    def __init__(self, op, size_bytes, device, rank, size, corrupt):
+        self.op, self.device, self.rank, self.size, self.corrupt = op, device, rank, size, corrupt
+        self.count = max(1, size_bytes // 4)
+        self.part = max(1, self.count // size)
+        self.previous, self.next = (rank - 1) % size, (rank + 1) % size
+        self.fill(0)
+
+    def fill(self, round_number):
+        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one element that it sends."""
+        self.round = round_number
+        count = self.part if self.op == "all_gather" else self.count
+        self.send = pattern(count, self.device, self.rank + round_number)
+        if self.corrupt:
+            self.send[count // 2] += 1000
+        if self.op == "all_gather":
+            self.received = torch.full((self.part * self.size,), -1.0, device=self.device)
+        elif self.op == "send_recv":
+            self.received = torch.full((self.count,), -1.0, device=self.device)
+
+    def run(self):
+        if self.op == "barrier":
+            dist.barrier(device_ids=[self.device.index]) if self.device.type == "cuda" else dist.barrier()
+        elif self.op == "all_reduce":
+            dist.all_reduce(self.send)
+        elif self.op == "broadcast":
+            dist.broadcast(self.send, src=0)
+        elif self.op == "all_gather":
+            dist.all_gather_into_tensor(self.received, self.send)
+        else:
+            self.exchange()
+
+    def exchange(self):
+        """A ring: send to the next rank, receive from the previous one."""
+        pair = [dist.P2POp(dist.isend, self.send, self.next), dist.P2POp(dist.irecv, self.received, self.previous)]
+        for work in dist.batch_isend_irecv(pair):
+            work.wait()
+
+    def expected(self):
+        """[(the rank it comes from or None, what arrived, what should have)]."""
+        if self.op == "all_reduce":
+            total = pattern(self.count, self.device, 0) * self.size + self.size * (self.size - 1) / 2 + self.size * self.round
+            return [(None, self.send, total)]
+        if self.op == "broadcast":
+            return [(0, self.send, pattern(self.count, self.device, self.round))]
+        if self.op == "all_gather":
+            return [
+                (r, self.received[r * self.part : (r + 1) * self.part], pattern(self.part, self.device, r + self.round))
+                for r in range(self.size)
+            ]
+        if self.op == "send_recv":
+            return [(self.previous, self.received, pattern(self.count, self.device, self.previous + self.round))]
+        return []
+
+    def wrong(self):
+        """None, or the first wrong element: where, what it is, what it should be, how many, and whose it was."""
+        for source, got, wanted in self.expected():
+            differ = (got != wanted).nonzero()
+            if len(differ):
+                at = int(differ[0])
+                return {"index": at, "got": float(got[at]), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
+        return None
+
+
+def bus_factor(op, size):
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests 2.19 defines it (doc/PERFORMANCE.md)."""
+    return {"all_reduce": 2 * (size - 1) / size, "all_gather": (size - 1) / size}.get(op, 1.0)
+
+
+def settle(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def sample(operation, device):
+    """Seconds of one operation. On a GPU five in a row share one synchronisation, whose 20 us would else count."""
+    inner = 5 if device.type == "cuda" else 1
+    settle(device)
+    began = time.perf_counter()
+    for _ in range(inner):
+        operation.run()
+    settle(device)
+    return (time.perf_counter() - began) / inner
+
+
+def measure(op, size_bytes, device, rank, size, repeats, corrupt):
+    """Run, verify, time, verify again; True if every value was right."""
+    emit("begin", what=op, size_bytes=size_bytes)
+    operation = Operation(op, size_bytes, device, rank, size, corrupt)
+    operation.run()
+    settle(device)
+    wrong = operation.wrong()
+    times = []
+    for _ in range(repeats):
+        dist.barrier(device_ids=[device.index]) if device.type == "cuda" else dist.barrier()
+        times.append(sample(operation, device))
+    operation.fill(1)
+    operation.run()
+    settle(device)
+    wrong = wrong or operation.wrong()
+    timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
+    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size), **timing)
+    return wrong is None
+
+
+def inject(fault, rank):
+    """Be broken on purpose, for tests of the runbook; True where the rank is to corrupt what it sends."""
+    kind, _, where = fault.partition("@")
+    if not fault or int(where) != rank:
+        return False
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "raise":
+        raise RuntimeError("injected on rank %d" % rank)
+    elif kind == "exit":
+        sys.exit(3)
+    elif kind == "flood":
+        for number in range(1 << 20):
+            print("flood %08d %s" % (number, "x" * 100))
+    elif kind == "ignore-term":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(3600)
+    elif kind == "skip":
+        time.sleep(3600)
+    return kind == "corrupt"
+
+
+def check(args):
+    rank, size, local_rank = rank_and_size()
+    device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
+    emit(
+        "hello",
+        rank=rank,
+        local_rank=local_rank,
+        world_size=size,
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        python=sys.executable,
+        torch=torch.__version__,
+        **identity(device),
+    )
+    emit("begin", what="init")
+    began = time.perf_counter()
+    backend = join(args, device, rank, size)
+    emit("init", backend=backend, seconds=round(time.perf_counter() - began, 4))
+    corrupt = inject(args.fault, rank)
+    right = True
+    for op in args.ops.split(","):
+        if op == "send_recv" and size == 1:
+            continue  # nobody to send to
+        for size_bytes in [0] if op == "barrier" else map(int, args.sizes.split(",")):
+            right = measure(op, size_bytes, device, rank, size, args.repeats, corrupt) and right
+    emit("begin", what="destroy")
+    dist.destroy_process_group()
+    emit("bye", right=right)
+    return 0 if right else WRONG_VALUES
+
+
+def main():
+    args = arguments()
+    unknown = [op for op in args.ops.split(",") if op not in OPS]
+    if unknown:
+        sys.exit("unknown operation %s; one of %s" % (unknown[0], ", ".join(OPS)))
+    try:
+        code = check(args)
+    except Exception as error:  # reported and raised again: the text is what the runbook judges
+        emit("error", type=type(error).__name__, text=str(error))
+        raise
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Tables of worlds: the ladder, GPUs alone, pairs as a heat map, and the transports."""
+
+from __future__ import annotations
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Singles, Trial
+from nccl_runbook.facts.world import World
+from nccl_runbook.report.tables import Cell, Table
+
+OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
+
+
+def gap_table(caption: str, gap: Gap) -> Table:
+    return Table(caption, ["not looked at", "why"], [[Cell(gap.reason, "muted"), gap.detail]])
+
+
+def _outcome(trial: Trial) -> Cell:
+    if trial.passed:
+        return Cell("passed", "ok")
+    if trial.again is not None and trial.again.passed:
+        return Cell("failed once of twice", "warn")
+    return Cell("hung" if trial.world.hung else "wrong values" if trial.world.wrong else "failed", "broken")
+
+
+def _bandwidth(world: World, op: str) -> str:
+    value = world.busbw_gb_per_s(op)
+    return f"{value:.1f}" if value else ""
+
+
+def _row(name: str, trial: Trial) -> list:
+    return [name, _outcome(trial), f"{trial.world.wall_s:.1f}", *(_bandwidth(trial.world, op) for op in OPS)]
+
+
+COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
+BANDWIDTH_NOTE = "GB/s: bus bandwidth as nccl-tests defines it, at the largest size, by the slowest rank."
+
+
+def ladder_table(ladder: Ladder | Gap) -> Table:
+    caption = "Checked collectives with 1, 2, ... N ranks"
+    if isinstance(ladder, Gap):
+        return gap_table(caption, ladder)
+    return Table(f"{caption} ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE)
+
+
+def singles_table(singles: Singles | Gap) -> Table:
+    caption = "Each GPU by itself"
+    if isinstance(singles, Gap):
+        return gap_table(caption, singles)
+    return Table(caption, ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
+
+
+def pairs_table(pairs: Pairs | Gap) -> Table:
+    """Heat map: send/recv bandwidth of every pair, shaded against the best one."""
+    caption = "Every pair of GPUs, send/recv GB/s"
+    if isinstance(pairs, Gap):
+        return gap_table(caption, pairs)
+    gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
+    by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
+    best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
+    rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)] for a in gpus]
+    return Table(caption, ["", *(f"GPU {g}" for g in gpus)], rows, "Disjoint pairs ran at the same time. Shade: share of the best pair.")
+
+
+def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
+    if trial is None:
+        return Cell("" if same else "not run", "muted")
+    value = trial.world.busbw_gb_per_s("send_recv")
+    return Cell(f"{value:.1f}", heat=value / best) if trial.passed and value and best else _outcome(trial)
+
+
+def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
+    """``outcomes``: what the rules call each arm."""
+    caption = "One transport switched off at a time"
+    if isinstance(arms, Gap):
+        return gap_table(caption, arms)
+    rows = [_arm_row("control", "", _outcome(arms.control), arms.control)]
+    for arm in arms.arms:
+        setting = " ".join(f"{k}={v}" for k, v in arm.env.items())
+        if isinstance(arm.trial, Gap):
+            rows.append([arm.name, setting, Cell("not run", "muted"), arm.trial.detail, "", ""])
+        else:
+            word = outcomes[arm.name]
+            tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "broken")
+            rows.append(_arm_row(arm.name, setting, Cell(word, tone), arm.trial))
+    if isinstance(arms.control_after, Trial):
+        rows.append(_arm_row("control again", "", _outcome(arms.control_after), arms.control_after))
+    return Table(
+        f"{caption} ({arms.backend})",
+        ["arm", "setting", "outcome", "carried by (NCCL's log)", "all_reduce GB/s", "send_recv GB/s"],
+        rows,
+        "no effect: NCCL's log shows the same transports as without it. " + BANDWIDTH_NOTE,
+    )
+
+
+def _arm_row(name: str, setting: str, outcome: Cell, trial: Trial) -> list:
+    via = trial.world.transports
+    carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
+    return [name, setting, outcome, carried, _bandwidth(trial.world, "all_reduce"), _bandwidth(trial.world, "send_recv")]

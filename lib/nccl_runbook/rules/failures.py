@@ -1,0 +1,129 @@
+"""Why one world failed, from what its ranks did and printed."""
+
+from __future__ import annotations
+
+from nccl_runbook.facts.world import RankResult, World
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.causes import Cause, causes, recognise
+
+LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
+
+
+def remedies(cause: Cause) -> tuple[Remedy, ...]:
+    return tuple(Remedy(who, text, lines) for who, text, lines in cause.remedy) or (LOOK_FURTHER,)
+
+
+def last_begun(rank: RankResult) -> str:
+    """What the rank was doing when it ended: "start", "init", "all_reduce of 16777216 B"."""
+    begun = [e for e in rank.events if e.get("event") == "begin"]
+    if not begun:
+        return "start"
+    size = begun[-1].get("size_bytes")
+    return f"{begun[-1]['what']} of {size} B" if size else str(begun[-1]["what"])
+
+
+def how(world: World) -> str:
+    """In a few words: "passed", "hung", "wrong values", "failed", "lost"."""
+    if world.passed:
+        return "passed"
+    if any(r.outcome == "lost" for r in world.ranks):
+        return "lost"
+    if world.wrong:
+        return "wrong values"
+    return "hung" if world.hung and not _died(world) else "failed"
+
+
+def _died(world: World) -> list[RankResult]:
+    """Ranks that ended by themselves and not well."""
+    return [r for r in world.ranks if (r.outcome == "exited" and r.code not in (0, 6)) or r.outcome == "signalled"]
+
+
+def rank_line(rank: RankResult) -> str:
+    """One line: what became of the rank, and where it was."""
+    ended = {
+        "exited": f"exit code {rank.code}",
+        "signalled": f"killed by signal {rank.code}",
+        "timed-out": "still running at the deadline",
+        "lost": "lost with the runbook's own process",
+    }[rank.outcome]
+    state = f", state {rank.state}" if rank.state else ""
+    return f"rank {rank.rank}: {ended}{state}, in {last_begun(rank)}"
+
+
+def shared_gpus(world: World) -> list[tuple[list[int], str]]:
+    """[(ranks, uuid)] of every GPU that more than one rank reported as its own."""
+    ranks: dict[str, list[int]] = {}
+    for rank in world.ranks:
+        hello = rank.first("hello") or {}
+        if hello.get("uuid"):
+            ranks.setdefault(hello["uuid"], []).append(rank.rank)
+    return [(who, uuid) for uuid, who in ranks.items() if len(who) > 1]
+
+
+def _duplicate(world: World) -> tuple[str, str]:
+    """(cause id, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
+    shared = shared_gpus(world)
+    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid}" for who, uuid in shared)
+    if shared and len(set(world.request.devices)) < len(world.request.devices):
+        return "device-not-set-per-rank", words
+    if shared:
+        return "scheduler-shares-gpu", words
+    buses = [(r.first("hello") or {}).get("pci_bus_id") for r in world.ranks]
+    if None not in buses and len(set(buses)) < len(buses):
+        return "bus-id-collision", f"UUIDs differ, bus ids: {', '.join(map(str, buses))}"
+    return "device-not-set-per-rank", "the ranks' UUIDs were not seen"
+
+
+def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
+    """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
+    for rank in world.ranks:
+        known = recognise([*(str(e.get("text", "")) for e in rank.named("error")), *rank.last_lines])
+        if known and known[0].id == "duplicate-gpu":
+            cause_id, words = _duplicate(world)
+            return causes()[cause_id], "established", [Evidence(known[1], f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
+        if known:
+            return known[0], "established", [Evidence(known[1], f"rank {rank.rank}")]
+    stopped = [r for r in world.ranks if r.state.startswith("T")]
+    if stopped:
+        return causes()["peer-stopped"], "established", [Evidence(rank_line(r), "/proc") for r in stopped]
+    killed = [r for r in world.ranks if r.outcome == "signalled"]
+    if killed:
+        return causes()["peer-crashed"], "established", [Evidence(rank_line(r), "exit status") for r in killed]
+    return None, "", []
+
+
+def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
+    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs a recurrence."""
+    if how(world) == "lost":
+        return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
+    cause, status, evidence = _cause_of(world)
+    evidence += [Evidence(rank_line(r), r.log) for r in world.ranks if not (r.outcome == "exited" and r.code == 0)]
+    evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
+    evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
+    evidence.append(Evidence(f"repeat it: {world.shell_line}", "by hand"))
+    why = f": {cause.title}" if cause else ""
+    if again is not None and again.passed:
+        repeat = Remedy("you", "It passed when repeated at once: repeat it more often before you change anything.", (world.shell_line,))
+        return Finding(
+            rule,
+            Severity.WARN,
+            f"{what} {how(world)} once of twice{why}",
+            tuple(evidence),
+            (repeat,),
+            cause and cause.id,
+            cause and "possible",
+        )
+    fix = remedies(cause) if cause else (LOOK_FURTHER,)
+    return Finding(rule, Severity.BROKEN, f"{what} {how(world)}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+
+
+def _wrong_line(e: dict) -> str:
+    wrong = e["wrong"]
+    source = "" if wrong.get("from_rank") is None else f" from rank {wrong['from_rank']}"
+    return f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']}, should be {wrong['expected']} ({wrong['count']} wrong)"
+
+
+def _telling(world: World) -> list[str]:
+    """The last line of each rank that failed, and NCCL's first warning."""
+    warned = [line for r in world.ranks for line in r.last_lines if "NCCL WARN" in line][:1]
+    return warned + [r.last_lines[-1] for r in _died(world) if r.last_lines][:2]

@@ -1,0 +1,126 @@
+"""What switching a transport off proves. An arm without effect is never a pass, and passing with P2P off is never the fix."""
+
+from __future__ import annotations
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Arm, Arms, Trial
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.rules.failures import explain, how, remedies
+
+RESTS_ON = ("arms", "arms.control*.transports")
+# what passing with this switched off points to, when the control fails
+POINTS_TO = {
+    "P2P off": "p2p-broken-acs-iommu",
+    "SHM off": "shm-too-small",
+    "IB off": "network-path-blocked",
+    "interface pinned": "socket-interface-wrong",
+}
+
+
+def gone(acts_on: list[str], world_transports: dict[str, int]) -> bool:
+    return not any(name.startswith(prefix) for name in world_transports for prefix in acts_on)
+
+
+def acted(arm: Arm, control: Trial) -> bool | None:
+    """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone. None: no proof either way."""
+    if isinstance(arm.trial, Gap):
+        return None
+    before, after, taken = control.world.transports, arm.trial.world.transports, arm.trial.world.set_by_environment
+    if not arm.acts_on:
+        return None if isinstance(taken, Gap) else all(f"{k}={v}" in taken for k, v in arm.env.items())
+    if isinstance(before, Gap) or isinstance(after, Gap) or not after:
+        return None
+    if not before:  # the control failed before it connected: only what the arm left can be seen
+        return gone(arm.acts_on, after)
+    return not gone(arm.acts_on, before) and gone(arm.acts_on, after)
+
+
+def outcome(arm: Arm, control: Trial) -> str:
+    """ "pass", "no effect", "no proof", "not run", else how it failed."""
+    if isinstance(arm.trial, Gap):
+        return "not run"
+    if not arm.trial.passed:
+        return how(arm.trial.world)
+    proof = acted(arm, control)
+    return "pass" if proof else "no effect" if proof is False else "no proof"
+
+
+def judge(arms: Arms | Gap) -> list[Finding]:
+    """Findings of step 04. The control decides how the arms are read."""
+    if isinstance(arms, Gap):
+        return [Finding("transports-need-two", Severity.SKIPPED, arms.detail)] if arms.detail.startswith("one GPU") else []
+    if arms.backend == "gloo":
+        return _rehearsal(arms)
+    after = arms.control_after
+    if arms.control.passed and isinstance(after, Trial) and not after.passed:
+        title = f"inconclusive: the control passed before the arms and {how(after.world)} after them"
+        return [Finding("control-changed", Severity.UNKNOWN, title, (Evidence(after.world.shell_line, "by hand"),))]
+    return _control_passes(arms) if arms.control.passed else _control_fails(arms)
+
+
+def _rehearsal(arms: Arms) -> list[Finding]:
+    if not arms.control.passed:
+        return [explain("rehearsal-fails", "rehearsal on the CPU: control", arms.control.world, arms.control.again)]
+    broken = [a for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed]
+    if broken:
+        return [explain("rehearsal-fails", f"rehearsal on the CPU: {a.name}", a.trial.world, a.trial.again) for a in broken]
+    return [
+        Finding(
+            "rehearsed",
+            Severity.UNKNOWN,
+            "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo",
+            (Evidence("control and interface pinned to lo", "arms"),),
+        )
+    ]
+
+
+def _control_passes(arms: Arms) -> list[Finding]:
+    """Nothing is broken as it stands. An arm that fails is a fallback that would not work, which is worth a note, not an alarm."""
+    found = [_loss(arms)]
+    for arm in arms.arms:
+        if isinstance(arm.trial, Trial) and not arm.trial.passed:
+            fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
+            found.append(
+                Finding("fallback-fails", Severity.NOTE, f"{fault.title} (not what your job uses: the control passed)", fault.evidence)
+            )
+    return found
+
+
+def _price(arm: Arm, control: Trial) -> str:
+    before, after = control.world.busbw_gb_per_s("all_reduce"), arm.trial.world.busbw_gb_per_s("all_reduce")
+    return (
+        f"{arm.name}: {after:.1f} GB/s, {before / after:.1f} times slower than the control" if before and after else f"{arm.name}: passed"
+    )
+
+
+def _loss(arms: Arms) -> Finding:
+    passed = [a for a in arms.arms if outcome(a, arms.control) == "pass" and a.acts_on]
+    bandwidth = arms.control.world.busbw_gb_per_s("all_reduce")
+    via = arms.control.world.transports
+    evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
+    evidence += [Evidence(f"price of {_price(a, arms.control)}", "arms") for a in passed]
+    speed = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
+    return Finding(
+        "transports-pass", Severity.OK, f"your environment as it is passes{speed}: no transport has to be switched off", tuple(evidence)
+    )
+
+
+def _control_fails(arms: Arms) -> list[Finding]:
+    """The arms that pass, with proof that they acted, tell which transport; the fewest switches first."""
+    curing = [a for a in arms.arms if outcome(a, arms.control) == "pass"]
+    fault = explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
+    if not curing or fault.cause is not None:
+        others = [Evidence(f"{a.name}: {outcome(a, arms.control)}", "arms") for a in arms.arms]
+        return [Finding(fault.id, fault.severity, fault.title, (*fault.evidence, *others), fault.remedy, fault.cause, fault.status)]
+    best = min(curing, key=lambda a: len(a.env))
+    cause = causes().get(POINTS_TO.get(best.name, ""))
+    meanwhile = Remedy(
+        "you",
+        f"Only until that is mended, run with {best.name} ({_price(best, arms.control)}):",
+        tuple(f"export {k}={v}" for k, v in best.env.items()),
+    )
+    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "arms") for a in arms.arms))
+    title = f"your environment as it is {how(arms.control.world)}, and passes with {best.name}"
+    real = remedies(cause) if cause else ()
+    return [Finding("transport-at-fault", fault.severity, title, evidence, (*real, meanwhile), cause and cause.id, cause and "likely")]
