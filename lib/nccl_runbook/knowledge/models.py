@@ -54,7 +54,8 @@ def _attention(m: Model) -> list[list[Any]]:
 
 
 def _mlp_and_norms(m: Model) -> list[list[Any]]:
-    norms = ("post_attention_layernorm", "post_feedforward_layernorm") if m.template == "olmo2" else ("input_layernorm", "post_attention_layernorm")
+    norms = ["post_attention_layernorm"]
+    norms = [*norms, "post_feedforward_layernorm"] if m.template == "olmo2" else ["input_layernorm", *norms]
     return [["mlp.gate_proj.weight", [m.intermediate, m.hidden]], ["mlp.up_proj.weight", [m.intermediate, m.hidden]],
             ["mlp.down_proj.weight", [m.hidden, m.intermediate]], *([f"{norm}.weight", [m.hidden]] for norm in norms)]
 

@@ -37,7 +37,8 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
             worlds[method] = _world(engine, method, spec, devices, folder, repeats, ends - time.monotonic())
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # the ranks remove it themselves unless they were killed
-    return _runs(spec, devices, parent, repeats, worlds)
+    local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
+    return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds)
 
 
 def _chosen(methods: str, devices: List[Optional[int]]) -> List[str]:
@@ -74,26 +75,41 @@ def _sweep(parent: str) -> None:
         pass  # no such folder, or not ours to list: the rank that writes there says so
 
 
-def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, repeats: int, worlds: Dict[str, Union[World, Gap]]) -> SyncRuns:
+def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
+          worlds: Dict[str, Union[World, Gap]]) -> SyncRuns:
     ran = [w for w in worlds.values() if isinstance(w, World)]
     hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
     moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
     return SyncRuns(
-        model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"], tensors=moved.get("tensors", 0), size_bytes=moved.get("bytes", 0),
-        repeats=repeats, directory=parent, devices=list(devices), gpu_names=[h.get("name", "") for h in hellos],
-        uuids=[h.get("uuid", "") for h in hellos], arms={m: w if isinstance(w, Gap) else _arm(m, w) for m, w in worlds.items()},
-        file_system=next((s for s in ((r.first("hello") or {}).get("file_system") for w in ran for r in w.ranks) if s), ""))
+        model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"], tensors=moved.get("tensors", 0),
+        size_bytes=moved.get("bytes", 0), repeats=repeats, directory=parent, file_system=file_system, devices=list(devices),
+        gpu_names=[h.get("name", "") for h in hellos], uuids=[h.get("uuid", "") for h in hellos],
+        arms={m: w if isinstance(w, Gap) else _arm(m, w) for m, w in worlds.items()})
+
+
+def _file_system(directory: str) -> str:
+    """Type below ``directory``, such as ext4, tmpfs, overlay or nfs4; "" where the kernel does not say."""
+    path = os.path.realpath(directory)
+    try:
+        with open("/proc/self/mounts") as mounts:
+            kinds = {line.split()[1]: line.split()[2] for line in mounts}
+    except OSError:
+        return ""
+    while path not in kinds and path != "/":
+        path = os.path.dirname(path)
+    return kinds.get(path, "")
 
 
 def _arm(method: str, world: World) -> SyncArm:
     failed = [r for r in world.ranks if r.code != 0 or r.outcome != "exited"]
-    shortages = [e for r in world.ranks for e in r.named("not-enough")]
+    shortages = [Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")]
+    moved = [(r.rank, e) for r in world.ranks for e in r.named("sync")]
     return SyncArm(
-        method=method, syncs=_times(world.ranks), compared=sum(e["compared"] for r in world.ranks for e in r.named("sync")),
-        wrong=[{"rank": r.rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for r in world.ranks for e in r.named("sync") for w in e["wrong"]],
+        method=method, syncs=_times(world.ranks), compared=sum(e["compared"] for _, e in moved),
+        wrong=[{"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for rank, e in moved for w in e["wrong"]],
         errors={str(r.rank): e["text"] for r in world.ranks for e in r.named("error")},
-        shortage=Shortage(shortages[0]["what"], shortages[0]["needed"], shortages[0]["free"]) if shortages else None,
-        ended=[f"{r.outcome} {r.code}" for r in world.ranks], timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
+        shortage=shortages[0] if shortages else None, ended=[f"{r.outcome} {r.code}" for r in world.ranks],
+        timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
         transports=world.transports if method.startswith("nccl") else {}, shell_line=world.shell_line,
         last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]])
 
@@ -103,6 +119,7 @@ def _times(ranks: List[RankResult]) -> List[SyncTime]:
     by_rank = [r.named("sync") for r in ranks]
     found = []
     for events in zip(*by_rank):
-        engine = max(events[1:] or events, key=lambda e: e["seconds"])
-        found.append(SyncTime(events[0]["repeat"], max(e["seconds"] for e in events), events[0]["phases"], engine["phases"], events[0]["fsync_s"]))
+        trainer, engine = events[0], max(events[1:] or events, key=lambda e: e["seconds"])
+        longest = max(e["seconds"] for e in events)
+        found.append(SyncTime(trainer["repeat"], longest, trainer["phases"], engine["phases"], trainer["fsync_s"]))
     return found

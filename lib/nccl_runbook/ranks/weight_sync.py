@@ -12,6 +12,7 @@ import datetime
 import errno
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -38,9 +39,7 @@ class PeerStopped(RuntimeError):
 
 def emit(event):
     """One JSON line to whoever started this rank, else to standard output."""
-    fd = os.environ.get("NCCL_RUNBOOK_EVENT_FD")
-    data = (json.dumps(event) + "\n").encode()
-    os.write(int(fd) if fd else 1, data)
+    os.write(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), (json.dumps(event) + "\n").encode())
 
 
 def arguments():
@@ -48,7 +47,7 @@ def arguments():
     parser.add_argument("--method", required=True, choices=METHODS)
     parser.add_argument("--spec", required=True, help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
     parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
-    parser.add_argument("--bucket-mib", type=int, default=1024, help="for the flat methods; a larger tensor travels alone")
+    parser.add_argument("--bucket-mib", type=int, default=1024, help="for the flat methods; at least the largest tensor")
     parser.add_argument("--directory", default="", help="for disk; made if it is not there, and then removed again")
     parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--cpu", action="store_true", help="keep the tensors on the CPU, also where there is a GPU")
@@ -80,26 +79,25 @@ def join(timeout_s):
     return rank, size
 
 
-def together(action, *args):
-    """Do it on this rank, then meet the others: returns when all have done it, raises PeerStopped where one of them could not."""
+def together(action=None, *args):
+    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where one could not."""
     failure = None
     try:
-        action(*args)
+        if action:
+            action(*args)
     except Exception as error:  # raised again below, once the others know
         failure = error
     code = torch.tensor([1 if failure else 0])
-    dist.all_reduce(code, op=dist.ReduceOp.MAX)
-    if failure:
-        raise failure
+    try:
+        dist.all_reduce(code, op=dist.ReduceOp.MAX)
+    finally:
+        if failure:
+            raise failure
     if int(code):
         raise PeerStopped("another rank stopped")
 
 
-def nothing(*_):
-    """What a rank does while the others work."""
-
-
-def seconds_of_fsync(path):
+def fsync(path):
     with open(path, "rb+") as file:
         began = time.perf_counter()
         os.fsync(file.fileno())
@@ -149,24 +147,21 @@ class Clock:
     """Consecutive intervals that add up: ``lap`` gives the time since the last one to a phase."""
 
     def __init__(self, device):
-        self.device, self.phases = device, {}
-        self.settle()
-        self.began = self.last = time.perf_counter()
-
-    def settle(self):
-        """CUDA calls return before the work is done: wait for it, or a rate comes out that no link has."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.device, self.phases, self.last = device, {}, 0.0
+        self.lap("")
+        self.phases, self.began = {}, self.last
 
     def lap(self, phase):
-        self.settle()
+        """CUDA calls return before the work is done: it is waited for, or a rate comes out that no link has."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         now = time.perf_counter()
         self.phases[phase] = self.phases.get(phase, 0.0) + now - self.last
         self.last = now
 
 
 def buckets_of(views, limit):
-    """Consecutive tensors in lists of at most ``limit`` bytes; a larger one alone."""
+    """Consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
     found, room = [], 0
     for view in views:
         if view.numel() > room:
@@ -180,37 +175,6 @@ def buckets_of(views, limit):
 def memory_of(tensor):
     """The tensor's bytes on the CPU as a memoryview, without a copy and without numpy."""
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
-
-
-def write_all(file, data):
-    while data:
-        data = data[file.write(data):]  # Linux writes at most 2 GiB at once
-
-
-def read_all(file, into):
-    while into:
-        got = file.readinto(into)
-        if not got:
-            raise RuntimeError(f"torn file: it ends {len(into)} bytes early")
-        into = into[got:]
-
-
-def file_system(directory):
-    """Type of the file system below the nearest folder that exists, such as ext4, tmpfs, overlay or nfs4; "" where nobody says."""
-    path = os.path.realpath(directory)
-    try:
-        with open("/proc/self/mounts") as mounts:
-            kinds = {line.split()[1]: line.split()[2] for line in mounts}
-    except OSError:
-        return ""
-    while path not in kinds and path != "/":
-        path = os.path.dirname(path)
-    return kinds.get(path, "")
-
-
-def free_bytes(path):
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
 
 
 def host_free_bytes():
@@ -232,9 +196,8 @@ class Sync:
         self.dtype = getattr(torch, self.spec.get("dtype", "bfloat16"))
         self.nbytes = [torch.Size(shape).numel() * torch.empty(0, dtype=self.dtype).element_size() for _, shape in self.manifest]
         self.total = sum(self.nbytes)
-        self.kind, _, where = args.fault.partition("@")
-        if not where or int(where) != rank:
-            self.kind = ""
+        kind, _, where = args.fault.partition("@")
+        self.kind = kind if where == str(rank) else ""
         self.on_host = device.type == "cpu"
         self.bucket = max(args.bucket_mib << 20, max(self.nbytes))
         self.made, self.over_nccl = False, args.method.startswith("nccl")
@@ -274,12 +237,12 @@ class Sync:
 
     def once(self, repeat):
         """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
+        if self.kind == "die" and repeat:
+            os._exit(9)
         if self.rank == 0:
             self.pattern.fill(self.tensors, repeat)
-        elif self.kind == "die" and repeat:
-            os._exit(9)
         before = self.tensors[-1].clone() if self.kind == "stale" else None
-        together(nothing)
+        together()
         clock = Clock(self.device)
         way = {"disk": self.over_disk, "flat": self.flat}.get(self.args.method.rpartition("-")[2], self.per_tensor)
         fsync_s = way(clock, repeat)
@@ -293,7 +256,7 @@ class Sync:
         emit({"event": "sync", "method": self.args.method, "repeat": repeat, "seconds": seconds, "bytes": self.total,
               "tensors": len(self.tensors), "phases": clock.phases, "verified": not wrong, "compared": bool(self.rank),
               "wrong": wrong[:5], "wrong_count": len(wrong), "fsync_s": fsync_s})
-        together(nothing)
+        together()
         return not wrong
 
     def per_tensor(self, clock, _):
@@ -332,10 +295,10 @@ class Sync:
         path = os.path.join(self.args.directory, f"model-v{repeat}.safetensors")
         here = self.rank == 0
         try:
-            together(self.write if here else nothing, path, clock)
+            together(self.write if here else None, path, clock)
             clock.lap("control" if here else "wait")
-            together(nothing if here else self.read, path, clock)
-            return seconds_of_fsync(path) if here and repeat == self.args.repeats - 1 else None
+            together(None if here else self.read, path, clock)
+            return fsync(path) if here and repeat == self.args.repeats - 1 else None
         finally:
             if here:
                 remove(path, path + ".part", self.args.directory if self.made else "")
@@ -353,21 +316,20 @@ class Sync:
     def write(self, path, clock):
         self.made = not os.path.isdir(self.args.directory)
         os.makedirs(self.args.directory, exist_ok=True)
-        header = self.header()
-        needed = len(header) + self.total
-        free = free_bytes(self.args.directory)
+        header, needed = self.header(), len(self.header()) + self.total
+        free = shutil.disk_usage(self.args.directory).free
         if free < needed + SPARE_BYTES // 16 and self.kind != "unchecked":
             raise NotEnough("space in " + self.args.directory, needed, free)
         try:
-            with open(path + ".part", "wb", buffering=0) as file:
-                write_all(file, memoryview(header))
+            with open(path + ".part", "wb") as file:
+                file.write(header)
                 for view in self.views:
-                    write_all(file, memory_of(self.on_cpu(view, clock)))
+                    file.write(memory_of(self.on_cpu(view, clock)))
                     clock.lap("write")
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            raise NotEnough("space in " + self.args.directory, needed, free_bytes(self.args.directory)) from error
+            raise NotEnough("space in " + self.args.directory, needed, shutil.disk_usage(self.args.directory).free) from error
         if self.kind == "torn":
             os.truncate(path + ".part", needed - 1)
         os.replace(path + ".part", path)
@@ -390,21 +352,22 @@ class Sync:
 
     def read(self, path, clock):
         """Every byte is read (not mapped) and checked against the header, so that no page is counted that nobody fetched."""
-        header = self.header()
-        size = os.path.getsize(path)
+        header, size = self.header(), os.path.getsize(path)
         if size != len(header) + self.total:
             raise RuntimeError(f"torn file: {os.path.basename(path)} has {size} of {len(header) + self.total} bytes")
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb") as file:
             if file.read(len(header)) != header:
                 raise RuntimeError(f"{os.path.basename(path)} has another header than was to be written")
             for view in self.views:
                 host = self.room_for(view)
-                read_all(file, memory_of(host))
+                if file.readinto(memory_of(host)) != host.numel():
+                    raise RuntimeError(f"torn file: {os.path.basename(path)} ends early")
                 clock.lap("read")
                 self.load(view, host, clock)
 
-def identity(device, directory):
-    said = {"event": "hello", "device": str(device), "torch": torch.__version__, "file_system": file_system(directory) if directory else ""}
+
+def identity(device):
+    said = {"event": "hello", "device": str(device), "torch": torch.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         said.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
@@ -414,8 +377,7 @@ def identity(device, directory):
 def main():
     args = arguments()
     device = pick_device(args)
-    emit(identity(device, args.directory))
-    code = 0
+    emit(identity(device))
     try:
         rank, size = join(args.timeout)
         code = 0 if Sync(args, rank, size, device).run() else WRONG_BYTES

@@ -31,7 +31,7 @@ def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
     words = [f"Steady: median of {max(1, runs.repeats - 1)} after the first."]
     if "disk" in runs.arms:
-        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, through the page cache; every byte read back, not mapped.")
+        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, through the page cache; read, not mapped.")
     if fsync:
         words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
     if runs.on_cpu:
@@ -45,12 +45,12 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if not arm.syncs or arm.steady_s is None or arm.first_s is None:
         return [method, "", "", "", "", "", _verdict(arm)]
     last = arm.syncs[-1]
-    return [method, f"{arm.first_s:.3f}", f"{arm.steady_s:.3f}", f"{runs.size_bytes / arm.steady_s / 1e9:.1f}", _phases(last.trainer), _phases(last.engine),
-            _verdict(arm)]
+    rate = runs.size_bytes / arm.steady_s / 1e9
+    return [method, f"{arm.first_s:.4f}", f"{arm.steady_s:.4f}", f"{rate:.1f}", _phases(last.trainer), _phases(last.engine), _verdict(arm)]
 
 
 def _phases(phases: dict[str, float]) -> str:
-    return ", ".join(f"{name} {seconds:.3f}" for name, seconds in phases.items())
+    return ", ".join(f"{name} {seconds:.4f}" for name, seconds in phases.items())
 
 
 def _verdict(arm: SyncArm) -> Cell:
@@ -58,4 +58,6 @@ def _verdict(arm: SyncArm) -> Cell:
         return Cell(f"wrong: {arm.wrong[0]['tensor']}", "broken")
     if arm.complete:
         return Cell("all compared, all right", "ok")
-    return Cell("not enough " + arm.shortage.what if arm.shortage else "did not end in time" if arm.timed_out else "did not pass", "unknown")
+    if arm.shortage:
+        return Cell("not enough " + arm.shortage.what, "unknown")
+    return Cell("did not end in time" if arm.timed_out else "did not pass", "unknown")
