@@ -4,6 +4,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+REHEARSAL_SHARE = 4  # on the CPU a quarter of the layers will do: nobody learns about a GPU from the rest, and it costs 10 s more
+
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
@@ -48,3 +50,10 @@ def place(cuda_indices: Sequence[int | None], uuids: Mapping[int, str] | None = 
     known = uuids or {}
     return Placement([Seat(rank, "engine" if rank else "trainer", index, "" if index is None else known.get(index, ""))
                       for rank, index in enumerate(seats)])
+
+
+def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
+    """How many of the model's layers: what was asked for; else all on GPUs, and a quarter in a rehearsal on the CPU."""
+    if asked:
+        return min(asked, layers_of)
+    return layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)

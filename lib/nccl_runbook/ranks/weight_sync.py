@@ -47,7 +47,7 @@ def arguments():
     parser.add_argument("--method", required=True, choices=METHODS)
     parser.add_argument("--spec", required=True, help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
     parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
-    parser.add_argument("--bucket-mib", type=int, default=1024, help="for the flat methods; at least the largest tensor")
+    parser.add_argument("--bucket-mib", type=int, default=512, help="for the flat methods; at least the largest tensor")
     parser.add_argument("--directory", default="", help="for disk; made if it is not there, and then removed again")
     parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--cpu", action="store_true", help="keep the tensors on the CPU, also where there is a GPU")

@@ -85,8 +85,9 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     cause = causes()["bus-id-collision"]
     different = all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids)
     seen = Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")
-    return Finding("refused-though-gpus-differ", Severity.BROKEN, "NCCL says that two ranks share a GPU, but they were placed on different ones",
-                   (said, seen), remedies(cause), cause.id, "likely" if different else "possible")
+    title = "NCCL says that two ranks share a GPU, but they were placed on different ones"
+    return Finding("refused-though-gpus-differ", Severity.BROKEN, title, (said, seen), remedies(cause), cause.id,
+                   "likely" if different else "possible")
 
 
 def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
@@ -150,7 +151,8 @@ def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
     if not runs.on_cpu:
         return None
     title = "rehearsed on Gloo: no GPU here, so NCCL and copies to GPUs were not measured"
-    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (Evidence("the figures are those of this CPU and its disk", "runs.devices"),))
+    evidence = Evidence("the figures are those of this CPU and its disk", "runs.devices")
+    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (evidence,))
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
