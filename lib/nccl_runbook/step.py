@@ -18,6 +18,7 @@ from nccl_runbook import records
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
+from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.redact import Redactor
@@ -110,6 +111,11 @@ class Step:
         self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
 
     @property
+    def by_hand(self) -> bool:
+        """Whether a reader runs this notebook, on this machine: no runner around it, and no record replayed."""
+        return self.replayed is None and HEADLESS_VARIABLE not in os.environ
+
+    @property
     def left_s(self) -> float:
         """Seconds of this step's budget that are left, at least 1."""
         return max(1.0, self.parameters.get("budget_s", 300) - (time.monotonic() - self._clock))
@@ -122,7 +128,10 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor)
-            self.record.judged.python, self.record.judged.own = choice.text, choice.own
+            said = self._engine.software()
+            self.record.judged = records.Judged(
+                python=choice.text, own=choice.own, torch=said.get("torch", ""), cuda=said.get("cuda", ""), nccl=said.get("nccl", ""),
+                nccl_path=said.get("libnccl", ""), gpus=said.get("devices", []), host=said.get("host", ""))
         return self._engine
 
     def collect(self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any) -> Any:
@@ -166,8 +175,7 @@ class Step:
             self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
             self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
             self.record.commands = [records.Command(label=w.request.name, line=w.shell_line) for w in self._worlds()]
-        self.save()
-        return StepView(self.record)
+        return StepView(self.record, self.save())
 
     def save(self) -> Path:
         """Write the record into the run's folder; its path."""
@@ -181,7 +189,7 @@ class Step:
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
         """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*."""
-        devices: list[int | None] = list(gpus) if gpus is not None else list(self.parameters_gpus())
+        devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
         self.record.tried_by_hand.append({"at": utc_now(), "env": dict(env or {}), "gpus": devices, "passed": world.passed,
@@ -189,10 +197,9 @@ class Step:
         self.save()
         return world
 
-    def parameters_gpus(self) -> list[int | None]:
-        """Devices that ``gpus`` names, one a rank; two ranks on the CPU where no GPU can be used."""
-        from nccl_runbook.launch.devices import rank_devices
-
+    @property
+    def devices(self) -> list[int | None]:
+        """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
         return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
 
 

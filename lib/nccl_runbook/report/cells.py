@@ -1,0 +1,129 @@
+"""What a step shows at its end, in Lab and in a terminal. Inline style only: an untrusted Lab strips everything else (see tables.py)."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+from nccl_runbook.findings import Evidence, Finding, Remedy
+from nccl_runbook.records import Command, Record
+from nccl_runbook.report.badges import badge
+from nccl_runbook.report.tables import TONES
+from nccl_runbook.report.verdict import VerdictDocument, fixes
+
+_PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
+
+
+def banner(status: str, line: str) -> str:
+    """A line with the badge of ``status`` in front of it."""
+    look = badge(status)
+    chip = f'<strong style="padding:2px 8px;background:{TONES[look.tone]}">{look.symbol} {escape(look.word)}</strong>'
+    return f'<p style="margin:4px 0 10px;font-size:115%">{chip} {escape(line)}</p>'
+
+
+def _evidence(items: Iterable[Evidence], label: str) -> str:
+    lines = [f"<li>{escape(e.text)}{_source(e.source)}</li>" for e in items]
+    return f'<p style="margin:4px 0 0;opacity:.8">{label}</p><ul style="margin:0 0 4px">{"".join(lines)}</ul>' if lines else ""
+
+
+def _source(source: str) -> str:
+    return f' <span style="opacity:.75">({escape(source)})</span>' if source else ""
+
+
+def remedy_html(remedy: Remedy) -> str:
+    """Who, what, and the lines to copy."""
+    lines = f'<pre style="{_PRE}">{escape(chr(10).join(remedy.lines))}</pre>' if remedy.lines else ""
+    return f'<p style="margin:4px 0"><strong>{escape(remedy.who.capitalize())}:</strong> {escape(remedy.text)}</p>{lines}'
+
+
+def finding_html(finding: Finding) -> str:
+    """One finding with its evidence and what to change."""
+    status = f" <em>({escape(badge(finding.status).word)})</em>" if finding.cause and finding.status else ""
+    look = badge(finding.severity.value)
+    head = f'<p style="margin:0"><strong>{look.symbol} {escape(look.word)}:</strong> {escape(finding.title)}{status}</p>'
+    body = _evidence(finding.evidence, "Seen") + _evidence(finding.against, "Against it") + "".join(map(remedy_html, finding.remedy))
+    edge = TONES[look.tone].rsplit(",", 1)[0] + ",.85)"  # the tone, nearly opaque
+    return f'<div style="margin:0 0 10px;padding:6px 12px;border-left:4px solid {edge};background:rgba(128,128,128,.08)">{head}{body}</div>'
+
+
+def _fold(summary: str, inner: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{inner}</details>" if inner else ""
+
+
+def _commands_html(commands: list[Command]) -> str:
+    return "".join(f'<p style="margin:6px 0 0">{escape(c.label)}</p><pre style="{_PRE}">{escape(c.line)}</pre>' for c in commands)
+
+
+def short_path(path: Path) -> str:
+    """The end of a path: enough to find it, without the reader's home folder in a notebook that may be shared."""
+    return "/".join(path.parts[-3:])
+
+
+def finding_text(finding: Finding) -> str:
+    """One finding for a terminal."""
+    look = badge(finding.severity.value)
+    status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
+    lines = [f"{look.symbol} {look.word}: {finding.title}{status}"]
+    lines += [f"    seen: {e.text}" + (f" [{e.source}]" if e.source else "") for e in finding.evidence]
+    lines += [f"    against: {e.text}" + (f" [{e.source}]" if e.source else "") for e in finding.against]
+    return "\n".join(lines + [remedy_text(r) for r in finding.remedy])
+
+
+def remedy_text(remedy: Remedy) -> str:
+    return "\n".join([f"    {remedy.who}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
+
+
+class StepView:
+    """The end of a step: ``.record`` to go on with, ``.findings`` worst first."""
+
+    def __init__(self, record: Record, path: Path | None = None) -> None:
+        self.record = record
+        self._path = path
+
+    @property
+    def findings(self) -> list[Finding]:
+        return self.record.findings
+
+    def _repr_html_(self) -> str:
+        record = self.record
+        missing = "".join(f"<li>{escape(line)}</li>" for line in record.not_looked_at)
+        parts = [banner(record.status, record.reason), *map(finding_html, record.findings),
+                 _fold(f"Not looked at ({len(record.not_looked_at)})", missing and f"<ul>{missing}</ul>"),
+                 _fold(f"Repeat by hand ({len(record.commands)})", _commands_html(record.commands))]
+        where = f'<p style="opacity:.75">record: {escape(short_path(self._path))}</p>' if self._path else ""
+        return "<div>" + "".join(parts) + where + "</div>"
+
+    def __repr__(self) -> str:
+        record, look = self.record, badge(self.record.status)
+        lines = [f"{look.symbol} {record.step}: {look.word} - {record.reason}", *map(finding_text, record.findings)]
+        lines += [f"not looked at: {line}" for line in record.not_looked_at]
+        lines += [f"repeat by hand ({c.label}): {c.line}" for c in record.commands]
+        return "\n".join(lines + ([f"record: {short_path(self._path)}"] if self._path else []))
+
+
+class VerdictView:
+    """The verdict in one sentence, what was judged, and the fix: the top of 99-verdict."""
+
+    def __init__(self, document: VerdictDocument) -> None:
+        self.document = document
+
+    def _repr_html_(self) -> str:
+        document = self.document
+        fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + "".join(map(remedy_html, remedies)) for t, remedies in fixes(document)]
+        judged = f'<p style="margin:4px 0">judged: {escape(judged_line(document))}</p>'
+        return f"<div>{banner(document.verdict, document.sentence)}{judged}{''.join(fix)}</div>"
+
+    def __repr__(self) -> str:
+        document = self.document
+        lines = [document.sentence, f"judged: {judged_line(document)}", f"exit code: {document.exit_code}"]
+        for title, remedies in fixes(document):
+            lines += [title, *map(remedy_text, remedies)]
+        return "\n".join(lines)
+
+
+def judged_line(document: VerdictDocument) -> str:
+    """`torch X, NCCL Y (path)`: whose software the verdict is about."""
+    judged = document.judged
+    nccl = f"NCCL {judged.nccl}" if judged.nccl else "NCCL not seen"
+    line = f"torch {judged.torch}, {nccl}" + (f" ({judged.nccl_path})" if judged.nccl_path else "") if judged.torch else "no torch was run"
+    return line + (" - the runbook's own torch, not yours" if judged.own else "")

@@ -1,0 +1,82 @@
+"""An executed notebook as one HTML file: code folded, outputs sanitised, no script, no request."""
+from __future__ import annotations
+
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.records import write_text
+from nccl_runbook.redact import Redactor
+
+TEMPLATES = Path(__file__).parent / "templates"
+_TAGS = frozenset("a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s "
+                  "small span strong sub summary sup table tbody td tfoot th thead tr ul".split())
+_ATTRIBUTES = {"*": ["class", "style", "title"], "a": ["href"], "th": ["scope", "colspan", "rowspan"], "td": ["colspan", "rowspan"],
+               "meter": ["value", "min", "max", "low", "high", "optimum"], "progress": ["value", "max"], "details": ["open"]}
+_STYLES = frozenset("background background-color border border-left border-collapse color font-family font-size font-style font-weight "
+                    "margin margin-bottom margin-left margin-top max-width opacity overflow-wrap padding padding-left "
+                    "text-align vertical-align white-space width".split())
+# values that can load nothing: words, numbers, colours; no quotes, no escapes, no function but a colour
+_PLAIN_STYLE = re.compile(r"(?:[\w\s:;.,%#+-]|(?<=rgb)\(|(?<=rgba)\(|(?<=hsl)\(|(?<=hsla)\(|\))*\Z", re.I)
+
+
+def _is_allowed(tag: str, name: str, value: str) -> bool:
+    if name == "style" and not _PLAIN_STYLE.match(value):
+        return False
+    if name == "href" and not re.match(r"(#|https?://|[\w./-]+(#[\w-]*)?\Z)", value):
+        return False
+    return name in _ATTRIBUTES["*"] or name in _ATTRIBUTES.get(tag, [])
+
+
+def _cleaner() -> Any:
+    """A function text -> harmless HTML; bleach comes with nbconvert, whose own filter would drop captions, scope and style."""
+    from bleach.css_sanitizer import CSSSanitizer
+    from bleach.sanitizer import Cleaner
+
+    style = CSSSanitizer(allowed_css_properties=_STYLES)
+    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True, css_sanitizer=style)
+    return lambda text: cleaner.clean(_BODY_OF_CODE.sub("", str(text)))
+
+
+# their content is code, not text: bleach would keep it as text once the tag is gone
+_BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re.S)
+
+_NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')  # a reader of pages goes on to the next page, not to a file for Jupyter
+
+
+def _join_lines(value: Any) -> str:
+    return "".join(value) if isinstance(value, list) else str(value)
+
+
+class NotebookPages:
+    """Renders executed notebooks; make it once and use it for all of them (the first costs about 0.4 s, then hundredths)."""
+
+    def __init__(self) -> None:
+        from nbconvert import HTMLExporter
+        from traitlets.config import Config
+
+        wanted = ["text/html", "text/markdown", "image/png", "text/plain"]
+        self._exporter = HTMLExporter(
+            config=Config({"NbConvertBase": {"display_data_priority": wanted}}), template_name="runbook", sanitize_html=True,
+            extra_template_basedirs=[str(TEMPLATES)], extra_template_paths=[str(TEMPLATES)], exclude_anchor_links=True)
+        self._exporter.register_filter("clean_html", _cleaner())
+        self._exporter.register_filter("join_lines", _join_lines)
+        self._redactor = Redactor(os.environ)
+        self._lock = threading.Lock()  # the exporter keeps state between calls
+
+    def render(self, notebook: Path) -> str:
+        """The page of one notebook file. Raises OSError, or nbformat's ValidationError for a file that is no notebook."""
+        import nbformat
+
+        node = nbformat.read(notebook, as_version=4)
+        with self._lock:
+            page, _ = self._exporter.from_notebook_node(node, {"metadata": {"name": notebook.stem}})
+        return self._redactor.text(_NEXT.sub(r'href="\1.html', page))
+
+    def write(self, notebook: Path) -> Path:
+        """NN-name.html beside NN-name.ipynb; its path."""
+        target = notebook.with_suffix(".html")
+        write_text(target, self.render(notebook))
+        return target

@@ -1,0 +1,127 @@
+"""index.html: the one page that is passed on. Self-contained, escaped everywhere, and never larger than MAX_BYTES."""
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from nccl_runbook.records import Record
+from nccl_runbook.report.badges import badge
+from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
+
+MAX_BYTES = 300_000
+MAX_COLUMNS = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How much of long things a page shows; whatever is left out is said in its place. Sizes in characters and counts."""
+
+    text_chars: int
+    json_chars: int
+    row_count: int
+    item_count: int
+    sections: bool = True
+
+    def text(self, value: object) -> str:
+        """Head and tail of a long text, and how much is missing between."""
+        return _middle_out(str(value), self.text_chars)
+
+    def json(self, value: Any) -> str:
+        """The value as indented JSON, cut in the middle."""
+        return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
+
+    def items(self, values: Sequence[Any]) -> Sequence[Any]:
+        return values[: self.item_count]
+
+    def left(self, values: Sequence[Any]) -> int:
+        return max(0, len(values) - self.item_count)
+
+    def rows(self, table: Table) -> list[list[Cell]]:
+        return [row[:MAX_COLUMNS] for row in dataclasses.replace(table, rows=table.rows[: self.row_count]).cells()]
+
+    def columns(self, table: Table) -> list[str]:
+        return table.columns[:MAX_COLUMNS]
+
+    def columns_left(self, table: Table) -> int:
+        return max(0, len(table.columns) - MAX_COLUMNS)
+
+    def rows_left(self, table: Table) -> int:
+        return max(0, len(table.rows) - self.row_count)
+
+
+# tried in this order until the page fits
+CUTS = (Cut(4000, 24_000, 200, 60), Cut(2000, 8000, 80, 30), Cut(800, 2000, 30, 15), Cut(300, 500, 10, 8),
+        Cut(200, 0, 0, 8, sections=False), Cut(60, 0, 0, 3, sections=False))
+
+
+def _middle_out(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    tail = limit - head
+    return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail:] if tail else ''}".rstrip()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+
+
+def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = ()) -> str:
+    """The page of a run. ``files``: names in the run's folder that it may link to."""
+    known = {r.step: r for r in records if r.step != VERDICT_STEP}
+    template = _environment().get_template("index.html.j2")
+    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
+               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
+               "counts": _counts(document), "tried": _tried(known.values()), "not_looked_at": document.not_looked_at}
+    page = ""
+    for cut in CUTS:
+        page = template.render(context, cut=cut)
+        if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
+            break
+    return page
+
+
+def _counts(document: VerdictDocument) -> str:
+    words = [s.status for s in document.steps]
+    told = [f"{words.count(w)} {badge(w).word}" for w in ("broken", "warn", "unknown", "skipped", "note", "ok") if w in words]
+    return f"{len(words)} step{'' if len(words) == 1 else 's'}" + (f": {', '.join(told)}" if told else "")
+
+
+def _table(data: dict[str, Any]) -> Table:
+    """The recorded table; a record written by another version may hold one that cannot be shown, and then says so."""
+    try:
+        table = Table.from_json(data)
+        painted = [(c.text, c.background) for row in table.cells() for c in row]  # a bad tone or heat fails here, not in the template
+        return table if painted or not table.rows else Table(table.caption, table.columns, [])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return Table("A table that could not be read", ["why"], [[f"{type(error).__name__}: {error}"]])
+
+
+def _tried(records: Iterable[Record]) -> Table | None:
+    """Experiments of the reader over all steps, None without any."""
+    rows = []
+    for record in records:
+        for trial in record.tried_by_hand:
+            result = Cell("passed", "ok") if trial.get("passed") is True else Cell("failed", "broken")
+            at, seconds, line = (str(trial.get(name, "")) for name in ("at", "wall_s", "line"))
+            rows.append([record.step, at, _environment_of(trial), ", ".join(map(str, _listed(trial.get("gpus")))), result, seconds, line])
+    return Table("Trials", ["step", "at", "environment", "GPUs", "result", "seconds", "line"], rows) if rows else None
+
+
+def _environment_of(trial: dict[str, Any]) -> str:
+    env = trial.get("env")
+    return (" ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")) or "no change"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

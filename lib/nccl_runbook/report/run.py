@@ -1,0 +1,97 @@
+"""A run's folder: read its records, write verdict.json and index.html."""
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from nccl_runbook import records
+from nccl_runbook.facts.run import RunFolder
+from nccl_runbook.redact import Redactor
+from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
+
+RECORDS = "[0-9][0-9]-*.json"
+
+
+class Found(NamedTuple):
+    """What a run's folder holds; ``unreadable``: step -> why, in one sentence."""
+
+    records: list[records.Record]
+    unreadable: dict[str, str]
+
+
+def _utc_now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_records(run_dir: Path) -> Found:
+    """Every NN-*.json of the folder, in order of their names; a file that is no record of its step is told, never dropped."""
+    good: list[records.Record] = []
+    bad: dict[str, str] = {}
+    for path in sorted(run_dir.glob(RECORDS)):
+        try:
+            record = records.load(path)
+        except records.RecordError as error:
+            bad[path.stem] = str(error).replace(f"{path.parent}{os.sep}", "")
+            continue
+        if record.step == path.stem:
+            good.append(record)
+        else:
+            bad[path.stem] = f"{path.name} is a record of {record.step}"
+    return Found(good, bad)
+
+
+def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record]]:
+    """The document of a folder and the records it rests on; steps whose record cannot be read are unknown."""
+    found = read_records(run_dir)
+    bad = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
+    planned = list(dict.fromkeys([*run.planned, *bad]))
+    run = run.model_copy(update={"planned": planned, "not_run": {**run.not_run, **bad}})
+    clean = Redactor(os.environ).json(run.model_dump(mode="json"))
+    return verdict_document(RunInfo.model_validate(clean), found.records), found.records
+
+
+def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
+    """verdict.json and index.html of the folder, each replaced as a whole and without secrets; the document they show."""
+    from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
+
+    document, found = build(run_dir, run)
+    document.written = _utc_now()
+    redactor = Redactor(os.environ)
+    files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
+    page = render_index(document, found, files)
+    text = redactor.json(document.model_dump(mode="json", by_alias=True))
+    records.write_text(run_dir / "verdict.json", json.dumps(text, indent=1, ensure_ascii=False) + "\n")
+    records.write_text(run_dir / "index.html", redactor.text(page))
+    return document
+
+
+def info_of(run_dir: Path) -> RunInfo:
+    """What the folder's verdict.json says about its run; notebooks that were run by hand have no plan."""
+    try:
+        run = VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
+        return run if run.command else run.model_copy(update={"planned": [], "not_run": {}})
+    except (OSError, ValidationError):
+        starts = [r.started for r in read_records(run_dir).records]
+        return RunInfo(id=run_dir.name, started=min(starts, default=_utc_now()))
+
+
+def collect(run_dir: Path) -> RunFolder:
+    """The verdict of a folder as a fact, for 99-verdict; nothing is written."""
+    found = read_records(run_dir)
+    document, _ = build(run_dir, info_of(run_dir))
+    names = [r.step for r in found.records if r.step != VERDICT_STEP]
+    unreadable = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
+    return RunFolder(run_dir.name, names, unreadable, document.model_dump(mode="json", by_alias=True))
+
+
+def write_by_hand(run_dir: Path, by_hand: bool) -> str:
+    """Write the folder's page where no runner will (``by_hand``); one sentence for the reader."""
+    if not by_hand:
+        return "the page is written by the run that this notebook belongs to"
+    write_run(run_dir, info_of(run_dir))
+    return f"written: {run_dir.name}/index.html and {run_dir.name}/verdict.json"

@@ -1,0 +1,36 @@
+"""Tables of the sum: causes, steps, and what was not looked at."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nccl_runbook.findings import Evidence
+from nccl_runbook.report.badges import badge
+from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.verdict import VerdictDocument
+
+
+def _badged(status: str) -> Cell:
+    look = badge(status)
+    return Cell(f"{look.symbol} {look.word}", look.tone)
+
+
+def _joined(evidence: Iterable[Evidence]) -> str:
+    return "; ".join(e.text for e in evidence)
+
+
+def causes_table(document: VerdictDocument) -> Table:
+    """Every cause that was considered, surest first."""
+    rows = [[c.title, _badged(c.status), _joined(c.evidence), _joined(c.against), c.id] for c in document.causes]
+    return Table("Causes", ["cause", "how sure", "evidence", "against", "id"], rows, "" if rows else "No step named a cause.")
+
+
+def steps_table(document: VerdictDocument) -> Table:
+    """Every step with its status and one line why."""
+    rows = [[s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""] for s in document.steps]
+    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step has left a record.")
+
+
+def not_looked_at_table(document: VerdictDocument) -> Table:
+    """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead."""
+    rows = [line.split(": ", 1) if ": " in line else [line, ""] for line in document.not_looked_at]
+    return Table("Not looked at", ["step", "what, and why"], rows, "" if rows else "Everything that was asked for was seen.")

@@ -1,0 +1,271 @@
+"""The verdict document: what the records of one run add up to. It merges and counts; it judges nothing itself."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nccl_runbook.findings import EXIT_CODES, STATUSES, Evidence, Finding, Remedy, Severity, StepResult, verdict, worst_first
+from nccl_runbook.records import Judged, Record
+
+SCHEMA = "nccl-runbook/verdict/1"
+VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
+DONE = ("ok", "note")
+_AT_WORK, _TO_COME = "still at work", "not run yet"
+FailOn = Literal["broken", "degraded", "unknown", "never"]
+_FAILS = {"broken": {"broken"}, "degraded": {"broken", "degraded"}, "unknown": {"broken", "degraded", "unknown"}, "never": set()}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class RunInfo(_Strict):
+    """What a runner knows about its run.
+
+    ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names in order; ``asked``: those named
+    on the command line. ``not_run``: step -> why it is over without a result of its own (kernel died, busy, out of time). A planned step
+    with neither a finished record nor a reason here is still to come, unless the run was ``interrupted``.
+    """
+
+    id: str
+    started: str
+    command: str = ""
+    planned: list[str] = []
+    asked: list[str] = []
+    not_run: dict[str, str] = {}
+    fail_on: FailOn = "unknown"
+    interrupted: bool = False
+
+
+class Cause(_Strict):
+    """A cause over all steps: ``status`` is the best that any step gave it; what spoke against it stays beside it."""
+
+    id: str
+    status: Literal["established", "likely", "possible", "ruled-out"]
+    title: str
+    evidence: list[Evidence] = []
+    against: list[Evidence] = []
+    remedy: list[Remedy] = []
+
+
+class StepEntry(_Strict):
+    """One step of the run; ``record``: its file beside verdict.json, "" where it left none."""
+
+    notebook: str
+    status: Literal["ok", "note", "warn", "broken", "unknown", "skipped"]
+    reason: str = ""
+    wall_s: float = 0.0
+    findings: list[Finding] = []
+    record: str = ""
+
+
+class VerdictDocument(_Strict):
+    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on;
+    ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
+    """
+
+    schema_: Annotated[Literal["nccl-runbook/verdict/1"], Field(alias="schema")] = SCHEMA
+    run: RunInfo
+    written: str = ""
+    verdict: Literal["healthy", "degraded", "broken", "unknown"]
+    sentence: str
+    exit_code: int
+    judged: Judged = Judged()
+    causes: list[Cause] = []
+    steps: list[StepEntry] = []
+    not_looked_at: list[str] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether steps are still to come."""
+        return _running(self.run, self.steps)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of verdict.json, as committed in the package."""
+    return VerdictDocument.model_json_schema(by_alias=True)
+
+
+def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument:
+    """The document for these records; 99-verdict's own record is left out of the sum."""
+    by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
+    names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
+    steps = [_entry(name, by_name.get(name), run) for name in names]
+    word = verdict(StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps)
+    found = [by_name[n] for n in names if n in by_name]
+    causes, judged = merge_causes(found), _judged(found)
+    done = sum(r.status != "running" for r in found)
+    return VerdictDocument(
+        run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
+        exit_code=exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
+        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found))
+
+
+def exit_code(word: str, fail_on: str = "unknown") -> int:
+    """0, 3 or 4 for a verdict; --fail-on says from where on it is a failure."""
+    return EXIT_CODES[word] if word in _FAILS[fail_on] else 0
+
+
+def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
+    if record is not None and record.status != "running":
+        return StepEntry(notebook=name, status=record.status, reason=record.reason, wall_s=record.wall_s,
+                         findings=worst_first(record.findings), record=f"{name}.json")
+    if name in run.not_run:
+        reason = run.not_run[name]
+    elif run.interrupted:
+        reason = "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"
+    elif not run.command:
+        reason = f"{name} has not finished"
+    else:
+        reason = _AT_WORK if record else _TO_COME
+    return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
+
+
+def _is_open(step: StepEntry) -> bool:
+    return step.status == "unknown" and step.reason in (_AT_WORK, _TO_COME)
+
+
+def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
+    return bool(run.command) and not run.interrupted and any(_is_open(s) for s in steps)
+
+
+def merge_causes(records: Iterable[Record]) -> list[Cause]:
+    """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out elsewhere becomes ``against``."""
+    named: dict[str, list[tuple[str, Finding]]] = {}
+    for record in records:
+        for finding in record.findings:
+            if finding.cause is not None:
+                named.setdefault(finding.cause, []).append((record.step, finding))
+    causes = [_merged(cause, found) for cause, found in named.items()]
+    return sorted(causes, key=lambda c: STATUSES.index(c.status))
+
+
+def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
+    best = min((f for _, f in found), key=lambda f: STATUSES.index(f.status or "ruled-out"))
+    pro: list[Evidence] = []
+    contra: list[Evidence] = []
+    for step, finding in found:
+        turned = finding.status == "ruled-out" and best.status != "ruled-out"
+        (contra if turned else pro).extend(_sourced(step, finding.evidence))
+        contra.extend(_sourced(step, finding.against))
+    remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
+    return Cause(id=cause, status=best.status, title=best.title, evidence=_once(pro), against=_once(contra), remedy=_once(remedies))
+
+
+def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
+    return [Evidence(e.text, f"{step}: {e.source}" if e.source else step) for e in evidence]
+
+
+def _once(items: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(items))
+
+
+def _judged(records: Iterable[Record]) -> Judged:
+    """The software of the first step that names any, completed from later steps that judged the same interpreter."""
+    known = [r.judged for r in records if r.judged != Judged()]
+    named = [j for j in known if j.torch] or known
+    if not named:
+        return Judged()
+    first = named[0]
+    same = [j for j in known if not j.python or j.python == first.python]
+    merged = {}
+    for name in Judged.model_fields:
+        merged[name] = next((value for j in (first, *same) if (value := getattr(j, name))), getattr(first, name))
+    return Judged(**merged)
+
+
+def _different(records: Iterable[Record]) -> list[str]:
+    """A line if steps judged different software: then the first line of the page does not speak for all of them."""
+    seen: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        if record.judged.torch:
+            seen.setdefault((record.judged.python, record.judged.torch, record.judged.nccl), []).append(record.step)
+    if len(seen) < 2:
+        return []
+    told = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
+    return [f"one and the same software in every step: {'; '.join(told)}"]
+
+
+def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
+    """What to change, surest first: (title, remedies) of established and likely causes, then of findings from WARN up without a cause.
+
+    Only where neither exists: of possible causes and of what is unknown, so that the page never names trouble without a way on.
+    """
+    free = worst_first(f for s in document.steps for f in s.findings if f.cause is None and f.remedy)
+    sure = [(c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy]
+    sure += [(f.title, list(f.remedy)) for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
+    if not sure:
+        sure = [(c.title, c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
+        sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
+    seen: set[Remedy] = set()
+    answer = []
+    for title, remedies in sure:
+        new = [r for r in remedies if r not in seen]
+        seen.update(new)
+        if new:
+            answer.append((title, new))
+    return answer
+
+
+def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Cause], judged: Judged, done: int) -> str:
+    trouble = _trouble(steps, causes) if word in ("broken", "degraded") else ""
+    if _running(run, steps):
+        return f"Running: {done} of {_count(steps)} done" + (f"; {word} so far: {trouble}." if trouble else ".")
+    tail = f"; interrupted after {done} of {_count(steps)}" if run.interrupted else ""
+    if trouble:
+        return f"{word.capitalize()}: {trouble}{tail}."
+    if word == "healthy":
+        return f"Healthy: {_what_passed(steps, judged)}{tail}."
+    if run.interrupted:
+        return f"Unknown: interrupted after {done} of {_count(steps)}."
+    return f"Unknown: {_what_is_open(run, steps)}."
+
+
+def _count(steps: Sequence[Any]) -> str:
+    return f"{len(steps)} step{'' if len(steps) == 1 else 's'}"
+
+
+def _bare(text: str) -> str:
+    return text.strip().rstrip(".")
+
+
+def _trouble(steps: Iterable[StepEntry], causes: list[Cause]) -> str:
+    """The finding that leads: an established cause first, else the worst, the surest of them."""
+    status_of = {c.id: c.status for c in causes}
+
+    def order(finding: Finding) -> tuple[bool, bool, int]:
+        sure = STATUSES.index(status_of[finding.cause]) if finding.cause else len(STATUSES)
+        return sure != 0, finding.severity is not Severity.BROKEN, sure
+
+    bad = [f for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
+    if not bad:
+        return next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
+    lead = min(bad, key=order)
+    return (_bare(lead.title) or lead.id) + (f" ({status_of[lead.cause].replace('-', ' ')})" if lead.cause else "")
+
+
+def _what_passed(steps: list[StepEntry], judged: Judged) -> str:
+    passed = [s for s in steps if s.status in DONE]
+    named = [f"torch {judged.torch}" if judged.torch else "", f"NCCL {judged.nccl}" if judged.nccl else ""]
+    software = ", ".join(n for n in named if n)
+    where = f" on {len(judged.gpus)} GPU{'' if len(judged.gpus) == 1 else 's'}" if judged.gpus and software else ""
+    left = len(steps) - len(passed)
+    return f"{software}{where}{'; ' if software else ''}{_count(passed)} passed" + (f", {left} skipped" if left else "")
+
+
+def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
+    """Why nothing can be said: the reason that most steps give, and what did pass (a rehearsal on Gloo by name)."""
+    unknown = [s for s in steps if s.status == "unknown" or (s.status == "skipped" and s.notebook in run.asked)]
+    if not steps:
+        return "no step has left a record"
+    if not unknown:
+        return "every step was skipped"
+    reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]
+    lead = max(dict.fromkeys(reasons), key=reasons.count)
+    others = sum(1 for r in reasons if r != lead)
+    rehearsed = next((_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in DONE), "")
+    passed = sum(1 for s in steps if s.status in DONE)
+    tail = rehearsed or f"{passed} of {_count(steps)} passed"
+    return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"
