@@ -57,7 +57,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     nvml = str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU"
     said = [Evidence(nvml, "gpus.nvml")]
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
-        said.append(Evidence(machine.cuda.error, "gpus.cuda.error"))
+        said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
     if not on_bus:
         return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
