@@ -1,20 +1,27 @@
 """Tables of weight syncs: who sits where, and what each method took."""
 from __future__ import annotations
 
+from typing import Any
+
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import SyncArm, SyncRuns
 from nccl_runbook.report.tables import Cell, Table
 
 
-def placement(seats: list) -> Table:
-    """Ranks of the weight-update group and their GPUs; a GPU that two of them share is marked."""
-    places = [seat.place for seat in seats]
-    rows = [[f"rank {seat.rank}", seat.role, Cell(seat.place or "CPU", "note" if seat.place and places.count(seat.place) > 1 else ""),
-             "shared" if seat.place and places.count(seat.place) > 1 else "its own" if seat.place else "no GPU"] for seat in seats]
-    return Table("The weight-update group", ["rank", "role", "device", "GPU"], rows)
+def placement_table(plan: Any) -> Table:
+    """Ranks of the weight-update group (a planning.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
+    columns = ["rank", "role", "device", "GPU"]
+    if isinstance(plan, Gap):
+        return Table("The weight-update group", columns, [], f"Not planned: {plan}")
+    rows = []
+    for seat in plan.seats:
+        shared = any(seat.rank in ranks for ranks in plan.shared)
+        word = "shared: NCCL will refuse it" if shared else "its own" if seat.place else "none"
+        rows.append([f"rank {seat.rank}", seat.role, seat.place or "CPU", Cell(word, "note" if shared else "")])
+    return Table("The weight-update group", columns, rows)
 
 
-def methods(runs: SyncRuns | Gap) -> Table:
+def methods_table(runs: SyncRuns | Gap) -> Table:
     """One row a method: first and steady sync, rate, and where the seconds went."""
     columns = ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"]
     if isinstance(runs, Gap):
