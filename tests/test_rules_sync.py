@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
@@ -154,6 +155,13 @@ def test_nothing_is_judged_where_nothing_was_run():
     busy = Gap("not-run", "busy (pid 7)")
     assert weight_sync.judge(busy, busy) == []
     assert "busy (pid 7)" in methods_table(busy).note and "busy (pid 7)" in placement_table(busy).note
+
+
+def test_the_verdict_rests_on_arms_and_not_on_what_a_log_says_of_transports():
+    def rests(path):
+        return any(fnmatchcase(path, pattern) for pattern in weight_sync.RESTS_ON)
+
+    assert rests("runs") and rests("plan") and rests("runs.arms.nccl-flat") and not rests("runs.arms.nccl-flat.transports")
 
 
 def test_tables_say_in_words_what_they_shade():

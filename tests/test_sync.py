@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.sync import SyncRuns
+from nccl_runbook.facts.sync import METHODS, SyncRuns
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.knowledge import models
+from nccl_runbook.planning.placement import place
 from nccl_runbook.probes import sync
 from nccl_runbook.ranks import weight_sync
+from nccl_runbook.rules import weight_sync as rules
 from pydantic import TypeAdapter
 
 TINY = models.Model("test/tiny", "qwen2", hidden=64, intermediate=160, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=1000, tied=True).spec()
@@ -89,6 +91,10 @@ def test_the_file_is_what_the_safetensors_library_reads(tmp_path):
         assert loaded[name].shape == tensor.shape and torch.equal(loaded[name].view(torch.int16), tensor.view(torch.int16))
 
 
+def test_the_facts_know_the_methods_of_the_rank():
+    assert METHODS == weight_sync.METHODS
+
+
 def test_the_pattern_differs_in_every_word_between_tensors_and_repeats():
     pattern = weight_sync.Pattern(torch.device("cpu"))
     a, b = torch.zeros(5000, dtype=torch.bfloat16), torch.zeros(5000, dtype=torch.bfloat16)
@@ -147,6 +153,13 @@ def test_the_probe_says_what_it_did_not_run(engine, tmp_path):
     assert sync.collect(engine, TINY, [None, None], methods="nccl-flat", deadline_s=60).arms["nccl-flat"].reason == "unsupported"
     with pytest.raises(ValueError, match="unknown method 'rsync'"):
         sync.collect(engine, TINY, [None, None], methods="rsync")
+
+
+def test_an_arm_that_the_deadline_ends_leaves_nothing_and_is_called_slow(engine, tmp_path):
+    runs = sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=10**6, deadline_s=5.5)
+    arm = runs.arms["disk"]
+    assert arm.timed_out and len(arm.syncs) > 5 and list(tmp_path.iterdir()) == []
+    assert [f.id for f in rules.judge(runs, place(runs.devices))] == ["weight-sync-too-slow", "rehearsed-without-gpu"]
 
 
 def test_only_old_folders_of_ours_are_swept(engine, tmp_path):

@@ -36,9 +36,11 @@ def _layers(runs: SyncRuns) -> str:
 
 def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
-    words = [f"Steady: median of {max(1, runs.repeats - 1)} after the first."]
+    words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
+    if any(a.method.startswith("nccl") for a in runs.run):
+        words.append("NCCL's first sync makes the communicator too.")
     if "disk" in runs.arms:
-        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, through the page cache; read, not mapped.")
+        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; read, not mapped.")
     if fsync:
         words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
     if runs.on_cpu:
@@ -49,11 +51,12 @@ def _note(runs: SyncRuns) -> str:
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if isinstance(arm, Gap):
         return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
-    if not arm.syncs or arm.steady_s is None or arm.first_s is None:
+    steady = arm.steady
+    if steady is None or arm.first_s is None:
         return [method, "", "", "", "", "", _verdict(arm)]
-    last = arm.syncs[-1]
-    rate = runs.size_bytes / arm.steady_s / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{arm.steady_s:.4f}", f"{rate:.1f}", _phases(last.trainer), _phases(last.engine), _verdict(arm)]
+    rate = runs.size_bytes / steady.seconds / 1e9
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine),
+            _verdict(arm)]
 
 
 def _phases(phases: dict[str, float]) -> str:
