@@ -42,7 +42,7 @@ class Options:
 
 
 def _utc(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
-    return dt.datetime.now(dt.timezone.utc).strftime(form)
+    return dt.datetime.now(dt.UTC).strftime(form)
 
 
 class Book:
