@@ -95,7 +95,7 @@ class Step:
             raise RuntimeError("a record is being judged: no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
-            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor)
+            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
             said = self._engine.software()
             self.record.judged = records.Judged(
                 python=choice.text, own=choice.own, torch=said.get("torch", ""), cuda=said.get("cuda", ""), nccl=said.get("nccl", ""),

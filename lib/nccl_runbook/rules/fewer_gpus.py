@@ -54,7 +54,8 @@ def _singles(singles: Singles | Gap) -> list[Finding]:
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     if isinstance(pairs, Gap):
         return []
-    found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in pairs.pairs if not p.trial.passed]
+    failed = [p for p in pairs.pairs if not p.trial.passed]
+    found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
     if len(pairs.pairs) < pairs.wanted:
         title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
         found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "pairs"),)))
