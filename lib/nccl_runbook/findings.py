@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Sequence
 
 
-class Severity(str, enum.Enum):
+class Severity(enum.StrEnum):
     """How bad a finding is. UNKNOWN and SKIPPED stand beside the scale OK < NOTE < WARN < BROKEN."""
 
     OK = "ok"

@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import datetime as dt
 import os
+import re
 import time
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,7 @@ from nccl_runbook import records
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
+from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.parameters import check_names, coerce
@@ -94,7 +96,10 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor)
-            self.record.judged.python, self.record.judged.own = choice.text, choice.own
+            said = self._engine.software()
+            self.record.judged = records.Judged(
+                python=choice.text, own=choice.own, torch=said.get("torch", ""), cuda=said.get("cuda", ""), nccl=said.get("nccl", ""),
+                nccl_path=said.get("libnccl", ""), gpus=said.get("devices", []), host=said.get("host", ""))
         return self._engine
 
     def collect(self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any) -> Any:
@@ -131,7 +136,7 @@ class Step:
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,
-            "not_looked_at": [f"{path}: {gap}" for path, gap in missing if (path, gap) not in needed],
+            "not_looked_at": _once(f"{path}: {gap}" for path, gap in missing if (path, gap) not in needed),
             "tables": [t.to_json() for t in tables],
         })
         if not self.replayed:
@@ -152,7 +157,7 @@ class Step:
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
         """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*."""
-        devices: list[int | None] = list(gpus) if gpus is not None else list(self.parameters_gpus())
+        devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
         self.record.tried_by_hand.append({"at": utc_now(), "env": dict(env or {}), "gpus": devices, "passed": world.passed,
@@ -160,11 +165,15 @@ class Step:
         self.save()
         return world
 
-    def parameters_gpus(self) -> list[int | None]:
-        """Devices that ``gpus`` names, one a rank; two ranks on the CPU where no GPU can be used."""
-        from nccl_runbook.launch.devices import rank_devices
-
+    @property
+    def devices(self) -> list[int | None]:
+        """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
         return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
+
+
+def _once(lines: Iterable[str]) -> list[str]:
+    """The lines without repetition, where those of a list count as one: ``rungs[0]`` and ``rungs[1]`` become ``rungs[*]``."""
+    return list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", line) for line in lines))
 
 
 def _unknown(path: str, gap: Gap) -> Finding:

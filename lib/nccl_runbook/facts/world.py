@@ -36,8 +36,9 @@ class RankResult:
     """How one rank ended.
 
     ``outcome``: one of OUTCOMES (lost: the warm process above it was killed); ``code``: exit code or signal number; ``events``: what the
-    rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline; ``state``: its process state there, as in
-    /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where none was kept.
+    rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline;
+    ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where
+    none was kept; ``dropped_bytes``: how much of a flood was left out of it.
     """
 
     rank: int
@@ -104,7 +105,7 @@ class World:
     def busbw_gb_per_s(self, op: str) -> Optional[float]:
         """Bus bandwidth (nccl-tests' definition) at the largest size of ``op``, by its slowest rank, in 1e9 bytes a second."""
         ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and "median_s" in e]
-        if not ops:
+        if not ops or self.request.world_size == 1:  # one rank: no bus was used
             return None
         largest = max(e["size_bytes"] for e in ops)
         seconds = self.slowest_s(op, largest)

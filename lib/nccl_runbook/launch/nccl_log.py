@@ -12,7 +12,8 @@ from typing import Dict, Iterable, List, Union
 
 from nccl_runbook.facts import Gap
 
-_VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[A-Za-z][\w-]*)*)")
+_VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)")
+_DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
 _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
 
 
@@ -29,7 +30,7 @@ class Tally:
             self._info = True
             via = _VIA.search(line)
             if via:
-                self._via[via.group(1)] += 1
+                self._via[_DEVICE.sub("", via.group(1))] += 1
             taken = _TAKEN.search(line)
             if taken and f"{taken.group(1)}={taken.group(2)}" not in self._taken:
                 self._taken.append(f"{taken.group(1)}={taken.group(2)}")

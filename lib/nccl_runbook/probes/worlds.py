@@ -128,7 +128,7 @@ def _set_already(arm: Arm) -> bool:
 def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Arms, Gap]:
     """The control, every arm that applies, the control again. Needs two ranks; the budget is in seconds."""
     if len(devices) < 2:
-        return Gap("not-run", "one GPU: a transport needs two ranks")
+        return Gap("unsupported", "one GPU: a transport needs two ranks")
     began = time.monotonic()
 
     def run(name: str, env: Dict[str, str]) -> Union[Trial, Gap]:

@@ -22,8 +22,12 @@ def banner(status: str, line: str) -> str:
 
 
 def _evidence(items: Iterable[Evidence], label: str) -> str:
-    lines = [f"<li>{escape(e.text)}" + (f' <span style="opacity:.75">({escape(e.source)})</span>' if e.source else "") + "</li>" for e in items]
+    lines = [f"<li>{escape(e.text)}{_source(e.source)}</li>" for e in items]
     return f'<p style="margin:4px 0 0;opacity:.8">{label}</p><ul style="margin:0 0 4px">{"".join(lines)}</ul>' if lines else ""
+
+
+def _source(source: str) -> str:
+    return f' <span style="opacity:.75">({escape(source)})</span>' if source else ""
 
 
 def remedy_html(remedy: Remedy) -> str:
@@ -58,7 +62,8 @@ def short_path(path: Path) -> str:
 def finding_text(finding: Finding) -> str:
     """One finding for a terminal."""
     look = badge(finding.severity.value)
-    lines = [f"{look.symbol} {look.word}: {finding.title}" + (f" ({badge(finding.status).word})" if finding.cause and finding.status else "")]
+    status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
+    lines = [f"{look.symbol} {look.word}: {finding.title}{status}"]
     lines += [f"    seen: {e.text}" + (f" [{e.source}]" if e.source else "") for e in finding.evidence]
     lines += [f"    against: {e.text}" + (f" [{e.source}]" if e.source else "") for e in finding.against]
     return "\n".join(lines + [remedy_text(r) for r in finding.remedy])
@@ -104,7 +109,7 @@ class VerdictView:
 
     def _repr_html_(self) -> str:
         document = self.document
-        fix = [f'<h4 style="margin:10px 0 4px">{escape(title)}</h4>' + "".join(map(remedy_html, remedies)) for title, remedies in fixes(document)]
+        fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + "".join(map(remedy_html, remedies)) for t, remedies in fixes(document)]
         judged = f'<p style="margin:4px 0">judged: {escape(judged_line(document))}</p>'
         return f"<div>{banner(document.verdict, document.sentence)}{judged}{''.join(fix)}</div>"
 

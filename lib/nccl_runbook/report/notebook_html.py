@@ -11,12 +11,13 @@ from nccl_runbook.records import write_text
 from nccl_runbook.redact import Redactor
 
 TEMPLATES = Path(__file__).parent / "templates"
-_TAGS = frozenset("a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s small span strong "
-                  "sub summary sup table tbody td tfoot th thead tr ul".split())
+_TAGS = frozenset("a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s "
+                  "small span strong sub summary sup table tbody td tfoot th thead tr ul".split())
 _ATTRIBUTES = {"*": ["class", "style", "title"], "a": ["href"], "th": ["scope", "colspan", "rowspan"], "td": ["colspan", "rowspan"],
-               "meter": ["value", "min", "max", "low", "high", "optimum"], "progress": ["value", "max"], "details": ["open"], "ol": ["start"]}
-_STYLES = frozenset("background background-color border border-left border-collapse color font-family font-size font-style font-weight margin margin-bottom margin-left "
-                    "margin-top max-width opacity overflow-wrap padding padding-left text-align vertical-align white-space width".split())
+               "meter": ["value", "min", "max", "low", "high", "optimum"], "progress": ["value", "max"], "details": ["open"]}
+_STYLES = frozenset("background background-color border border-left border-collapse color font-family font-size font-style font-weight "
+                    "margin margin-bottom margin-left margin-top max-width opacity overflow-wrap padding padding-left "
+                    "text-align vertical-align white-space width".split())
 # values that can load nothing: words, numbers, colours; no quotes, no escapes, no function but a colour
 _PLAIN_STYLE = re.compile(r"(?:[\w\s:;.,%#+-]|(?<=rgb)\(|(?<=rgba)\(|(?<=hsl)\(|(?<=hsla)\(|\))*\Z", re.I)
 
@@ -34,7 +35,8 @@ def _cleaner() -> Any:
     from bleach.css_sanitizer import CSSSanitizer
     from bleach.sanitizer import Cleaner
 
-    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True, css_sanitizer=CSSSanitizer(allowed_css_properties=_STYLES))
+    style = CSSSanitizer(allowed_css_properties=_STYLES)
+    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True, css_sanitizer=style)
     return lambda text: cleaner.clean(_BODY_OF_CODE.sub("", str(text)))
 
 
@@ -57,8 +59,8 @@ class NotebookPages:
 
         wanted = ["text/html", "text/markdown", "image/png", "text/plain"]
         self._exporter = HTMLExporter(
-            config=Config({"NbConvertBase": {"display_data_priority": wanted}}), template_name="runbook", extra_template_basedirs=[str(TEMPLATES)],
-            extra_template_paths=[str(TEMPLATES)], sanitize_html=True, exclude_anchor_links=True)
+            config=Config({"NbConvertBase": {"display_data_priority": wanted}}), template_name="runbook", sanitize_html=True,
+            extra_template_basedirs=[str(TEMPLATES)], extra_template_paths=[str(TEMPLATES)], exclude_anchor_links=True)
         self._exporter.register_filter("clean_html", _cleaner())
         self._exporter.register_filter("join_lines", _join_lines)
         self._redactor = Redactor(os.environ)

@@ -16,6 +16,7 @@ from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
+MAX_COLUMNS = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -44,14 +45,21 @@ class Cut:
         return max(0, len(values) - self.item_count)
 
     def rows(self, table: Table) -> list[list[Cell]]:
-        return [row[: self.row_count] for row in table.cells()[: self.row_count]]
+        return [row[:MAX_COLUMNS] for row in dataclasses.replace(table, rows=table.rows[: self.row_count]).cells()]
+
+    def columns(self, table: Table) -> list[str]:
+        return table.columns[:MAX_COLUMNS]
+
+    def columns_left(self, table: Table) -> int:
+        return max(0, len(table.columns) - MAX_COLUMNS)
 
     def rows_left(self, table: Table) -> int:
         return max(0, len(table.rows) - self.row_count)
 
 
 # tried in this order until the page fits
-CUTS = (Cut(4000, 24_000, 200, 60), Cut(2000, 8000, 80, 30), Cut(800, 2000, 30, 15), Cut(300, 500, 10, 8), Cut(200, 0, 0, 8, sections=False))
+CUTS = (Cut(4000, 24_000, 200, 60), Cut(2000, 8000, 80, 30), Cut(800, 2000, 30, 15), Cut(300, 500, 10, 8),
+        Cut(200, 0, 0, 8, sections=False), Cut(60, 0, 0, 3, sections=False))
 
 
 def _middle_out(text: str, limit: int) -> str:
@@ -72,7 +80,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     """The page of a run. ``files``: names in the run's folder that it may link to."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     template = _environment().get_template("index.html.j2")
-    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "tables": _tables, "fixes": fixes(document),
+    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
                "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
                "counts": _counts(document), "tried": _tried(known.values()), "not_looked_at": document.not_looked_at}
     page = ""
@@ -87,10 +95,6 @@ def _counts(document: VerdictDocument) -> str:
     words = [s.status for s in document.steps]
     told = [f"{words.count(w)} {badge(w).word}" for w in ("broken", "warn", "unknown", "skipped", "note", "ok") if w in words]
     return f"{len(words)} step{'' if len(words) == 1 else 's'}" + (f": {', '.join(told)}" if told else "")
-
-
-def _tables(record: Record) -> list[Table]:
-    return [_table(data) for data in record.tables]
 
 
 def _table(data: dict[str, Any]) -> Table:
@@ -108,12 +112,15 @@ def _tried(records: Iterable[Record]) -> Table | None:
     rows = []
     for record in records:
         for trial in record.tried_by_hand:
-            passed = trial.get("passed")
-            env = trial.get("env")
-            told = " ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")
-            rows.append([record.step, str(trial.get("at", "")), told or "no change", ", ".join(map(str, _listed(trial.get("gpus")))),
-                         Cell("passed", "ok") if passed is True else Cell("failed", "broken"), str(trial.get("wall_s", "")), str(trial.get("line", ""))])
+            result = Cell("passed", "ok") if trial.get("passed") is True else Cell("failed", "broken")
+            at, seconds, line = (str(trial.get(name, "")) for name in ("at", "wall_s", "line"))
+            rows.append([record.step, at, _environment_of(trial), ", ".join(map(str, _listed(trial.get("gpus")))), result, seconds, line])
     return Table("Trials", ["step", "at", "environment", "GPUs", "result", "seconds", "line"], rows) if rows else None
+
+
+def _environment_of(trial: dict[str, Any]) -> str:
+    env = trial.get("env")
+    return (" ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")) or "no change"
 
 
 def _listed(value: Any) -> list[Any]:

@@ -24,6 +24,10 @@ class Found(NamedTuple):
     unreadable: dict[str, str]
 
 
+def _utc_now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def read_records(run_dir: Path) -> Found:
     """Every NN-*.json of the folder, in order of their names; a file that is no record of its step is told, never dropped."""
     good: list[records.Record] = []
@@ -56,6 +60,7 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
     document, found = build(run_dir, run)
+    document.written = _utc_now()
     redactor = Redactor(os.environ)
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     page = render_index(document, found, files)
@@ -68,11 +73,11 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
 def info_of(run_dir: Path) -> RunInfo:
     """What the folder's verdict.json says about its run; notebooks that were run by hand have no plan."""
     try:
-        return VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
+        run = VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
+        return run if run.command else run.model_copy(update={"planned": [], "not_run": {}})
     except (OSError, ValidationError):
-        stamp = dt.datetime.now(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         starts = [r.started for r in read_records(run_dir).records]
-        return RunInfo(id=run_dir.name, started=min(starts, default=stamp))
+        return RunInfo(id=run_dir.name, started=min(starts, default=_utc_now()))
 
 
 def collect(run_dir: Path) -> RunFolder:

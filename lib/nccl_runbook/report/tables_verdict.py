@@ -1,6 +1,9 @@
 """Tables of the sum: causes, steps, and what was not looked at."""
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from nccl_runbook.findings import Evidence
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VerdictDocument
@@ -11,9 +14,13 @@ def _badged(status: str) -> Cell:
     return Cell(f"{look.symbol} {look.word}", look.tone)
 
 
+def _joined(evidence: Iterable[Evidence]) -> str:
+    return "; ".join(e.text for e in evidence)
+
+
 def causes_table(document: VerdictDocument) -> Table:
     """Every cause that was considered, surest first."""
-    rows = [[c.title, _badged(c.status), "; ".join(e.text for e in c.evidence), "; ".join(e.text for e in c.against), c.id] for c in document.causes]
+    rows = [[c.title, _badged(c.status), _joined(c.evidence), _joined(c.against), c.id] for c in document.causes]
     return Table("Causes", ["cause", "how sure", "evidence", "against", "id"], rows, "" if rows else "No step named a cause.")
 
 

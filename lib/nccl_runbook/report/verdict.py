@@ -62,10 +62,13 @@ class StepEntry(_Strict):
 
 
 class VerdictDocument(_Strict):
-    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on."""
+    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on;
+    ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
+    """
 
     schema_: Annotated[Literal["nccl-runbook/verdict/1"], Field(alias="schema")] = SCHEMA
     run: RunInfo
+    written: str = ""
     verdict: Literal["healthy", "degraded", "broken", "unknown"]
     sentence: str
     exit_code: int
@@ -114,7 +117,7 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
     elif run.interrupted:
         reason = "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"
     elif not run.command:
-        reason = "its notebook has not finished"
+        reason = f"{name} has not finished"
     else:
         reason = _AT_WORK if record else _TO_COME
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
@@ -181,8 +184,8 @@ def _different(records: Iterable[Record]) -> list[str]:
             seen.setdefault((record.judged.python, record.judged.torch, record.judged.nccl), []).append(record.step)
     if len(seen) < 2:
         return []
-    told = "; ".join(f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or 'unknown'}" for (python, torch, nccl), steps in seen.items())
-    return [f"one and the same software in every step: {told}"]
+    told = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
+    return [f"one and the same software in every step: {'; '.join(told)}"]
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
@@ -238,9 +241,9 @@ def _trouble(steps: Iterable[StepEntry], causes: list[Cause]) -> str:
 
     bad = [f for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
     if not bad:
-        return next((_bare(f"{s.notebook}: {s.reason}") for s in steps if s.status in ("broken", "warn")), "")
+        return next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
     lead = min(bad, key=order)
-    return _bare(lead.title) + (f" ({status_of[lead.cause].replace('-', ' ')})" if lead.cause else "")
+    return (_bare(lead.title) or lead.id) + (f" ({status_of[lead.cause].replace('-', ' ')})" if lead.cause else "")
 
 
 def _what_passed(steps: list[StepEntry], judged: Judged) -> str:
@@ -260,9 +263,11 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     if not unknown:
         return "every step was skipped"
     reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]
+    rehearsed = [_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in (*DONE, "unknown")]
     lead = max(dict.fromkeys(reasons), key=reasons.count)
-    others = sum(1 for r in reasons if r != lead)
-    rehearsed = next((_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in DONE), "")
+    if lead in rehearsed:
+        return lead
+    others = sum(1 for r in reasons if r != lead and r not in rehearsed)
     passed = sum(1 for s in steps if s.status in DONE)
-    tail = rehearsed or f"{passed} of {_count(steps)} passed"
+    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else f"{passed} of {_count(steps)} passed"
     return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"

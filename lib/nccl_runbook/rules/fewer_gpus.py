@@ -7,14 +7,14 @@ from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
 from nccl_runbook.findings import Evidence, Finding, Severity
 from nccl_runbook.rules.failures import explain
 
-RESTS_ON = ("ladder", "singles", "ladder.rungs*.nccl_path")
+RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
 
 
 def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap) -> list[Finding]:
-    """Findings of step 03; a ladder that was not run leaves the judgement to its Gap."""
+    """Findings of step 03."""
     if isinstance(ladder, Gap):
-        return []
+        return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
     found = [*_ladder(ladder), *_singles(singles), *_pairs(pairs)]

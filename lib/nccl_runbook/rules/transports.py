@@ -8,7 +8,7 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.rules.failures import explain, how, remedies
 
-RESTS_ON = ("arms", "arms.control*.transports")
+RESTS_ON = ()  # arms that were not run are judged below
 # what passing with this switched off points to, when the control fails
 POINTS_TO = {
     "P2P off": "p2p-broken-acs-iommu",
@@ -46,10 +46,16 @@ def outcome(arm: Arm, control: Trial) -> str:
     return "pass" if proof else "no effect" if proof is False else "no proof"
 
 
+def outcomes(arms: Arms | Gap) -> dict[str, str]:
+    """The outcome of every arm by its name."""
+    return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
+
+
 def judge(arms: Arms | Gap) -> list[Finding]:
     """Findings of step 04. The control decides how the arms are read."""
     if isinstance(arms, Gap):
-        return [Finding("transports-need-two", Severity.SKIPPED, arms.detail)] if arms.detail.startswith("one GPU") else []
+        severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
+        return [Finding("transports-not-run", severity, arms.detail or str(arms))]
     if arms.backend == "gloo":
         return _rehearsal(arms)
     after = arms.control_after

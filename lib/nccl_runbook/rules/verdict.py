@@ -15,7 +15,8 @@ def judge(folder: RunFolder) -> list[Finding]:
 
 def records_read(folder: RunFolder) -> Finding:
     count = len(folder.read)
-    return Finding("records-read", Severity.OK, f"{count} record{'' if count == 1 else 's'} read", (Evidence(", ".join(folder.read), folder.name),))
+    title = f"{count} record{'' if count == 1 else 's'} read"
+    return Finding("records-read", Severity.OK, title, (Evidence(", ".join(folder.read), folder.name),))
 
 
 def no_records(folder: RunFolder) -> Finding:

@@ -1,0 +1,205 @@
+"""The engine with real Gloo ranks: how worlds end, and that nothing outlives whatever is killed."""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, children, gone, start_time
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.redact import MASK, Redactor
+
+
+def check(name="world", ranks=2, fault="", deadline_s=20.0, env=None, ops="barrier,all_reduce", extra=()):
+    args = ["--ops", ops, "--sizes", "4,65536", "--repeats", "1", *(["--fault", fault] if fault else []), *extra]
+    return WorldRequest(name, "check.py", [None] * ranks, args, env or {}, deadline_s)
+
+
+def test_a_healthy_world_passes_and_every_operation_is_reported(engine):
+    world = engine.run(check(ops="barrier,all_reduce,broadcast,all_gather,send_recv"))
+    assert world.passed and world.started == "fork" and [r.outcome for r in world.ranks] == ["exited", "exited"]
+    assert [(e["op"], e["size_bytes"]) for e in world.ranks[1].named("op")] == [
+        ("barrier", 0), *((op, s) for op in ("all_reduce", "broadcast", "all_gather", "send_recv") for s in (4, 65536))]
+    assert world.slowest_s("all_reduce", 65536) > 0 and world.busbw_gb_per_s("all_reduce") > 0
+    assert isinstance(world.nccl_path, Gap) and isinstance(world.transports, Gap)
+
+
+def test_worlds_run_at_the_same_time(engine):
+    engine.software()
+    began = time.monotonic()
+    worlds = engine.run_all([check(f"w{i}", fault="skip@1", deadline_s=2.0) for i in range(3)])
+    assert all(w.hung for w in worlds) and time.monotonic() - began < 8.0  # one after another would take more than 3 x 3.7 s
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast", "all_gather", "send_recv"])
+def test_corrupted_data_is_seen_although_the_collective_ends_well(engine, op):
+    rank = 0 if op == "broadcast" else 1
+    world = engine.run(check(fault=f"corrupt@{rank}", ops=op))
+    assert not world.passed and world.wrong
+    assert {e["wrong"]["from_rank"] for e in world.wrong} == {None if op == "all_reduce" else rank}
+
+
+def test_a_killed_rank_is_told_from_its_victims(engine):
+    world = engine.run(check(fault="kill@1"))
+    assert (world.ranks[1].outcome, world.ranks[1].code) == ("signalled", signal.SIGKILL)
+    assert (world.ranks[0].outcome, world.ranks[0].code) == ("exited", 1)
+
+
+def test_a_stopped_rank_ends_at_the_deadline_with_its_state_and_its_peers_stack(engine):
+    world = engine.run(check(fault="stop@1", deadline_s=2.0))
+    assert world.hung and world.ranks[1].state.startswith("T") and "check.py" in world.ranks[0].stack
+    assert world.wall_s < 2.0 + 3.0
+
+
+def test_a_rank_that_ignores_sigterm_is_killed(engine):
+    world = engine.run(check(fault="ignore-term@1", deadline_s=2.0))
+    assert (world.ranks[1].outcome, world.ranks[1].code) == ("timed-out", signal.SIGKILL) and "time.sleep" not in world.ranks[0].stack
+
+
+def test_a_flood_is_cut_in_the_middle_and_counted(engine):
+    world = engine.run(check(fault="flood@1", deadline_s=60))
+    flooded = world.ranks[1]
+    assert world.passed and flooded.dropped_bytes > 50e6 and Path(flooded.log).stat().st_size < 5e6
+    text = Path(flooded.log).read_text()
+    assert "flood 00000000" in text and "flood 01048575" in text and "left out here" in text
+
+
+def test_an_exception_is_an_event_and_the_traceback_is_in_the_log(engine):
+    world = engine.run(check(fault="raise@1"))
+    assert world.ranks[1].first("error")["text"] == "injected on rank 1" and "RuntimeError" in world.ranks[1].last_lines[-1]
+
+
+def test_a_rank_that_leaves_early_shows_its_exit_code(engine):
+    assert engine.run(check(fault="exit@1")).ranks[1].code == 3
+
+
+def test_environment_of_one_world_does_not_leak_into_the_next(engine):
+    broken = engine.run(check(env={"GLOO_SOCKET_IFNAME": "nothing9"}))
+    assert not broken.passed and engine.run(check()).passed
+    assert len(engine._links) == 1  # GLOO_* may differ between forks of one warm process
+
+
+def test_a_variable_that_acts_at_import_gets_a_warm_process_of_its_own(engine):
+    assert engine.run(check(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})).passed and engine.run(check()).passed
+    assert len(engine._links) == 2
+
+
+def test_a_parent_with_threads_is_not_forked(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
+        world = engine.run(check(deadline_s=60))
+    assert world.passed and world.started.startswith("exec (2 threads")
+
+
+def test_the_shell_line_runs_as_printed(engine):
+    world = engine.run(check(env={"NCCL_DEBUG": "WARN"}))
+    assert world.shell_line.startswith("NCCL_DEBUG=WARN timeout")
+    done = subprocess.run(["bash", "-c", world.shell_line], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\[rank1\] op op=all_reduce size_bytes=65536", done.stdout)
+
+
+def test_secrets_reach_neither_log_nor_events(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "canary-0123456789")
+    with Engine([sys.executable], tmp_path / "logs", Redactor(os.environ)) as engine:
+        world = engine.run(check(extra=["--backend", "canary-0123456789"]))  # argparse repeats what it does not know
+    everything = repr(world.ranks) + "".join(p.read_text() for p in (tmp_path / "logs").rglob("*.log"))
+    assert f"invalid choice: '{MASK}'" in everything and "canary-0123456789" not in everything
+
+
+def test_no_such_interpreter_and_one_without_torch_are_one_sentence(tmp_path):
+    with pytest.raises(EngineError, match="No such file"):
+        Engine([str(tmp_path / "python9")], tmp_path, Redactor({})).software()
+    with pytest.raises(EngineError, match="No module named 'torch'"):
+        Engine([sys.executable, "-S", "-I"], tmp_path, Redactor({})).software()
+
+
+def test_cancel_ends_the_ranks_within_a_second(engine):
+    engine.software()
+    threading.Timer(1.0, engine.cancel).start()
+    began = time.monotonic()
+    world = engine.run(check(fault="skip@0", deadline_s=60))
+    assert time.monotonic() - began < 2.0 and {r.outcome for r in world.ranks} == {"signalled"}
+
+
+OWNER = """
+import sys, os
+from pathlib import Path
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.redact import Redactor
+engine = Engine([sys.executable], Path(sys.argv[1]), Redactor({}))
+engine.software()
+print("ready", flush=True)
+world = engine.run(WorldRequest("hang", "check.py", [None] * 3, ["--fault", "skip@0"], {}, 300.0))
+print([r.outcome for r in world.ranks], flush=True)
+"""
+
+
+def wait_for_ranks(pid: int) -> dict[int, str | None]:
+    """Identities of the warm process and its three ranks, once they are all there."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        below = children(pid)
+        if len(below) >= 4:
+            return {p: start_time(p) for p in below}
+        time.sleep(0.05)
+    raise AssertionError("the ranks did not start")
+
+
+@pytest.fixture
+def owner(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_killed_owner(owner, number):
+    assert owner.stdout.readline() == "ready\n"
+    ours = wait_for_ranks(owner.pid)
+    owner.send_signal(number)
+    assert gone(ours, within_s=2.0)
+
+
+def test_nothing_outlives_a_killed_warm_process_and_the_world_is_lost(owner):
+    assert owner.stdout.readline() == "ready\n"
+    ours = wait_for_ranks(owner.pid)
+    os.kill(children(owner.pid)[0], signal.SIGKILL)
+    assert gone(ours, within_s=2.0)
+    assert owner.stdout.readline() == "['lost', 'lost', 'lost']\n"
+
+
+def test_nothing_outlives_an_owner_killed_while_its_warm_process_is_stopped(owner):
+    assert owner.stdout.readline() == "ready\n"
+    ours = wait_for_ranks(owner.pid)
+    os.kill(children(owner.pid)[0], signal.SIGSTOP)  # it cannot see the closed pipe: PR_SET_PDEATHSIG has to do it
+    owner.kill()
+    assert gone(ours, within_s=2.0)
+
+
+def test_a_new_warm_process_follows_a_killed_one(engine):
+    assert engine.run(check()).passed
+    link = next(iter(engine._links.values()))
+    link.process.kill()
+    link.ended.wait(5)
+    assert engine.run(check()).passed
+
+
+def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
+        assert engine.run(check()).passed
+        assert [p.stat().st_mode & 0o777 for p in tmp_path.glob("nccl-runbook-*")] == [0o700]
+    assert not list(tmp_path.glob("nccl-runbook-*"))

@@ -1,0 +1,341 @@
+"""index.html, notebook pages and what a step shows: escaped, bounded, readable by everyone."""
+
+import re
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+import report_samples as samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.records import Command, Judged, Record
+from nccl_runbook.report.cells import StepView, VerdictView
+from nccl_runbook.report.notebook_html import NotebookPages
+from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
+from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables_verdict import causes_table, not_looked_at_table, steps_table
+from nccl_runbook.report.verdict import RunInfo, verdict_document
+
+EVIL = (
+    "</pre></script><script>alert(1)</script><img src=http://evil.test/x onerror=alert(1)>\"'>"
+    '<svg onload=alert(1)>{{7*7}}<a href="javascript:alert(1)">'
+)
+VOID = {"meta", "br", "img", "hr", "link", "input", "col", "wbr"}
+LOADING = {"script", "link", "iframe", "object", "embed", "svg", "base", "form", "video", "audio", "source"}
+
+
+class Page(HTMLParser):
+    """Tags with attributes, text by element, and whether every tag is closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags, self.open, self.text, self.bad_nesting = [], [], "", []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID and (not self.open or self.open.pop() != tag):
+            self.bad_nesting.append(tag)
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+    def named(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def assert_harmless(html: str) -> Page:
+    """Nothing runs, nothing is requested, and the markup is well nested."""
+    page = Page(html)
+    assert not {name for name, _ in page.tags} & LOADING
+    for name, attrs in page.tags:
+        assert not [a for a in attrs if a.startswith("on")], (name, attrs)
+        assert not re.match(r"\s*(javascript|data):", attrs.get("href") or "", re.I)
+        assert not attrs.get("src") or attrs["src"].startswith("data:image/png;base64,")
+        assert "url(" not in (attrs.get("style") or "") and "@import" not in (attrs.get("style") or "")
+        assert (attrs.get("http-equiv") or "Content-Security-Policy") == "Content-Security-Policy"
+    assert not page.bad_nesting and not page.open
+    return page
+
+
+def render(sample: str) -> str:
+    run, found = samples.SAMPLES[sample]()
+    return render_index(verdict_document(run, found), found, {"03-fewer-gpus.html"})
+
+
+def evil_record(step: str, text: str = EVIL) -> Record:
+    """A record with ``text`` in every field that holds text."""
+    evidence = (Evidence(text, text),)
+    remedy = (Remedy("the administrator", text, (text, text)),)
+    broken = Finding(text, Severity.BROKEN, text, evidence, remedy, cause=text, status="likely", against=evidence)
+    trial = {"at": text, "env": {text: text}, "gpus": [text], "passed": text, "wall_s": text, "line": text}
+    table = Table(text, [text, text], [[text, Cell(text, "ok")]], text).to_json()
+    judged = Judged(python=text, torch=text, cuda=text, nccl=text, nccl_path=text, gpus=[text], host=text)
+    return Record(
+        step=step,
+        status="broken",
+        reason=text,
+        started=text,
+        wall_s=1.0,
+        parameters={text: text},
+        judged=judged,
+        facts={text: [text]},
+        findings=[broken],
+        not_looked_at=[text],
+        commands=[Command(label=text, line=text)],
+        tried_by_hand=[trial],
+        tables=[
+            table,
+            {text: text},
+            {**table, "rows": [[{"text": text, "tone": text, "heat": None}]]},
+            {**table, "rows": [[{"text": "x", "heat": text}]]},
+        ],
+    )
+
+
+def evil_run(text: str = EVIL) -> tuple[RunInfo, list[Record]]:
+    run = RunInfo(id=text, started=text, command=text, planned=["03-fewer-gpus", text], not_run={text: text})
+    return run, [evil_record("03-fewer-gpus", text), evil_record(text, text)]
+
+
+@pytest.mark.parametrize("sample", samples.SAMPLES)
+def test_a_page_is_complete_and_asks_for_nothing(sample):
+    run, found = samples.SAMPLES[sample]()
+    html = render(sample)
+    page = assert_harmless(html)
+    assert html.startswith("<!DOCTYPE html>") and page.named("html") == [{"lang": "en"}]
+    assert len(page.named("h1")) == len(page.named("main")) == len(page.named("nav")) == 1
+    assert page.named("a")[0] == {"class": "skip", "href": "#verdict"}
+    main = page.text.split(verdict_document(run, found).sentence)[2]  # after the title and the h1
+    assert main.index("Judged") < main.index("Causes") < main.index("Steps")
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {a["href"][1:] for a in page.named("a") if a["href"].startswith("#")} <= set(ids)
+    tables = [name for name, _ in page.tags if name in ("table", "caption")]
+    assert tables[0::2] == ["table"] * (len(tables) // 2) and tables[1::2] == ["caption"] * (len(tables) // 2)
+    assert all(attrs.get("scope") in ("col", "row") for attrs in page.named("th"))
+    boxes = [attrs for _, attrs in page.tags if attrs.get("class") == "scroll"]
+    assert boxes and all(attrs["tabindex"] == "0" and attrs["role"] == "region" and attrs["aria-label"] for attrs in boxes)
+
+
+def test_a_page_shows_what_one_needs_to_act():
+    text = Page(render("duplicate-gpu")).text
+    for wanted in (
+        "torch.cuda.set_device(local_rank)",
+        "Your launcher:",
+        "torchrun --nproc-per-node 4 train.py",
+        "established",
+        "ruled out",
+        "Against it",
+        "the same pair in 5 of 5 runs",
+        "Links between GPUs",
+        "make report",
+        "exit code 3",
+    ):
+        assert wanted in text, wanted
+    assert "runbook's own torch" not in text
+    assert "This is the runbook's own torch, not your job's." in Page(render("cpu-only")).text
+    healthy = Page(render("healthy")).text
+    assert "NCCL_P2P_LEVEL=PHB" in healthy and "/dev/kmsg: Permission denied" in healthy and "The fix" not in healthy
+
+
+def test_hostile_text_in_every_field_stays_text():
+    run, found = evil_run()
+    document = verdict_document(run, found)
+    page = assert_harmless(render_index(document, found, {f"{EVIL}.html", "03-fewer-gpus.html"}))
+    assert page.text.count("<script>alert(1)</script>") >= 40 and "{{7*7}}" in page.text
+    assert "A table that could not be read" in page.text
+
+
+def test_hostile_text_stays_text_in_a_cell_and_in_a_notebook_page():
+    run, found = evil_run()
+    document = verdict_document(run, found)
+    views = [
+        StepView(found[0], Path(EVIL)),
+        VerdictView(document),
+        causes_table(document),
+        steps_table(document),
+        not_looked_at_table(document),
+    ]
+    for view in views:
+        page = assert_harmless(view._repr_html_())
+        assert not {"style", "svg"} & {name for name, _ in page.tags}, "an untrusted Lab strips these"
+        assert not [a for _, attrs in page.tags for a in attrs if a in ("class", "role", "id") or a.startswith("aria")]
+        assert "alert(1)" in page.text and "alert(1)" in repr(view)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_in_every_field_gives_a_sound_page(text):
+    run, found = evil_run(text)
+    assert_harmless(render_index(verdict_document(run, found), found))
+
+
+def _huge(step: str, text: str, count: int) -> Record:
+    big = evil_record(step, text)
+    return big.model_copy(
+        update={
+            "findings": big.findings * count,
+            "tables": big.tables * count,
+            "commands": big.commands * count,
+            "not_looked_at": big.not_looked_at * count,
+            "facts": {"log": [text] * count},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "text, count, steps", [("x" * 2_000_000, 1, 4), ("<&\"'>" * 4000, 20, 4), ("a line of a log\n", 20_000, 4), ("<'" * 500, 300, 60)]
+)
+def test_a_page_stays_under_its_limit_and_says_what_was_cut(text, count, steps):
+    found = [_huge(f"{i:02d}-step", text, count) for i in range(steps)]
+    run = samples.run_info(planned=[r.step for r in found])
+    page = render_index(verdict_document(run, found), found)
+    assert len(page.encode()) <= MAX_BYTES
+    assert "[cut: " in assert_harmless(page).text
+
+
+def test_an_ordinary_page_is_not_cut():
+    assert "[cut: " not in render("healthy")
+
+
+def test_a_long_text_keeps_its_head_and_its_tail():
+    run, found = samples.duplicate_gpu()
+    found[1].facts = {"log": "HEAD" + "x" * 100_000 + "TAIL"}
+    text = Page(render_index(verdict_document(run, found), found)).text
+    assert "HEAD" in text and "TAIL" in text and re.search(r"\[cut: \d+ of \d+ characters left out\]", text)
+
+
+def _colours(css: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", css))
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def _contrast(one: str, other: str) -> float:
+    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_can_be_read(scheme):
+    light, dark = (TEMPLATES / "style.css").read_text().split("@media print")[0].split("@media (prefers-color-scheme: dark)")
+    colours = _colours(light if scheme == "light" else dark)
+    tones = ("ok", "note", "warn", "broken", "unknown", "muted")
+    pairs = [(tone, f"{tone}-bg") for tone in tones] + [
+        (c, back) for c in ("text", "muted", "link", *tones) for back in ("bg", "card", "pre")
+    ]
+    pairs += [("muted", f"{tone}-bg") for tone in tones] + [("text", f"{tone}-bg") for tone in tones]
+    assert {pair: round(ratio, 2) for pair in pairs if (ratio := _contrast(*(colours[name] for name in pair))) < 4.5} == {}
+
+
+def test_a_step_in_a_terminal_is_text():
+    record = samples.duplicate_gpu()[1][1]
+    text = repr(StepView(record, Path("/somewhere/outputs/run/03-fewer-gpus.json")))
+    assert text.splitlines()[0] == "\u2715 03-fewer-gpus: broken - ranks 0 and 1 share one GPU"
+    assert text.splitlines()[-1] == "record: outputs/run/03-fewer-gpus.json"
+    assert "        torch.cuda.set_device(local_rank)" in text.splitlines()
+
+
+def test_a_table_that_is_too_wide_says_so():
+    run, found = samples.healthy()
+    found[0].tables = [Table("wide", [f"c{i}" for i in range(100)], [["x"] * 100]).to_json()]
+    page = Page(render_index(verdict_document(run, found), found))
+    assert "[cut: 28 more columns in the record]" in page.text and "c71" in page.text and "c72" not in page.text
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return NotebookPages()
+
+
+def _notebook(tmp_path: Path, *cells) -> Path:
+    path = tmp_path / "03-fewer-gpus.ipynb"
+    nbformat.write(new_notebook(cells=list(cells)), path)
+    return path
+
+
+def _shown(**data: str):
+    return new_output("display_data", data={kind.replace("_", "/", 1): value for kind, value in data.items()})
+
+
+def test_a_notebook_page_folds_code_and_keeps_our_tables(pages, tmp_path):
+    step = StepView(samples.duplicate_gpu()[1][1])
+    path = _notebook(
+        tmp_path,
+        new_markdown_cell("# Fewer GPUs\n\nNext: [transports](04-transports.ipynb)"),
+        new_code_cell("x = 1 < 2", execution_count=1),
+        new_code_cell(
+            "", outputs=[_shown(text_html=samples.topology()._repr_html_(), text_plain="not this"), _shown(text_html=step._repr_html_())]
+        ),
+    )
+    html = pages.write(path).read_text()
+    page = assert_harmless(html)
+    assert page.named("html") == [{"lang": "en"}] and len(page.named("h1")) == len(page.named("main")) == 1
+    assert {"class": "skip", "href": "#content"} in page.named("a") and {"href": "index.html"} in page.named("a")
+    assert {"href": "04-transports.html"} in page.named("a")
+    assert page.named("caption") and page.named("th")[0]["scope"] == "col" and "background:hsla(120,70%,45%,.3)" in html
+    assert "<details><summary>Code [1]</summary>" in html and "not this" not in page.text
+    assert "torch.cuda.set_device(local_rank)" in page.text
+
+
+@pytest.mark.filterwarnings("ignore:Your element with mimetype")
+def test_a_notebook_page_runs_nothing_that_a_notebook_brings(pages, tmp_path):
+    styles = ["background:url(http://evil.test/x)", "background:\\75rl(http://evil.test)", "background:image-set('http://evil.test/x' 1x)"]
+    styles.append("position:fixed;color:red")
+    evil = EVIL + "<style>@import 'http://evil.test'</style>" + "".join(f'<p style="{style}">styled</p>' for style in styles)
+    path = _notebook(
+        tmp_path,
+        new_markdown_cell(f"# T\n\n{evil} ![x](http://evil.test/y.png) [z](javascript:alert(1)) $x^2$"),
+        new_code_cell(
+            evil,
+            outputs=[
+                _shown(text_html=evil),
+                _shown(text_markdown=evil),
+                _shown(text_plain=evil),
+                _shown(**{"application_javascript": "alert(1)"}),
+                new_output("display_data", data={"image/svg+xml": "<svg onload=alert(1)></svg>"}),
+                new_output("display_data", data={"image/png": 'x" onerror="alert(1)'}, metadata={"image/png": {"alt": EVIL}}),
+                new_output("stream", name="stderr", text=evil),
+                new_output("error", ename="E", evalue=evil, traceback=[evil, "\x1b[31mred"]),
+            ],
+        ),
+    )
+    html = pages.render(path)
+    styles = {attrs["style"] for _, attrs in assert_harmless(html).tags if "style" in attrs}
+    assert styles == {"color:red;"} and "mathjax" not in html.lower() and "require.js" not in html.lower()
+
+
+def test_a_notebook_page_has_no_secret_of_the_surroundings(tmp_path, monkeypatch):
+    monkeypatch.setenv("HUB_TOKEN", "correct-horse-battery")
+    path = _notebook(tmp_path, new_code_cell("a", outputs=[new_output("stream", name="stdout", text="got correct-horse-battery")]))
+    assert "correct-horse" not in NotebookPages().render(path)
+
+
+def test_the_second_notebook_page_is_cheap(pages, tmp_path):
+    path = _notebook(tmp_path, new_markdown_cell("# T"))
+    pages.render(path)
+    began = time.perf_counter()
+    pages.render(path)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_report_loads_neither_jupyter_nor_jinja_until_a_page_is_made():
+    code = "import sys, nccl_runbook.report.cells; print({'nbformat', 'nbconvert', 'jinja2', 'bleach', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"

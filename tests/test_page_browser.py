@@ -1,0 +1,79 @@
+"""index.html in a real browser: narrow, dark, printed, by keyboard, offline."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import report_samples as samples
+from nccl_runbook.report.page import render_index
+from nccl_runbook.report.tables import Table
+from nccl_runbook.report.verdict import verdict_document
+
+pytestmark = pytest.mark.browser
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ARGUMENTS = "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update --disable-sync".split()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    run, found = samples.duplicate_gpu()
+    wide = Table("all pairs", [""] + [f"GPU {i}" for i in range(64)], [["GPU 0"] + ["355.6"] * 64])
+    found[0].tables.append(wide.to_json())
+    found[1].facts["word"] = "w" * 3000
+    path = tmp_path / "index.html"
+    path.write_text(render_index(verdict_document(run, found), found))
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [360, 1100])
+def test_the_page_never_scrolls_sideways_and_its_tables_do(browser, file, width):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(file)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].some(box => box.scrollWidth > box.clientWidth)")
+    page.close()
+
+
+def test_dark_and_light_differ_and_nothing_is_requested(browser, file):
+    seen, colours = [], set()
+    for scheme in ("light", "dark"):
+        page = browser.new_page(color_scheme=scheme)
+        page.on("request", lambda request: seen.append(request.url))
+        page.goto(file)
+        colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        page.close()
+    assert len(colours) == 2 and set(seen) == {file}
+
+
+def test_the_first_tab_reaches_the_verdict_and_scroll_boxes_take_focus(browser, file):
+    page = browser.new_page()
+    page.goto(file)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.locator(".scroll").first.focus()
+    assert page.evaluate("document.activeElement.className") == "scroll"
+    page.close()
+
+
+def test_it_prints(browser, file):
+    page = browser.new_page()
+    page.goto(file)
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible() and page.locator("h1").is_visible()
+    assert not page.locator("details").first.is_visible(), "a folded part would print as a bare heading"
+    page.close()

@@ -1,0 +1,212 @@
+"""Rules of 03 and 04: each fires on its case and stays quiet beside it."""
+from __future__ import annotations
+
+import pytest
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
+from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge.causes import causes, recognise
+from nccl_runbook.rules import fewer_gpus, transports
+from nccl_runbook.rules.failures import explain
+from world_samples import NET, P2P, SHM, arms, hung, rank, trial, world
+
+DUPLICATES = [
+    "init.cc:904 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60",
+    "NCCL WARN Multiple ranks detected using the same GPU on this node",
+    "NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1",
+]
+MESSAGES = {
+    "socket-interface-wrong": "bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found",
+    "nvml-call-failed": "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error",
+    "driver-library-mismatch": "nvmlInit failed: Driver/library version mismatch",
+    "more-ranks-than-gpus": "RuntimeError: CUDA error: invalid device ordinal",
+    "container-gpu-access": "RuntimeError: No CUDA GPUs are available",
+    "gpu-exclusive-mode": "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    "gpu-memory-exhausted": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "shm-too-small": "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888), error: No space left on device (28)",
+    "fabric-manager-down": "CUDA error: system not yet initialized",
+    "ulimit-too-low": "socket.cc NCCL WARN Call to socket failed: Too many open files",
+    "driver-too-old": "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)",
+    "gpu-or-link-fault": "CUDA error: uncorrectable ECC error encountered",
+    "nvls-fabric-fault": "transport/nvls.cc:265 NCCL WARN Cuda failure 801",
+    "nccl-version-mismatch": "bootstrap.cc NCCL WARN Mismatched NCCL version detected : rank 0 (21903) rank 1 (22809)",
+    "nccl-library-conflict": "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
+    "rendezvous-name-resolution": "The hostname of the client socket cannot be retrieved. err=-2: Name or service not known",
+}
+NEAR_MISSES = [
+    "NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Plugin: Could not find: libnccl-net.so", "NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>",
+    "Connection closed by remote peer vm<45123>", "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.", "step 12 loss 2.31 out of memory pool 3",
+    "misc/socket.cc NCCL WARN socketProgress: Connection closed by remote peer", "NCCL INFO init.cc:126 -> 5", "no space left in the batch",
+    "NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 - Init COMPLETE", "transport/nvls.cc NCCL INFO NVLS multicast support is available",
+]
+
+
+@pytest.mark.parametrize(("cause", "line"), MESSAGES.items())
+def test_recognise_fires_when_a_library_says_its_message(cause, line):
+    assert recognise(["something before", line])[0].id == cause
+
+
+@pytest.mark.parametrize("line", NEAR_MISSES)
+def test_recognise_stays_quiet_when_a_line_is_harmless(line):
+    assert recognise([line]) is None
+
+
+def test_every_cause_with_a_message_is_tested():
+    assert {c.id for c in causes().values() if c.signatures} == {*MESSAGES, "duplicate-gpu"}
+
+
+@pytest.mark.parametrize("message", DUPLICATES)
+def test_duplicate_gpu_fires_when_the_device_map_repeats_an_index(message):
+    failed = world([rank(n, code=1, error=message, uuid="same") for n in (0, 1)], devices=[0, 0])
+    found = explain("r", "2 ranks", failed, failed)
+    assert (found.cause, found.status, found.severity) == ("device-not-set-per-rank", "established", Severity.BROKEN)
+    assert any("ranks 0 and 1 on same" in e.text for e in found.evidence)
+
+
+def test_duplicate_gpu_names_the_scheduler_when_different_devices_are_one_gpu():
+    failed = world([rank(n, code=1, error=DUPLICATES[0], uuid="same") for n in (0, 1)])
+    assert explain("r", "2 ranks", failed, failed).cause == "scheduler-shares-gpu"
+
+
+def test_duplicate_gpu_names_the_bus_ids_when_the_uuids_differ():
+    failed = world([rank(n, code=1, error=DUPLICATES[0], bus="00000000:06:00") for n in (0, 1)])
+    assert explain("r", "2 ranks", failed, failed).cause == "bus-id-collision"
+
+
+def test_duplicate_gpu_stays_quiet_when_two_ranks_share_a_gpu_and_nothing_refused():
+    failed = hung(devices=[0, 0])
+    assert explain("r", "2 ranks", failed, failed).cause is None
+
+
+def test_explain_names_a_stopped_rank_and_no_other():
+    failed = world([rank(0, "timed-out", 15), rank(1, "timed-out", 9, state="T do_signal_stop")])
+    found = explain("r", "2 ranks", failed, failed)
+    assert found.cause == "peer-stopped" and found.evidence[0].text.startswith("rank 1:")
+
+
+def test_explain_names_a_killed_rank_and_not_the_echo():
+    echo = "RuntimeError: Connection closed by peer [127.0.0.1]:46221"
+    failed = world([rank(0, code=1, error=echo), rank(1, "signalled", 9)])
+    found = explain("r", "2 ranks", failed, failed)
+    assert found.cause == "peer-crashed" and found.evidence[0].text.startswith("rank 1: killed by signal 9")
+
+
+def test_explain_says_once_of_twice_when_the_repetition_passes():
+    found = explain("r", "2 ranks", hung(), world())
+    assert found.severity is Severity.WARN and "once of twice" in found.title
+
+
+def test_explain_says_unknown_when_our_own_process_was_killed():
+    lost = world([rank(n, "lost", None) for n in (0, 1)])
+    assert explain("r", "2 ranks", lost, lost).severity is Severity.UNKNOWN
+
+
+def test_explain_shows_the_wrong_element_when_values_are_wrong():
+    wrong = {"index": 7, "got": 1048.0, "expected": 48.0, "count": 1, "from_rank": 1}
+    failed = world(code=6, wrong=wrong)
+    found = explain("r", "2 ranks", failed, failed)
+    assert "wrong values" in found.title and any("from rank 1: element 7 is 1048.0, should be 48.0" in e.text for e in found.evidence)
+
+
+def ladder(*rungs, wanted=None, backend="nccl"):
+    return Ladder(backend, wanted or list(range(1, len(rungs) + 1)), list(rungs))
+
+
+def rung(n, made=None, again=None):
+    return trial(made or world(n), again, f"{n} ranks")
+
+
+PAIRS = Pairs([Pair(0, 1, 0, trial())])
+SINGLES = Singles({"0": trial(world(1)), "1": trial(world(1))})
+
+
+def test_fewer_gpus_is_ok_when_everything_passes():
+    found = fewer_gpus.judge(ladder(rung(1), rung(2)), SINGLES, PAIRS)
+    assert [f.severity for f in found] == [Severity.OK] and "1 and 2 ranks" in found[0].title
+
+
+def test_first_failing_world_size_fires_when_three_ranks_hang():
+    bad = hung(ranks=3)
+    found = fewer_gpus.judge(ladder(rung(1), rung(2), rung(3, bad, bad), wanted=[1, 2, 3, 4]), SINGLES, PAIRS)
+    assert [f.id for f in found] == ["first-failing-world-size"] and found[0].title == "3 ranks hung"
+
+
+def test_gpu_fails_alone_fires_when_one_gpu_fails_and_names_it():
+    bad = world([rank(0, code=1, error="CUDA error: uncorrectable ECC error encountered")])
+    found = fewer_gpus.judge(ladder(rung(1)), Singles({"0": trial(world(1)), "1": trial(bad, bad)}), PAIRS)
+    assert [(f.id, f.cause) for f in found] == [("gpu-fails-alone", "gpu-or-link-fault")] and "GPU 1 alone" in found[0].title
+
+
+def test_pair_fails_fires_when_one_pair_hangs():
+    found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs([Pair(0, 1, 0, trial()), Pair(2, 3, 0, trial(hung(), hung()))]))
+    assert [f.title for f in found] == ["GPUs 2 and 3 hung"]
+
+
+def test_ladder_not_finished_fires_when_the_budget_ends_early():
+    found = fewer_gpus.judge(ladder(rung(1), wanted=[1, 2, 3]), SINGLES, PAIRS)
+    assert [(f.id, f.severity) for f in found] == [("ladder-not-finished", Severity.UNKNOWN)]
+
+
+def test_a_rehearsal_is_never_health():
+    found = fewer_gpus.judge(ladder(rung(1), rung(2), backend="gloo"), Gap("not-run"), Gap("not-run"))
+    assert [f.severity for f in found] == [Severity.UNKNOWN]
+
+
+def test_a_ladder_that_was_not_run_is_unknown_and_says_why():
+    found = fewer_gpus.judge(Gap("not-run", "not run: busy (pid 4711)"), Gap("not-run"), Gap("not-run"))
+    assert [(f.severity, f.title) for f in found] == [(Severity.UNKNOWN, "not run: busy (pid 4711)")]
+
+
+def ids(found):
+    return [(f.id, f.severity.value, f.cause) for f in found]
+
+
+def test_transports_pass_and_the_price_is_named():
+    found = transports.judge(arms())
+    assert ids(found) == [("transports-pass", "ok", None)] and any("P2P off" in e.text and "13.0 times slower" in e.text for e in found[0].evidence)
+
+
+def test_an_arm_without_effect_is_no_pass():
+    assert transports.outcomes(arms()) == {"P2P off": "pass", "SHM off": "no effect", "P2P and SHM off": "pass", "IB off": "not run",
+                                           "interface pinned": "pass"}
+
+
+def test_an_arm_without_a_log_is_no_proof():
+    assert transports.outcomes(arms(p2p=world(transports=Gap("absent", "no log"))))["P2P off"] == "no proof"
+
+
+def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
+    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))
+    assert ids(found) == [("transport-at-fault", "broken", "p2p-broken-acs-iommu")] and found[0].status == "likely"
+    assert [r.who for r in found[0].remedy] == ["the administrator", "you"] and "Only until" in found[0].remedy[1].text
+
+
+def test_transport_at_fault_stays_quiet_when_the_arm_that_passes_did_not_act():
+    stuck = arms(control=hung(transports=P2P), p2p=world(transports=P2P), shm=hung(), both=hung(), pinned=hung(), after=hung())
+    assert ids(transports.judge(stuck)) == [("control-fails", "broken", None)]
+
+
+def test_control_fails_keeps_a_message_that_says_more_than_the_arms():
+    bad = world(code=1, error=MESSAGES["socket-interface-wrong"], transports={})
+    found = transports.judge(arms(control=bad, p2p=bad, shm=bad, both=bad, after=bad))
+    assert found[0].cause == "socket-interface-wrong" and found[0].status == "established"
+
+
+def test_fallback_fails_is_a_note_when_the_control_passes():
+    full = world(code=1, error=MESSAGES["shm-too-small"], transports=SHM)
+    assert ids(transports.judge(arms(p2p=full))) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
+
+
+def test_control_changed_is_inconclusive():
+    assert ids(transports.judge(arms(after=hung()))) == [("control-changed", "unknown", None)]
+
+
+def test_one_gpu_is_skipped_and_busy_is_unknown():
+    assert ids(transports.judge(Gap("unsupported", "one GPU: a transport needs two ranks"))) == [("transports-not-run", "skipped", None)]
+    assert ids(transports.judge(Gap("not-run", "busy"))) == [("transports-not-run", "unknown", None)]
+
+
+def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_is_not_used():
+    stuck = arms(control=hung(transports={}), p2p=world(transports=NET), after=hung())
+    assert transports.outcomes(stuck)["P2P off"] == "pass"
+    assert transports.outcomes(arms(control=hung(transports={}), p2p=world(transports=P2P)))["P2P off"] == "no effect"

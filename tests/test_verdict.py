@@ -1,0 +1,255 @@
+"""The verdict document: sums, merges, sentences, exit codes, schemas."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import nccl_runbook
+import pytest
+import report_samples as samples
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_runbook import records
+from nccl_runbook.facts.run import RunFolder
+from nccl_runbook.findings import EXIT_CODES, Evidence, Finding, Remedy, Severity
+from nccl_runbook.report import RunInfo, info_of, verdict_document, write_run
+from nccl_runbook.report import verdict as verdict_module
+from nccl_runbook.report.verdict import exit_code, fixes, merge_causes
+from nccl_runbook.rules import verdict as rules
+
+SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"
+
+
+@pytest.mark.parametrize(
+    "sample, sentence, code",
+    [
+        ("healthy", "Healthy: torch 2.11.0+cu130, NCCL 2.28.9 on 4 GPUs; 4 steps passed.", 0),
+        ("duplicate-gpu", "Broken: ranks 0 and 1 share one GPU (established).", 3),
+        ("cpu-only", "Unknown: no GPU is visible on this machine; the rehearsal on Gloo passed.", 4),
+        ("interrupted", "Unknown: interrupted after 1 of 4 steps.", 4),
+    ],
+)
+def test_sentence_and_exit_code(sample, sentence, code):
+    document = verdict_document(*samples.SAMPLES[sample]())
+    assert (document.sentence, document.exit_code) == (sentence, code)
+
+
+def test_a_rehearsal_is_told_once_and_never_as_health():
+    run, found = samples.cpu_only()
+    told = Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: rehearsed on Gloo with 1 and 2 ranks, all right")
+    rehearsals = [samples.record(step, [told]) for step in ("03-fewer-gpus", "04-transports", "05-weight-sync")]
+    assert verdict_document(run, [found[0], *rehearsals[:1]]).sentence == "Running: 2 of 4 steps done."
+    without = run.model_copy(update={"planned": ["01-gpu-visibility", "03-fewer-gpus"]})
+    assert verdict_document(without, [found[0], rehearsals[0]]).sentence == (
+        "Unknown: no GPU is visible on this machine; rehearsed on Gloo with 1 and 2 ranks, all right."
+    )
+    assert verdict_document(run, [found[0], *rehearsals]).sentence == (
+        "Unknown: no GPU was used: rehearsed on Gloo with 1 and 2 ranks, all right."
+    )
+
+
+def test_a_run_before_its_first_step_is_running_and_unknown():
+    document = verdict_document(samples.run_info(), [])
+    assert document.sentence == "Running: 0 of 4 steps done."
+    assert (document.verdict, document.exit_code, document.running) == ("unknown", 4, True)
+    assert {s.status for s in document.steps} == {"unknown"}
+
+
+def test_a_page_of_a_run_that_was_killed_tells_when_it_was_written(tmp_path):
+    document = write_run(tmp_path, samples.run_info())
+    assert f"As of {document.written}." in (tmp_path / "index.html").read_text()
+    document = write_run(tmp_path, samples.run_info(interrupted=True))
+    assert "As of " not in (tmp_path / "index.html").read_text()
+
+
+def test_a_running_run_tells_trouble_at_once():
+    document = verdict_document(samples.run_info(), samples.duplicate_gpu()[1][:2])
+    assert document.sentence == "Running: 2 of 4 steps done; broken so far: ranks 0 and 1 share one GPU (established)."
+
+
+def test_a_step_without_a_finished_record_is_unknown_with_its_reason():
+    run, found = samples.healthy()
+    run = run.model_copy(update={"not_run": {"04-transports": "the kernel died (signal 9)", "05-weight-sync": "busy"}})
+    stub = records.Record(step="04-transports", started="2026-11-20T14:03:00Z")
+    document = verdict_document(run, [*found[:2], stub])
+    assert [(s.notebook, s.status, s.reason, s.record) for s in document.steps[2:]] == [
+        ("04-transports", "unknown", "the kernel died (signal 9)", "04-transports.json"),
+        ("05-weight-sync", "unknown", "busy", ""),
+    ]
+    assert document.sentence == "Unknown: the kernel died (signal 9) (1 more not known); 2 of 4 steps passed."
+
+
+def test_a_finished_record_outweighs_a_reason_of_the_runner():
+    run, found = samples.healthy()
+    document = verdict_document(run.model_copy(update={"not_run": {"04-transports": "stopped while it said goodbye"}}), found)
+    assert document.verdict == "healthy"
+
+
+def test_the_verdict_step_is_no_part_of_the_sum():
+    run, found = samples.healthy()
+    bad = samples.record("99-verdict", [Finding("no-records", Severity.UNKNOWN, "nothing was read")])
+    document = verdict_document(run, [*found[:-1], bad])
+    assert document.verdict == "healthy" and "99-verdict" not in {s.notebook for s in document.steps}
+
+
+def test_a_step_asked_for_by_name_that_is_skipped_is_unknown():
+    skipped = samples.record("05-weight-sync", [Finding("one-gpu", Severity.SKIPPED, "needs two GPUs")])
+    run, found = samples.healthy()
+    assert verdict_document(run, [*found[:3], skipped]).verdict == "healthy"
+    asked = verdict_document(run.model_copy(update={"asked": ["05-weight-sync"]}), [*found[:3], skipped])
+    assert (asked.verdict, asked.sentence) == ("unknown", "Unknown: needs two GPUs; 3 of 4 steps passed.")
+
+
+@pytest.mark.parametrize(
+    "fail_on, codes", [("broken", [0, 0, 3, 0]), ("degraded", [0, 3, 3, 0]), ("unknown", [0, 3, 3, 4]), ("never", [0, 0, 0, 0])]
+)
+def test_exit_code_honours_fail_on(fail_on, codes):
+    assert [exit_code(word, fail_on) for word in ("healthy", "degraded", "broken", "unknown")] == codes
+
+
+def test_degraded_names_the_warning():
+    slow = Finding("slow", Severity.WARN, "GPU 2 is 40 % slower than the others.", remedy=(Remedy("the administrator", "Look at GPU 2."),))
+    run, found = samples.healthy()
+    document = verdict_document(run, [samples.record("03-fewer-gpus", [slow]), *found[2:]])
+    assert document.sentence.startswith("Running: ")
+    document = verdict_document(run, [found[0], samples.record("03-fewer-gpus", [slow]), *found[2:]])
+    assert document.sentence == "Degraded: GPU 2 is 40 % slower than the others."
+
+
+def test_merging_takes_the_best_status_and_joins_evidence():
+    weak = samples.shared_gpu(Severity.WARN, "possible")
+    elsewhere = Finding(
+        "not-shared", Severity.OK, "no GPU is shared", (Evidence("4 UUIDs", "gpus"),), cause="device-not-set-per-rank", status="ruled-out"
+    )
+    (merged,) = merge_causes(
+        [
+            samples.record("01-gpu-visibility", [weak]),
+            samples.record("03-fewer-gpus", [samples.shared_gpu()]),
+            samples.record("04-transports", [elsewhere]),
+        ]
+    )
+    assert merged.status == "established" and len(merged.remedy) == 2
+    assert [e.source.split(":")[0] for e in merged.evidence] == ["01-gpu-visibility"] * 2 + ["03-fewer-gpus"] * 2
+    assert merged.against == [Evidence("4 UUIDs", "04-transports: gpus")]
+
+
+def test_a_ruled_out_cause_offers_no_remedy():
+    (merged,) = merge_causes([samples.record("03-fewer-gpus", [samples.shared_gpu(Severity.BROKEN, "ruled-out")])])
+    assert merged.remedy == [] and len(merged.evidence) == 2
+
+
+def test_fixes_come_surest_first_and_once():
+    loose = Finding("loose", Severity.WARN, "swap is on", remedy=(Remedy("the administrator", "Switch it off."),))
+    run, found = samples.duplicate_gpu()
+    document = verdict_document(run, [samples.record("01-gpu-visibility", [loose, samples.shared_gpu()]), *found[1:]])
+    assert [(title, len(remedies)) for title, remedies in fixes(document)] == [("ranks 0 and 1 share one GPU", 2), ("swap is on", 1)]
+
+
+def test_steps_that_judged_different_software_are_told():
+    run, found = samples.healthy()
+    found[1].judged = samples.OWN
+    document = verdict_document(run, found)
+    assert document.judged.torch == "2.11.0+cu130" and not document.judged.own
+    assert document.not_looked_at[-1].startswith("one and the same software in every step: 01-gpu-visibility, 04-transports")
+
+
+def test_write_run_writes_both_files_and_redacts(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_TOKEN", "correct-horse-battery")
+    run, found = samples.duplicate_gpu()
+    run = run.model_copy(update={"command": "nccl-runbook run --note correct-horse-battery"})
+    for record in found:
+        (tmp_path / f"{record.step}.json").write_text(record.model_dump_json(by_alias=True))
+    document = write_run(tmp_path, run)
+    texts = [(tmp_path / name).read_text() for name in ("verdict.json", "index.html")]
+    assert all("correct-horse-battery" not in text and "[redacted]" in text for text in texts)
+    assert document.sentence in texts[1] and json.loads(texts[0])["exit_code"] == 3
+    assert info_of(tmp_path) == document.run
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("", "05-weight-sync.json is not a record"),
+        ('{"schema": "nccl-runbook/record/9", "step": "x", "started": ""}', "05-weight-sync.json is not a record"),
+        (
+            samples.record("04-transports", [samples.ok("a", "b")]).model_dump_json(by_alias=True),
+            "05-weight-sync.json is a record of 04-transports",
+        ),
+    ],
+)
+def test_a_file_that_is_no_record_makes_its_step_unknown(tmp_path, content, said):
+    (tmp_path / "05-weight-sync.json").write_text(content)
+    document = write_run(tmp_path, RunInfo(id="r", started="now", command="make report", planned=[]))
+    (step,) = document.steps
+    assert step.status == "unknown" and step.reason.startswith(said) and str(tmp_path) not in step.reason
+
+
+def test_a_folder_run_by_hand_has_no_plan_and_is_never_running(tmp_path):
+    for record in (samples.healthy()[1][0], records.Record(step="03-fewer-gpus", started="2026-11-20T14:02:00Z")):
+        (tmp_path / f"{record.step}.json").write_text(record.model_dump_json(by_alias=True))
+    document = write_run(tmp_path, info_of(tmp_path))
+    assert document.sentence == "Unknown: 03-fewer-gpus has not finished; 1 of 2 steps passed." and not document.running
+
+
+@pytest.mark.parametrize("name, module", [("record", records), ("verdict", verdict_module)])
+def test_committed_schemas_match_the_code(name, module):
+    assert json.loads((SCHEMAS / f"{name}.json").read_text()) == module.json_schema()
+
+
+@pytest.mark.parametrize("sample", samples.SAMPLES)
+def test_real_documents_validate_against_the_schemas(sample):
+    run, found = samples.SAMPLES[sample]()
+    document = verdict_document(run, found).model_dump(mode="json", by_alias=True)
+    jsonschema.validate(document, json.loads((SCHEMAS / "verdict.json").read_text()))
+    for record in found:
+        jsonschema.validate(record.model_dump(mode="json", by_alias=True), json.loads((SCHEMAS / "record.json").read_text()))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**document, "verdict": "fine"}, json.loads((SCHEMAS / "verdict.json").read_text()))
+
+
+_SEVERITY = st.sampled_from(list(Severity))
+_FINDING = st.builds(
+    lambda s, c, t: Finding("r", s, t, (), (Remedy("you", "x"),), c, "likely" if c else None),
+    _SEVERITY,
+    st.sampled_from([None, "a", "b"]),
+    st.text(max_size=20),
+)
+
+
+@given(st.lists(st.lists(_FINDING, max_size=3), max_size=4), st.booleans(), st.sampled_from(["", "make report"]))
+def test_any_records_give_one_sentence_that_says_the_verdict(found, interrupted, command):
+    made = [samples.record(f"0{i}-step", findings) for i, findings in enumerate(found)]
+    document = verdict_document(RunInfo(id="r", started="", command=command, interrupted=interrupted), made)
+    assert document.sentence.split(":")[0].lower() == document.verdict
+    assert document.exit_code == EXIT_CODES[document.verdict]
+    assert verdict_module.VerdictDocument.model_validate_json(document.model_dump_json(by_alias=True)) == document
+
+
+def _folder(read=(), unreadable=None):
+    return RunFolder("run", list(read), unreadable or {}, {})
+
+
+def test_no_records_fires_when_the_folder_is_empty():
+    assert [f.id for f in rules.judge(_folder())] == ["no-records"]
+
+
+def test_no_records_stays_quiet_when_one_was_read():
+    assert [(f.id, f.severity) for f in rules.judge(_folder(["01-gpu-visibility"]))] == [("records-read", Severity.OK)]
+
+
+def test_record_unreadable_fires_when_a_record_is_broken():
+    found = rules.judge(_folder(["01-gpu-visibility"], {"03-fewer-gpus": "no JSON"}))
+    assert [(f.id, f.severity) for f in found] == [("record-unreadable", Severity.UNKNOWN), ("records-read", Severity.OK)]
+
+
+def test_record_unreadable_stays_quiet_when_all_were_read():
+    assert "record-unreadable" not in {f.id for f in rules.judge(_folder(["01-gpu-visibility", "03-fewer-gpus"]))}
+
+
+def test_by_hand_a_record_that_was_mended_or_removed_leaves_no_trace(tmp_path):
+    bad = tmp_path / "03-fewer-gpus.json"
+    bad.write_text("no record")
+    assert write_run(tmp_path, info_of(tmp_path)).steps[0].status == "unknown"
+    bad.unlink()
+    assert write_run(tmp_path, info_of(tmp_path)).steps == []

@@ -1,0 +1,131 @@
+"""Probes of 03 and 04 on real Gloo ranks, and the pure parts under them."""
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_runbook.facts import Gap, gaps_in, to_json
+from nccl_runbook.facts.experiments import Arms, Ladder
+from nccl_runbook.launch.devices import device_arguments, parse_gpus, rank_devices
+from nccl_runbook.launch.nccl_log import Tally
+from nccl_runbook.probes import worlds
+from nccl_runbook.redact import MASK, Redactor
+from nccl_runbook.rules import fewer_gpus, transports
+from pydantic import TypeAdapter
+
+
+def test_a_ladder_on_the_cpu_passes_and_survives_the_round_trip_through_a_record(engine):
+    ladder = worlds.ladder(engine, [None, None, None], 60)
+    assert [t.name for t in ladder.rungs] == ["1 rank", "2 ranks", "3 ranks"] and all(t.passed for t in ladder.rungs)
+    assert TypeAdapter(Ladder | Gap).validate_python(to_json(ladder)) == ladder
+    assert "rehearsed on Gloo with 1, 2 and 3 ranks" in fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0].title
+
+
+def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(engine, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing9")
+    ladder = worlds.ladder(engine, [None, None], 60)
+    assert ladder.first_failing.name == "1 rank" and not ladder.first_failing.again.passed
+    assert fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0].cause == "socket-interface-wrong"
+
+
+def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
+    arms = worlds.arms(engine, [None, None], 60)
+    assert arms.control.passed and arms.control_after.passed and arms["interface pinned"].passed
+    assert TypeAdapter(Arms | Gap).validate_python(to_json(arms)) == arms
+    assert transports.judge(arms)[0].severity.value == "unknown"
+    with pytest.raises(KeyError, match="run were: control, interface pinned"):
+        arms["P2P off"]
+
+
+def test_arms_that_the_budget_does_not_reach_are_gaps(engine):
+    arms = worlds.arms(engine, [None, None], 0.0001)
+    assert [str(g) for _, g in gaps_in(arms)][-1] == "not-run: the budget was spent"
+
+
+@given(st.integers(2, 40))
+def test_rounds_meet_every_pair_once_in_disjoint_rounds(n):
+    rounds = worlds.rounds(list(range(n)))
+    pairs = [p for r in rounds for p in r]
+    assert sorted(pairs) == [(a, b) for a in range(n) for b in range(a + 1, n)] and len(rounds) == n - 1 + n % 2
+    assert all(len({g for p in r for g in p}) == 2 * len(r) for r in rounds)
+
+
+@given(st.integers(1, 200))
+def test_world_sizes_grow_from_one_to_all(most):
+    sizes = worlds.world_sizes(most)
+    assert sizes[0] == 1 and sizes[-1] == most and sizes == sorted(set(sizes))
+
+
+@given(st.text(max_size=30), st.integers(0, 16))
+def test_parse_gpus_gives_indices_that_exist_or_one_sentence(text, count):
+    try:
+        assert all(0 <= g < count for g in parse_gpus(text, count))
+    except ValueError as error:
+        assert str(error).startswith("gpus: ")
+
+
+def test_parse_gpus_reads_lists_ranges_and_repeats():
+    assert parse_gpus("0-2, 2", 4) == [0, 1, 2, 2] and parse_gpus("", 3) == parse_gpus("all", 3) == [0, 1, 2]
+
+
+def test_rank_devices_rehearses_on_two_cpu_ranks_without_a_gpu():
+    assert rank_devices("", 0, 0) == rank_devices("", 0, Gap("failed", "no driver")) == [None, None]
+    assert rank_devices("", 3, 0) == [None] * 3 and rank_devices("", 2, 4) == [0, 1]
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=8), st.one_of(st.none(), st.permutations(list("01234567")).map(",".join)))
+def test_device_arguments_give_every_rank_the_gpu_it_was_meant_to_have(devices, visible):
+    env, args = device_arguments(devices, visible)
+    shown = env["CUDA_VISIBLE_DEVICES"].split(",")
+    surroundings = visible.split(",") if visible is not None else list("01234567")
+    assert [shown[int(i)] for i in args[1].split(",")] == [surroundings[d] for d in devices] and len(set(shown)) == len(shown)
+
+
+def test_device_arguments_leave_an_index_that_is_not_visible_to_cuda():
+    assert device_arguments([0, 5], "3") == ({}, ["--devices", "0,5"]) and device_arguments([None], "3") == ({}, [])
+
+
+LOG = """vm:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+vm:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
+vm:1:1 [0] NCCL INFO Channel 01/0 : 1[1] -> 0[0] [send] via NET/Socket/0
+vm:1:1 [0] NCCL INFO Channel 01/0 : 1[1] -> 0[0] [receive] via NET/IB/0/GDRDMA
+vm:1:1 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1
+vm:1:1 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.
+a line of the program: Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+vm:1:1 [0] NCCL INFO Connected via nothing"""
+
+
+def test_tally_counts_transports_and_variables_of_nccls_own_lines_only():
+    tally = Tally()
+    tally.add(LOG.splitlines())
+    assert tally.transports() == {"P2P/CUMEM": 1, "SHM/direct/direct": 1, "NET/Socket": 1, "NET/IB/GDRDMA": 1}
+    assert tally.taken() == ["NCCL_NVLS_ENABLE=0", "NCCL_P2P_DISABLE=1"]
+
+
+@given(st.lists(st.text()))
+def test_tally_takes_any_text(lines):
+    tally = Tally()
+    tally.add(lines)
+    assert isinstance(tally.transports(), (dict, Gap)) and isinstance(tally.taken(), (list, Gap))
+
+
+SECRETS = {"WANDB_API_KEY": "abc123def456", "HF_TOKEN": "hunter2hunter2", "DB_PASSWORD": "p@ss word!", "AWS_SECRET_ACCESS_KEY": "x/y+z=1234567"}
+
+
+@given(st.text(), st.text(), st.sampled_from(sorted(SECRETS)))
+def test_a_secret_value_never_survives(before, after, name):
+    redactor = Redactor(SECRETS)
+    assert SECRETS[name] not in redactor.text(before + SECRETS[name] + after)
+    assert SECRETS[name] not in str(redactor.json({"a": [before + SECRETS[name]], SECRETS[name]: 1}))
+
+
+@pytest.mark.parametrize("text", ["sk-abcdefghijklmnop1234", "ghp_abcdefghijklmnopqrst12", "hf_abcdefghijklmnopq", "AKIAABCDEFGHIJKLMNOP",
+                                  "https://user:secretpw@host/x", "Authorization: Bearer abcdef1234567890", "MY_API_KEY=abcdef123456"])
+def test_a_secret_is_known_by_its_shape(text):
+    assert MASK in Redactor({}).text(text) and text not in Redactor({}).text(text)
+
+
+@pytest.mark.parametrize("text", ["NCCL_P2P_DISABLE=1", "GPU-ef50b440-0000-4000-8000-000000000000", "https://host:8080/path", "rank 0 token 5 of 12",
+                                  "tokens=4096", "max_new_tokens: 128", "KeyError: 'model.embed_tokens.weight'"])
+def test_redaction_leaves_what_is_no_secret(text):
+    assert Redactor({"TOKENIZERS_PARALLELISM": "false", "NCCL_KEY": "1"}).text(text) == text
