@@ -13,7 +13,6 @@ import nbformat
 import psutil
 import pytest
 from book_samples import GOOD, MARK, gone_after, make_book, publish, run_cli, start_cli, still_there, tell_process, wait_for, with_library
-
 from nccl_runbook import records
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
 from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
@@ -128,8 +127,9 @@ def children_source(path: Path) -> str:
     warm process does), tells all three pids, and hangs."""
     start = ("import subprocess, sys, time, psutil\n"
              "plain = subprocess.Popen(['sleep', '600'])\n"
-             "piped = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE, start_new_session=True)\n")
-    tell = "".join(f"p = {who}\n{tell_process(path)}" for who in ("psutil.Process()", "psutil.Process(plain.pid)", "psutil.Process(piped.pid)"))
+             "waits = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
+             "piped = subprocess.Popen(waits, stdin=subprocess.PIPE, start_new_session=True)\n")
+    tell = "".join(f"p = psutil.Process({pid})\n{tell_process(path)}" for pid in ("", "plain.pid", "piped.pid"))
     return start + tell + publish(path) + "time.sleep(600)"
 
 
@@ -146,7 +146,8 @@ def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(number
     assert (runner.returncode, errors) == (code, "")
     document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
     assert document.run.interrupted and document.verdict == "unknown"
-    assert reasons(document) == {"01-good": "ok: all was seen to be right", "02-hang": f"unknown: interrupted ({signal.Signals(number).name})",
+    assert reasons(document) == {"01-good": "ok: all was seen to be right",
+                                 "02-hang": f"unknown: interrupted ({signal.Signals(number).name})",
                                  "03-good": "unknown: not run: interrupted"}
     assert printed.splitlines()[-1] == f"verdict: unknown (exit code {code}): {out}/index.html"
 
@@ -252,6 +253,6 @@ def test_redaction_of_one_long_line_is_quick(text: str) -> None:
     assert time.monotonic() - clock < 5
 
 
-@pytest.mark.parametrize("text", ["a1https://me:swordfish@host/x", "MY_TOKEN=swordfish", "x_API_KEY_2 : 'swordfish", "hub.secret=swordfish,"])
+@pytest.mark.parametrize("text", ["a1https://me:swordfish@host/x", "MY_TOKEN=swordfish", "x_API_KEY_2 : 'swordfish", "a.secret=swordfish,"])
 def test_secrets_of_a_known_shape_are_found(text: str) -> None:
     assert "swordfish" not in Redactor({}).text(text)
