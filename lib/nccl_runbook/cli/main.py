@@ -54,4 +54,4 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    app(args=spread(sys.argv[1:]))
+    app(args=spread(sys.argv[1:]), prog_name="nccl-runbook")

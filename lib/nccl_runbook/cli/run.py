@@ -27,7 +27,7 @@ class FailOn(enum.StrEnum):
 
 def run(
     step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these, such as 03-fewer-gpus; then 99-verdict.")] = [],  # noqa: B006
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks: `/path/python`, `docker exec -i areal python3`.")] = "",
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks, such as `docker exec -i areal python3`.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     budget: Annotated[str, typer.Option(metavar="TIME", help="For the whole run: 90s, 5m, 1h30m.")] = "5m",
