@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
-import difflib
 import os
 import time
 import typing
@@ -21,15 +20,12 @@ from nccl_runbook.findings import Evidence, Finding, Severity, step_status, wors
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.parameters import check_names, coerce
 from nccl_runbook.redact import Redactor
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
-
-
-class ParameterError(ValueError):
-    """A parameter of the wrong name or type; the message lists what is allowed."""
 
 
 def utc_now() -> str:
@@ -46,35 +42,6 @@ def session_dir() -> Path:
     """Where notebooks that are run by hand leave their records: the session of ``make lab``, else one folder a day (UTC)."""
     named = os.environ.get(RUN_DIR_VARIABLE)
     return Path(named) if named else outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
-
-
-def coerce(name: str, value: Any, wanted: type) -> Any:
-    """The value as ``wanted`` (bool, int, float or str); ParameterError where it cannot be, never a guess."""
-    if type(value) is wanted:
-        return value
-    if wanted is float and type(value) is int:
-        return float(value)
-    if wanted is str and type(value) in (int, float):
-        return str(value)
-    if isinstance(value, str) and wanted is bool and value.lower() in ("true", "false", "1", "0", "yes", "no"):
-        return value.lower() in ("true", "1", "yes")
-    if isinstance(value, str) and wanted in (int, float):
-        try:
-            return wanted(value)
-        except ValueError:
-            pass
-    allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
-    raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
-
-
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """ParameterError with a did-you-mean for the first name that is not known."""
-    names = list(known)
-    for name in given:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-            raise ParameterError(f"unknown parameter {name}: {hint}")
 
 
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:

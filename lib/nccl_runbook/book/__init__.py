@@ -1,0 +1,190 @@
+"""Run the notebooks of a book one after the other, and keep the truth about each on disk at every moment."""
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook import records
+from nccl_runbook.book import mend
+from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
+from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit
+from nccl_runbook.redact import Redactor
+from nccl_runbook.report.run import write_run
+from nccl_runbook.report.verdict import RunInfo, VerdictDocument
+
+__all__ = ["Book", "Options", "UsageError", "duration_s", "make_plan"]
+
+LINE_CHARACTERS = 160
+VERDICT_S = 60  # 99-verdict runs whatever is left
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a run is told. ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to; ``budget_s``: for the
+    whole run; ``allowance_s``: what a notebook gets beyond its own budget for starting and saving; ``command``: the line that repeats it."""
+
+    outputs: Path
+    command: str
+    out: Path | None = None
+    python: str = ""
+    gpus: str = ""
+    allow_busy: bool = False
+    budget_s: float = 300.0
+    allowance_s: float = 20.0
+    asked: tuple[str, ...] = ()
+    fail_on: str = "unknown"
+
+
+def _utc(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
+    return dt.datetime.now(dt.timezone.utc).strftime(form)
+
+
+class Book:
+    """One run of a plan. ``run`` gives the verdict document; ``exit_code`` is then what a command ends with.
+
+    Raises UsageError if the run's folder cannot be used, and OSError (disk full, say) if a file cannot be written later: what was
+    written before stays whole.
+    """
+
+    def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None]) -> None:
+        self.plan, self.options, self.on_line = plan, options, on_line
+        self.redactor = Redactor(os.environ)
+        self.started = _utc()
+        self.not_run: dict[str, str] = {}
+        self.stop = Stop()
+        self.run_dir = options.out.absolute() if options.out else _fresh(options.outputs.absolute())
+        self.page = self.run_dir / "index.html"
+        self.exit_code = 1
+        self._pages: Any = None
+
+    def run(self) -> VerdictDocument:
+        """Every notebook in order; the page is complete on disk before the first and after each."""
+        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a stale kernel spec in the home folder would win otherwise (jupyter_core 5)
+        self._open_folder()
+        clock = time.monotonic()
+        with self.stop, Kernels() as kernels:
+            if kernels.note:
+                self.on_line(f"note: {kernels.note}")
+            for number, planned in enumerate(self.plan, 1):
+                self._step(number, planned, kernels, self.options.budget_s - (time.monotonic() - clock))
+            document = self._write()
+        self.exit_code = 128 + self.stop.signal if self.stop.signal else document.exit_code
+        return document
+
+    def _open_folder(self) -> None:
+        """Make the run's folder and the first page, before anything else runs."""
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            if self.options.out and (any(self.run_dir.glob("[0-9][0-9]-*.json")) or (self.run_dir / "verdict.json").exists()):
+                raise UsageError(f"{self.options.out} holds a run already: name a new folder with --out")
+            self._write()
+        except OSError as error:
+            raise UsageError(f"cannot write to {error.filename or self.run_dir}: {error.strerror}; name another folder with --out") from error
+        if not self.options.out:
+            latest = point_latest(self.run_dir)
+            self.page = latest / "index.html" if latest else self.page
+
+    def _write(self) -> VerdictDocument:
+        return write_run(self.run_dir, RunInfo(
+            id=self.run_dir.name, started=self.started, command=self.options.command, planned=[p.name for p in self.plan],
+            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop)))
+
+    def _step(self, number: int, planned: Planned, kernels: Kernels, left_s: float) -> None:
+        clock = time.monotonic()
+        why = self._why_not(planned, left_s)
+        if why:
+            self.not_run[planned.name], status, reason = why, "unknown", why
+        else:
+            record = self._visit(planned, kernels, VERDICT_S if planned.name == LAST else left_s)
+            status, reason = record.status, record.reason
+        self._write()
+        width = max(len(p.name) for p in self.plan)
+        head = f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
+        self.on_line(f"{head}  {_one_line(self.redactor.text(reason))}")
+
+    def _why_not(self, planned: Planned, left_s: float) -> str:
+        if self.stop:
+            return "not run: interrupted"
+        if left_s < 1 and planned.name != LAST:
+            return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
+        return ""
+
+    def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
+        """Run one notebook, leave its record and its pages, and give the record back."""
+        parameters = self._parameters(planned, left_s)
+        path, started, clock = self.run_dir / f"{planned.name}.json", _utc(), time.monotonic()
+        stub = records.Record(step=planned.name, started=started, parameters=parameters)
+        records.save(stub, path, self.redactor)
+        self._write()
+        ending = Visit(planned.source, parameters, kernels).watch(planned.budget_s(left_s) + self.options.allowance_s, self.stop)
+        record, why = self._settle(path, stub, ending, time.monotonic() - clock)
+        if ending.notebook is not None:
+            self._keep(planned.name, ending.notebook, why)
+        return record
+
+    def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
+        """What the runner sets, as far as the notebook declares it, under what the command line gave."""
+        own = {"run_dir": _short(self.run_dir), "python": self.options.python, "gpus": self.options.gpus,
+               "allow_busy": self.options.allow_busy, "record_path": str(planned.record or "")}
+        given = {**own, **planned.parameters, "budget_s": planned.budget_s(left_s)}
+        return {name: value for name, value in given.items() if name in planned.declared}
+
+    def _settle(self, path: Path, stub: records.Record, ending: Ending, wall_s: float) -> tuple[records.Record, str]:
+        """The step's record, and why it has no result: only a record that the step itself finished counts as done."""
+        try:
+            record = records.load(path)
+            if record.status != "running" and record.step == stub.step:
+                return record, ""
+            why = ending.why or "the notebook ran to its end without finishing its step"
+        except records.RecordError as error:
+            record, why = stub, ending.why or str(error)
+        record = stub.model_copy(update={"status": "unknown", "reason": why, "ended": _utc(), "wall_s": round(wall_s, 2),
+                                         "tried_by_hand": record.tried_by_hand})
+        records.save(record, path, self.redactor)
+        return record, why
+
+    def _keep(self, name: str, notebook: Any, why: str) -> None:
+        from nccl_runbook.report.notebook_html import NotebookPages
+
+        self._pages = self._pages or NotebookPages()
+        target = self.run_dir / f"{name}.ipynb"
+        mend.save(notebook, why, target, self.redactor)
+        self._pages.write(target)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "..."
+
+
+def _short(path: Path) -> str:
+    """Relative where it can be: a page that is passed on need not tell the reader's home folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _fresh(outputs: Path) -> Path:
+    """A folder of this second's name that does not exist yet."""
+    stamp = _utc("%Y%m%dT%H%M%SZ")
+    names = (outputs / (stamp if n == 1 else f"{stamp}-{n}") for n in range(1, 1000))
+    return next(path for path in names if not os.path.lexists(path))
+
+
+def point_latest(run_dir: Path) -> Path | None:
+    """Point `latest` beside the folder to it, as a whole; `latest.txt` with its name where links cannot be made. The link, or None."""
+    link = run_dir.parent / "latest"
+    temporary = Path(tempfile.mktemp(prefix=".latest.", dir=run_dir.parent))
+    try:
+        os.symlink(run_dir.name, temporary)
+        os.replace(temporary, link)
+        return link
+    except OSError:  # a file system without links, or a folder of that name
+        temporary.unlink(missing_ok=True)
+        records.write_text(run_dir.parent / "latest.txt", run_dir.name + "\n")
+        return None

@@ -1,0 +1,86 @@
+"""Which notebooks run, in which order, with which parameters; settled before anything starts."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook import records
+from nccl_runbook.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
+
+LAST = "99-verdict"
+# what the runner itself decides: an own option says each of them
+_SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+
+
+class UsageError(ValueError):
+    """The command line asks for something that does not exist or does not fit; one sentence. Exit code 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One notebook to run. ``parameters``: typed values from the command line that it declares; ``record``: to judge instead of a machine."""
+
+    name: str
+    source: Path
+    declared: dict[str, Parameter]
+    parameters: dict[str, Any]
+    record: Path | None = None
+
+    def budget_s(self, left_s: float) -> int:
+        """Whole seconds for this step: its own budget, or what is left of the run's."""
+        default = self.declared["budget_s"].default if "budget_s" in self.declared else left_s
+        return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
+
+
+def duration_s(text: str) -> float:
+    """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for anything else and for nothing."""
+    match = _DURATION.fullmatch(text.strip())
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    total = hours * 3600 + minutes * 60 + seconds
+    if not total:
+        raise UsageError(f"{text!r} is not a duration: write 90s, 5m or 1h30m")
+    return float(total)
+
+
+def notebooks_in(folder: Path) -> dict[str, Path]:
+    """The notebooks of a book by step name, in the order in which they run."""
+    found = {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}
+    if not found:
+        raise UsageError(f"there are no notebooks in {folder}: run from a checkout, or name their folder with --notebooks")
+    return found
+
+
+def make_plan(folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()) -> list[Planned]:
+    """The notebooks to run, 99-verdict last. Raises UsageError or ParameterError; touches nothing."""
+    book = notebooks_in(folder)
+    for step in steps:
+        if step not in book:
+            raise UsageError(did_you_mean("step", step, book))
+    by_step = _records_by_step(replayed, list(book))
+    wanted = set(steps) | set(by_step) or set(book)
+    names = [n for n in book if n in wanted and n != LAST] + [n for n in book if n == LAST]
+    if by_step and (missing := [n for n in steps if n != LAST and n not in by_step]):
+        raise UsageError(f"there is no record of {', '.join(missing)} among those given with --record")
+    for name, _ in given:
+        if name in _SET_BY_OPTION:
+            raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")
+    declared = {name: read_cell(book[name]) for name in names}
+    values = check_given(given, declared)
+    return [Planned(n, book[n], declared[n], values[n], by_step.get(n)) for n in names]
+
+
+def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Path]:
+    """Each record under the step that it belongs to; a record of the verdict has nothing to judge."""
+    by_step: dict[str, Path] = {}
+    for path in paths:
+        step = records.load(path).step
+        if step not in book or step == LAST:
+            raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
+        if step in by_step:
+            raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
+        by_step[step] = path.absolute()
+    return by_step

@@ -1,0 +1,224 @@
+"""One notebook, executed by papermill in a kernel of its own, under a wall limit.
+
+papermill's own account of the end is not used: after a dead kernel or a timeout it calls every cell completed (papermill 2.7.0,
+clientwrap.py). What counts is the step's own record.
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+START_S = 120
+IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
+INTERRUPT_GRACE_S = 5.0
+DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
+
+
+class Stop:
+    """Remembers the first SIGINT, SIGTERM or SIGHUP from ``__enter__`` to ``__exit__``; truthy once there was one."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def name(self) -> str:
+        return signal.Signals(self.signal).name if self.signal else ""
+
+    def _take(self, number: int, _frame: Any) -> None:
+        self.signal = self.signal or number
+
+    def __enter__(self) -> Stop:
+        self._before = {s: signal.signal(s, self._take) for s in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+@dataclasses.dataclass
+class Ending:
+    """How an execution ended. ``notebook``: as far as it got, None if it never began; ``why``: "" if it ran to its end."""
+
+    notebook: Any = None
+    why: str = ""
+
+
+class Kernels:
+    """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context manager; the folder goes with it.
+
+    Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and cross-talk (jupyter_client 8.10).
+    """
+
+    def __enter__(self) -> Kernels:
+        # a short path: a unix socket's may not be longer than 107 bytes
+        base = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None
+        self._folder = tempfile.TemporaryDirectory(prefix="nr-", dir=base, ignore_cleanup_errors=True)
+        self.path = Path(self._folder.name)
+        self.note = self._why_not_ipc()
+        self._count = 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
+
+    def _why_not_ipc(self) -> str:
+        try:
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.bind(str(self.path / "probe-socket"))
+        except OSError as error:
+            return f"kernels talk over TCP on loopback: no unix socket can be made in {self.path} ({error.strerror or error})"
+        return ""
+
+    def config(self) -> Any:
+        """traitlets configuration of the next kernel."""
+        from traitlets.config import Config
+
+        config = Config()
+        if not self.note:
+            self._count += 1
+            config.KernelManager.transport = "ipc"
+            config.KernelManager.ip = str(self.path / f"k{self._count}")
+        return config
+
+    def environment(self) -> dict[str, str]:
+        """The kernel's environment: the user's, without his IPython start-up files and without widgets, which a page cannot show."""
+        return {**os.environ, "NCCL_RUNBOOK_HEADLESS": "1", "IPYTHONDIR": str(self.path / "ipython")}
+
+
+class Visit:
+    """One execution in a thread of its own; ``watch`` is called by the main thread, which stays free for signals."""
+
+    def __init__(self, source: Path, parameters: dict[str, Any], kernels: Kernels) -> None:
+        self.source, self.parameters, self.kernels = source, parameters, kernels
+        self.notebook: Any = None
+        self.error: BaseException | None = None
+        self.client: Any = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=source.stem, daemon=True)
+
+    def _work(self) -> None:
+        with self:
+            _execute(self)
+
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> bool:
+        """Keep what went wrong for the main thread, whatever it was."""
+        self.error = error
+        self._done.set()
+        return True
+
+    def watch(self, limit_s: float, stop: Stop) -> Ending:
+        """Wait for the end; at the limit interrupt, then kill; kill at once when stopped."""
+        clock, interrupted_at, why = time.monotonic(), None, ""
+        self._thread.start()
+        while not self._done.wait(0.05):
+            now = time.monotonic()
+            if stop:
+                why = f"interrupted ({stop.name})"
+                break
+            if interrupted_at is None and now - clock > limit_s:
+                why, interrupted_at = f"timed out after {limit_s:.0f} s", now
+                self._signal(signal.SIGINT)
+            if interrupted_at is not None and now - interrupted_at > INTERRUPT_GRACE_S:
+                break
+        self._kill()
+        return Ending(self.notebook, why or self._why())
+
+    def _kill(self) -> None:
+        """Nothing of the kernel's own process group stays; its warm process sees the closed pipe."""
+        deadline = time.monotonic() + DEAD_S
+        while not self._done.wait(0.2) and time.monotonic() < deadline:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        manager = self.client.km if self.client else None
+        pid = getattr(getattr(manager, "provisioner", None), "pid", None)
+        if not pid:
+            return
+        try:
+            if number == signal.SIGKILL and os.getpgid(pid) == pid:
+                os.killpg(pid, number)
+            else:
+                os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    def _why(self) -> str:
+        error = error_in(self.notebook)
+        if error:
+            return f"the notebook stopped with an error: {error}"
+        if self.error is None:
+            return ""
+        if type(self.error).__name__ == "DeadKernelError":
+            return f"its kernel died{_signal_name(self.client)}"
+        return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}"
+
+
+def _signal_name(client: Any) -> str:
+    code = getattr(client, "died_with", None)
+    return f" ({signal.Signals(-code).name})" if code is not None and code < 0 else ""
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def error_in(notebook: Any) -> str:
+    """Name and first line of the last error that a cell shows, "" if none does."""
+    shown = [o for cell in (notebook.cells if notebook else []) for o in cell.get("outputs", []) if o.output_type == "error"]
+    return f"{shown[-1].ename}: {_first_line(shown[-1].evalue)}".rstrip(": ") if shown else ""
+
+
+def _execute(visit: Visit) -> None:
+    import papermill
+    from papermill.engines import papermill_engines
+
+    papermill_engines.register("nccl-runbook", _engine())
+    braced = str(visit.source).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+    papermill.execute_notebook(
+        braced, None, parameters=visit.parameters, engine_name="nccl-runbook", kernel_name="python3", progress_bar=False,
+        start_timeout=START_S, config=visit.kernels.config(), iopub_timeout=IOPUB_S, visit=visit)
+
+
+def _engine() -> type:
+    """papermill's engine, except that the visit learns of the notebook and the client while they are at work."""
+    from nbclient.exceptions import DeadKernelError
+    from papermill.clientwrap import PapermillNotebookClient
+    from papermill.engines import NBClientEngine
+
+    class Client(PapermillNotebookClient):
+        died_with: int | None = None
+
+        async def _async_check_alive(self) -> None:
+            try:
+                await super()._async_check_alive()
+            except DeadKernelError:
+                self.died_with = await self.km.provisioner.poll() if self.km and self.km.provisioner else None
+                raise
+
+    class RunbookEngine(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, *, visit: Visit, start_timeout: int, config: Any,
+                                     iopub_timeout: int, **_: Any) -> Any:
+            visit.notebook = nb_man.nb
+            visit.client = Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, config=config,
+                                  iopub_timeout=iopub_timeout, timeout=None)
+            return visit.client.execute(env=visit.kernels.environment())
+
+    return RunbookEngine

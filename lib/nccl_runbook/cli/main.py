@@ -1,0 +1,55 @@
+"""`nccl-runbook`: one file a command. Nothing heavy is imported before a command runs, so that --help answers at once."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from nccl_runbook.cli import run
+
+# options that take one value or more: click takes one a time
+_REPEATED = ("--step", "--record")
+
+app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command("run", epilog=run.EPILOG)(run.run)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"nccl-runbook {version('nccl-runbook')}")
+        except PackageNotFoundError:  # run from the source tree, without an installation
+            typer.echo("nccl-runbook (not installed: version unknown)")
+        raise typer.Exit()
+
+
+@app.callback()
+def nccl_runbook(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False) -> None:
+    """From a failed multi-GPU job to a proven cause and the fix.
+
+    Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded, 4 unknown, 130/143 interrupted.
+    """
+
+
+def spread(arguments: Sequence[str]) -> list[str]:
+    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that typer does not take (0.29)."""
+    rest, spreading, result = list(arguments), "", []
+    while rest:
+        argument = rest.pop(0)
+        if argument == "-p" and len(rest) > 1 and "=" not in rest[0]:
+            result += ["-p", f"{rest.pop(0)}={rest.pop(0)}"]
+            spreading = ""
+        elif argument.startswith("-"):
+            spreading = argument if argument in _REPEATED else ""
+            result.append(argument)
+        else:
+            result += [spreading] * (bool(spreading) and result[-1] != spreading) + [argument]
+    return result
+
+
+def main() -> None:
+    app(args=spread(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""`nccl-runbook run`: the notebooks, headlessly, and one page."""
+from __future__ import annotations
+
+import enum
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from nccl_runbook.book.plan import Planned
+
+EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
+_CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+class FailOn(str, enum.Enum):
+    """From which verdict on the exit code is not 0."""
+
+    BROKEN = "broken"
+    DEGRADED = "degraded"
+    UNKNOWN = "unknown"
+    NEVER = "never"
+
+
+def run(
+    step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these notebooks (03-fewer-gpus); 99-verdict always follows.")] = [],  # noqa: B006
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks: a path, or a prefix such as `docker exec -i areal python3`.")] = "",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="For the whole run: 90s, 5m, 1h30m.")] = "5m",
+    parameter: Annotated[list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter; may be repeated.")] = [],  # noqa: B006
+    record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Judge these records again; no machine is touched.")] = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of this run; default: outputs/<UTC time>.")] = None,
+    notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
+    fail_on: Annotated[FailOn, typer.Option(help="From which verdict on the exit code is not 0.")] = FailOn.UNKNOWN,
+    json: Annotated[bool, typer.Option("--json", help="The verdict document alone on standard output.")] = False,
+) -> None:
+    """Run the notebooks and write one page that says what is broken, and how to fix it."""
+    from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan
+    from nccl_runbook.parameters import ParameterError
+    from nccl_runbook.records import RecordError
+
+    try:
+        plan = make_plan(notebooks, step, [_pair(text) for text in parameter], record)
+        options = Options(
+            outputs=(notebooks.absolute().parent if notebooks.is_dir() else Path.cwd()) / "outputs", out=out, python=_interpreter(python, plan),
+            gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
+            command=shlex.join(["nccl-runbook", *sys.argv[1:]]))
+        book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
+        document = book.run()
+    except (UsageError, ParameterError, RecordError) as error:
+        _leave(str(error), 2)
+    except OSError as error:
+        _leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
+    if json:
+        print(document.model_dump_json(by_alias=True, indent=1), flush=True)
+    book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {_from_here(book.page)}")
+    sys.exit(book.exit_code)
+
+
+def _interpreter(python: str, plan: list[Planned]) -> str:
+    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
+    from nccl_runbook.book import UsageError
+    from nccl_runbook.launch.interpreters import InterpreterError, choose
+
+    if any(p.record for p in plan):
+        return ""
+    try:
+        return choose(python).text
+    except InterpreterError as error:
+        raise UsageError(str(error)) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    from nccl_runbook.book import UsageError
+
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"-p {name} has no value: write -p NAME VALUE")
+    return name, value
+
+
+def _from_here(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,89 @@
+"""A notebook's parameters: read from its parameters cell as text, checked by name and type before anything runs."""
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TAG = "parameters"
+_TYPES = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+class ParameterError(ValueError):
+    """A parameter of the wrong name or type; the message lists what is allowed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One line of a parameters cell: ``name: wanted = default``."""
+
+    name: str
+    wanted: type
+    default: Any
+
+
+def coerce(name: str, value: Any, wanted: type) -> Any:
+    """The value as ``wanted`` (bool, int, float or str); ParameterError where it cannot be, never a guess."""
+    if type(value) is wanted:
+        return value
+    if wanted is float and type(value) is int:
+        return float(value)
+    if wanted is str and type(value) in (int, float):
+        return str(value)
+    if isinstance(value, str) and wanted is bool and value.lower() in ("true", "false", "1", "0", "yes", "no"):
+        return value.lower() in ("true", "1", "yes")
+    if isinstance(value, str) and wanted in (int, float):
+        try:
+            return wanted(value)
+        except ValueError:
+            pass
+    allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
+    raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
+
+
+def did_you_mean(what: str, name: str, known: Iterable[str]) -> str:
+    """One sentence for a name that is not known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1) or [n for n in names if name and name in n][:1]
+    return f"unknown {what} {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
+
+
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """ParameterError with a did-you-mean for the first name that is not known."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            raise ParameterError(did_you_mean("parameter", name, names))
+
+
+def read_cell(notebook: Path) -> dict[str, Parameter]:
+    """What the parameters cell of a notebook file declares, by name; parsed, never executed.
+
+    Raises ParameterError for a file that is no notebook or whose cell is not made of annotated literals.
+    """
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(c["source"]) for c in cells if TAG in c["metadata"].get("tags", [])]
+        lines = [_read_line(node) for source in sources for node in ast.parse(source).body]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        raise ParameterError(f"{notebook.name}: its parameters cannot be read ({error})") from error
+    return {p.name: p for p in lines}
+
+
+def _read_line(node: ast.stmt) -> Parameter:
+    if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.annotation, ast.Name) and node.value):
+        raise ValueError(f"line {node.lineno} is not of the form name: type = literal")
+    if node.annotation.id not in _TYPES:
+        raise ValueError(f"line {node.lineno} is annotated {node.annotation.id}, not one of {', '.join(_TYPES)}")
+    return Parameter(node.target.id, _TYPES[node.annotation.id], ast.literal_eval(node.value))
+
+
+def check_given(given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]) -> dict[str, dict[str, Any]]:
+    """For every notebook the values among ``given`` that it declares, typed; ParameterError for a name that none of them has."""
+    check_names((name for name, _ in given), dict.fromkeys(n for known in declared.values() for n in known))
+    return {notebook: {name: coerce(name, value, known[name].wanted) for name, value in given if name in known}
+            for notebook, known in declared.items()}
