@@ -34,6 +34,20 @@ def test_sentence_and_exit_code(sample, sentence, code):
     assert (document.sentence, document.exit_code) == (sentence, code)
 
 
+def test_a_rehearsal_is_told_once_and_never_as_health():
+    run, found = samples.cpu_only()
+    told = Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: rehearsed on Gloo with 1 and 2 ranks, all right")
+    rehearsals = [samples.record(step, [told]) for step in ("03-fewer-gpus", "04-transports", "05-weight-sync")]
+    assert verdict_document(run, [found[0], *rehearsals[:1]]).sentence == "Running: 2 of 4 steps done."
+    without = run.model_copy(update={"planned": ["01-gpu-visibility", "03-fewer-gpus"]})
+    assert verdict_document(without, [found[0], rehearsals[0]]).sentence == (
+        "Unknown: no GPU is visible on this machine; rehearsed on Gloo with 1 and 2 ranks, all right."
+    )
+    assert verdict_document(run, [found[0], *rehearsals]).sentence == (
+        "Unknown: no GPU was used: rehearsed on Gloo with 1 and 2 ranks, all right."
+    )
+
+
 def test_a_run_before_its_first_step_is_running_and_unknown():
     document = verdict_document(samples.run_info(), [])
     assert document.sentence == "Running: 0 of 4 steps done."

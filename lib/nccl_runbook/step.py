@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import datetime as dt
 import os
+import re
 import time
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -135,7 +136,7 @@ class Step:
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,
-            "not_looked_at": [f"{path}: {gap}" for path, gap in missing if (path, gap) not in needed],
+            "not_looked_at": _once(f"{path}: {gap}" for path, gap in missing if (path, gap) not in needed),
             "tables": [t.to_json() for t in tables],
         })
         if not self.replayed:
@@ -168,6 +169,11 @@ class Step:
     def devices(self) -> list[int | None]:
         """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
         return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
+
+
+def _once(lines: Iterable[str]) -> list[str]:
+    """The lines without repetition, where those of a list count as one: ``rungs[0]`` and ``rungs[1]`` become ``rungs[*]``."""
+    return list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", line) for line in lines))
 
 
 def _unknown(path: str, gap: Gap) -> Finding:

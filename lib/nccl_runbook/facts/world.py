@@ -105,7 +105,7 @@ class World:
     def busbw_gb_per_s(self, op: str) -> Optional[float]:
         """Bus bandwidth (nccl-tests' definition) at the largest size of ``op``, by its slowest rank, in 1e9 bytes a second."""
         ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and "median_s" in e]
-        if not ops:
+        if not ops or self.request.world_size == 1:  # one rank: no bus was used
             return None
         largest = max(e["size_bytes"] for e in ops)
         seconds = self.slowest_s(op, largest)

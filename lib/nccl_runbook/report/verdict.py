@@ -263,9 +263,11 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     if not unknown:
         return "every step was skipped"
     reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]
+    rehearsed = [_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in (*DONE, "unknown")]
     lead = max(dict.fromkeys(reasons), key=reasons.count)
-    others = sum(1 for r in reasons if r != lead)
-    rehearsed = next((_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in DONE), "")
+    if lead in rehearsed:
+        return lead
+    others = sum(1 for r in reasons if r != lead and r not in rehearsed)
     passed = sum(1 for s in steps if s.status in DONE)
-    tail = rehearsed or f"{passed} of {_count(steps)} passed"
+    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else f"{passed} of {_count(steps)} passed"
     return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"

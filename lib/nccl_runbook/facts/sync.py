@@ -1,0 +1,105 @@
+"""Facts about weight syncs: which method moved which bytes, how long each phase took, and how it ended."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Union
+
+from nccl_runbook.facts import Gap
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncTime:
+    """One sync. ``seconds``: of the rank that took longest, from a common start until its last byte was in place.
+
+    ``trainer`` and ``engine`` (the slowest one): seconds of each phase, adding up to that rank's own; ``fsync_s``: after the sync and
+    apart from it.
+    """
+
+    repeat: int
+    seconds: float
+    trainer: Dict[str, float]
+    engine: Dict[str, float]
+    fsync_s: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage:
+    """Memory or space that a rank found missing before, or while, it used it."""
+
+    what: str
+    needed_bytes: int
+    free_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncArm:
+    """One method in a world of its own. ``wrong``: rank, repeat, tensor and number of 16-bit words that differed, first tensors only.
+
+    ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks raised, by rank;
+    ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed.
+    """
+
+    method: str
+    syncs: List[SyncTime]
+    compared: int
+    wrong: List[Dict[str, Any]]
+    errors: Dict[str, str]
+    shortage: Optional[Shortage]
+    ended: List[str]
+    timed_out: bool
+    deadline_s: float
+    wall_s: float
+    transports: Union[Dict[str, int], Gap]
+    shell_line: str
+    last_lines: List[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Every rank ended well; says nothing of the bytes."""
+        return all(e == "exited 0" for e in self.ended)
+
+    @property
+    def first_s(self) -> Optional[float]:
+        return self.syncs[0].seconds if self.syncs else None
+
+    @property
+    def steady_s(self) -> Optional[float]:
+        """Median seconds of the syncs after the first; of the first where it was the only one."""
+        times = sorted(s.seconds for s in (self.syncs[1:] or self.syncs))
+        return times[len(times) // 2] if times else None
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncRuns:
+    """Every method that was asked for, on the shapes of one model. ``layers`` of ``layers_of`` were moved; rank 0 is the trainer.
+
+    ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names`` and ``uuids`` by rank, "" where unknown;
+    ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it was not run.
+    """
+
+    model: str
+    layers: int
+    layers_of: int
+    tensors: int
+    size_bytes: int
+    repeats: int
+    directory: str
+    file_system: str
+    devices: List[Optional[int]]
+    gpu_names: List[str]
+    uuids: List[str]
+    arms: Dict[str, Union[SyncArm, Gap]]
+
+    @property
+    def on_cpu(self) -> bool:
+        return all(d is None for d in self.devices)
+
+    @property
+    def run(self) -> List[SyncArm]:
+        """The arms that were run, in order."""
+        return [a for a in self.arms.values() if isinstance(a, SyncArm)]
+
+    def fastest(self, prefix: str) -> Optional[SyncArm]:
+        """The complete arm with the least steady time among the methods that begin so."""
+        fit = [a for a in self.run if a.method.startswith(prefix) and a.complete and not a.wrong and a.steady_s]
+        return min(fit, key=lambda a: a.steady_s or 0.0, default=None)

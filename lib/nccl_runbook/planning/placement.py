@@ -1,0 +1,59 @@
+"""Who sits on which GPU in the weight-update group, known before anything is started."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+REHEARSAL_SHARE = 4  # on the CPU a quarter of the layers will do: nobody learns about a GPU from the rest, and it costs 10 s more
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """One rank of the group: ``role`` trainer or engine; ``cuda_index`` None for the CPU; ``uuid`` "" where unknown."""
+
+    rank: int
+    role: str
+    cuda_index: int | None
+    uuid: str = ""
+
+    @property
+    def place(self) -> str:
+        """The GPU's identity: its UUID, else the index that CUDA counts; "" for the CPU."""
+        return self.uuid or ("" if self.cuda_index is None else f"GPU {self.cuda_index}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The group: the trainer, then its engines."""
+
+    seats: list[Seat]
+
+    @property
+    def devices(self) -> list[int | None]:
+        return [s.cuda_index for s in self.seats]
+
+    @property
+    def shared(self) -> list[list[int]]:
+        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30 by bus id, from then on by UUID)."""
+        by_place: dict[str, list[int]] = {}
+        for seat in self.seats:
+            by_place.setdefault(seat.place, []).append(seat.rank)
+        return [ranks for place, ranks in by_place.items() if place and len(ranks) > 1]
+
+
+def place(cuda_indices: Sequence[int | None], uuids: Mapping[int, str] | None = None) -> Placement:
+    """Trainer on the first device, one engine on each other; with a single device both sit on it, as a one-GPU job does.
+
+    ``uuids``: of each cuda_index, where they are known; only they tell that two indices are one GPU.
+    """
+    seats = list(cuda_indices) if len(cuda_indices) != 1 else [cuda_indices[0], cuda_indices[0]]
+    known = uuids or {}
+    return Placement([Seat(rank, "engine" if rank else "trainer", index, "" if index is None else known.get(index, ""))
+                      for rank, index in enumerate(seats)])
+
+
+def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
+    """How many of the model's layers: what was asked for; else all on GPUs, and a quarter in a rehearsal on the CPU."""
+    if asked:
+        return min(asked, layers_of)
+    return layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)

@@ -1,0 +1,160 @@
+"""What a fresh rank finds: device files, the variables that select GPUs, and CUDA as torch counts it.
+
+Runs under the judged interpreter by file path: Python >= 3.9, torch >= 2.2 or none, imports nothing of ours. Reports two events,
+``surroundings`` and ``cuda``, one JSON line each, to the descriptor in NCCL_RUNBOOK_EVENT_FD, else to standard output. It makes no CUDA
+context: it disturbs nobody and takes no memory. Errors of CUDA are reported as text, never raised.
+"""
+from __future__ import annotations
+
+import ctypes
+import errno
+import glob
+import json
+import os
+import stat
+import sys
+import warnings
+
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLURM_JOB_GPUS",
+             "SLURM_STEP_GPUS", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY")
+DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg", "/dev/nvidia-caps/*",
+                "/dev/nvidia-caps-imex-channels/*")
+NOT_A_USERS = ("/dev/nvidia-caps",)  # MIG and IMEX capabilities: for the administrator, not opened here
+DISPLAY_CLASS = "0x03"
+BUS_ID_SIZE = 32
+
+
+def emit(event):
+    line = (json.dumps(event) + "\n").encode()
+    fd = int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1"))
+    while line:
+        line = line[os.write(fd, line):]
+
+
+def read(path):
+    try:
+        with open(path, errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def device_file(path):
+    mode, failed = "", "not tried"
+    try:
+        mode = stat.filemode(os.stat(path).st_mode)
+        if not path.startswith(NOT_A_USERS):
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+            failed = ""
+    except OSError as error:
+        failed = errno.errorcode.get(error.errno, str(error.errno))
+    return {"path": path, "mode": mode, "error": failed}
+
+
+def container_signs():
+    """Why this looks like a container; empty on a plain host."""
+    signs = [path for path in ("/.dockerenv", "/run/.containerenv", "/singularity") if os.path.exists(path)]
+    names = ("container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "KUBERNETES_SERVICE_HOST")
+    return signs + [name for name in names if os.environ.get(name)]
+
+
+def pci_gpus():
+    """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's bus here."""
+    found = {}
+    for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
+        if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS):
+            driver = os.path.join(folder, "driver")
+            found[os.path.basename(folder)] = os.path.basename(os.path.realpath(driver)) if os.path.exists(driver) else ""
+    return found
+
+
+def surroundings():
+    return {"files": [device_file(path) for pattern in DEVICE_FILES for path in sorted(glob.glob(pattern))],
+            "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ}, "container": container_signs(),
+            "is_wsl": os.path.exists("/dev/dxg") or "microsoft" in read("/proc/version").lower(), "pci_gpus": pci_gpus()}
+
+
+class Driver:
+    """libcuda by hand: torch says neither the error code nor, before 2.5, UUID and bus id."""
+
+    def __init__(self):
+        self.library, self.code = None, -1
+        try:
+            self.library = ctypes.CDLL("libcuda.so.1")
+            self.code = self.library.cuInit(0)
+        except OSError as error:
+            self.text = str(error)
+        else:
+            self.text = "" if self.code == 0 else self.words(self.code)
+
+    def words(self, code):
+        name, meaning = ctypes.c_char_p(), ctypes.c_char_p()
+        self.library.cuGetErrorName(code, ctypes.byref(name))
+        self.library.cuGetErrorString(code, ctypes.byref(meaning))
+        return f"cuInit: error {code} {(name.value or b'').decode()}: {(meaning.value or b'').decode()}"
+
+    def identity(self, index):
+        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver does not say."""
+        device, raw, bus = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(BUS_ID_SIZE)
+        if self.library is None or self.library.cuDeviceGet(ctypes.byref(device), index) != 0:
+            return "", ""
+        ask_uuid = getattr(self.library, "cuDeviceGetUuid_v2", self.library.cuDeviceGetUuid)
+        known = ask_uuid(raw, device) == 0
+        digits = bytes(raw).hex()
+        uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])) if known else ""
+        known = self.library.cuDeviceGetPCIBusId(bus, BUS_ID_SIZE, device) == 0
+        return uuid, bus.value.decode() if known else ""
+
+
+def mapped_nccl():
+    """Path and version of the libnccl that importing torch mapped; Gaps as {"reason", "detail"}."""
+    paths = [line.split(None, 5)[-1].strip() for line in read("/proc/self/maps").splitlines() if "libnccl.so" in line]
+    if not paths:
+        nothing = {"reason": "absent", "detail": "importing torch mapped no libnccl"}
+        return nothing, nothing
+    version = ctypes.c_int()
+    if ctypes.CDLL(paths[0]).ncclGetVersion(ctypes.byref(version)) != 0:
+        return {"reason": "failed", "detail": "ncclGetVersion"}, paths[0]
+    major, rest = divmod(version.value, 10000 if version.value >= 10000 else 1000)  # nccl.h, NCCL_VERSION: the code grew with 2.9
+    return f"{major}.{rest // 100}.{rest % 100}", paths[0]
+
+
+def cuda_gpus(torch, driver):
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        p = torch.cuda.get_device_properties(index)
+        uuid, bus = driver.identity(index)
+        gpus.append({"cuda_index": index, "name": p.name, "uuid": uuid, "pci_bus_id": bus, "total_bytes": p.total_memory,
+                     "capability": f"{p.major}.{p.minor}"})
+    return gpus
+
+
+def cuda(torch):
+    driver = Driver()
+    nccl, nccl_path = mapped_nccl()
+    seen = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
+            "nccl_path": nccl_path, "gpus": [], "error": "", "error_code": driver.code, "peer_access": []}
+    try:
+        torch.cuda.init()
+        seen["gpus"] = cuda_gpus(torch, driver)
+        count = len(seen["gpus"])
+        seen["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch compiled without CUDA (torch 2.13)
+        seen["error"] = "\n".join(filter(None, (str(error).split("\nCUDA kernel errors")[0], driver.text)))
+    return seen
+
+
+def main():
+    emit(dict(surroundings(), event="surroundings"))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torch
+    except ImportError as error:
+        emit({"event": "no_torch", "error": str(error)})
+        sys.exit(3)
+    emit(dict(cuda(torch), event="cuda"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Rules of GPU health: each where it fires and beside it where it stays quiet."""
+from __future__ import annotations
+
+import dataclasses
+
+import machines as made
+import pytest
+from machines import change, change_all, change_gpu, cuda, machine, owner
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts import machine as m
+from nccl_runbook.findings import Finding, Severity
+from nccl_runbook.rules import gpu_health as rules
+
+
+def of(rule: str, seen: m.Machine) -> Finding | None:
+    return next((f for f in (r(seen) for r in rules.RULES) if f and f.id == rule), None)
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.__name__)
+def test_every_health_rule_stays_quiet_when_the_machine_is_healthy_or_says_nothing(rule):
+    silent = {f.name: Gap("unsupported") for f in dataclasses.fields(m.NvmlGpu) if f.name not in ("nvml_index", "retired_pages")}
+    assert rule(machine()) is None and rule(change_all(machine(), **silent)) is None
+    assert rule(dataclasses.replace(machine(), nvml=Gap("failed"), cuda=Gap("failed"))) is None
+
+
+def test_ecc_errors_fires_when_there_are_new_ones():
+    found = of("ecc-errors", change_gpu(machine(), 3, ecc=m.Ecc(2, 5)))
+    assert found.title.startswith("GPU 3:") and found.cause == "gpu-or-link-fault" and "--gpu-reset -i 3" in found.remedy[0].lines[-1]
+
+
+def test_ecc_errors_stays_quiet_when_they_are_history():
+    assert of("ecc-errors", change_gpu(machine(), 3, ecc=m.Ecc(0, 5))) is None
+
+
+@pytest.mark.parametrize(("rows", "severity"), [(m.RemappedRows(0, 1, True, False), Severity.WARN), (m.RemappedRows(0, 9, False, True), Severity.BROKEN)])
+def test_rows_need_reset_fires_when_pending_or_failed(rows, severity):
+    assert of("rows-need-reset", change_gpu(machine(), 1, remapped_rows=rows)).severity is severity
+
+
+def test_rows_need_reset_stays_quiet_when_rows_were_remapped_well():
+    assert of("rows-need-reset", change_gpu(machine(), 1, remapped_rows=m.RemappedRows(1, 2, False, False))) is None
+
+
+@pytest.mark.parametrize("up", [17, 0])
+def test_nvlink_down_fires_when_one_gpu_has_fewer_links(up):
+    found = of("nvlink-down", change_gpu(machine(), 1, nvlinks=m.NvLinks([True] * up + [False] * (18 - up), Gap("absent"))))
+    assert found.title.startswith("GPU 1:") and "17" in found.evidence[0].text
+
+
+def test_nvlink_down_stays_quiet_when_all_have_the_same_or_one_card_has_no_bridge():
+    half = m.NvLinks([True] * 4 + [False] * 8, False)
+    none = m.NvLinks([False] * 12, Gap("absent"))
+    bridged = change_all(machine(3), nvlinks=half, fabric=m.Fabric("not-supported", "Success"))
+    assert of("nvlink-down", bridged) is None and of("nvlink-down", change_gpu(bridged, 2, nvlinks=none)) is None
+
+
+@pytest.mark.parametrize("fabric", [m.Fabric("in-progress", "Success"), m.Fabric("not-started", "Success"), m.Fabric("completed", "Unknown Error")])
+def test_fabric_not_ready_fires_when_it_is_not_completed(fabric):
+    waits = change_all(machine(), fabric=fabric)
+    assert of("fabric-not-ready", waits).severity is Severity.WARN
+    found = of("fabric-not-ready", dataclasses.replace(waits, cuda=cuda([], error="error 802", error_code=802)))
+    assert (found.severity, found.cause) == (Severity.BROKEN, "fabric-manager-down")
+
+
+def test_fabric_not_ready_stays_quiet_when_there_is_no_fabric():
+    assert of("fabric-not-ready", change_all(machine(), fabric=m.Fabric("not-supported", "Success"))) is None
+
+
+def test_clocks_held_down_fires_when_hot():
+    assert of("clocks-held-down", change_gpu(machine(), 0, clock_reasons=["hw_slowdown", "hw_thermal_slowdown"])).severity is Severity.WARN
+
+
+def test_clocks_held_down_stays_quiet_when_idle_or_capped():
+    assert of("clocks-held-down", change_all(machine(), clock_reasons=["idle", "sw_power_cap", "applications_clocks_setting", "sync_boost"])) is None
+
+
+@pytest.mark.parametrize("changes", [{"compute_mode": "prohibited"}, {"compute_mode": "exclusive-process", "owners": [owner()]}])
+def test_compute_mode_blocks_fires_when_no_process_may_enter(changes):
+    found = of("compute-mode-blocks", change_gpu(machine(), 2, **changes))
+    assert (found.severity, found.cause) == (Severity.BROKEN, "gpu-exclusive-mode")
+
+
+@pytest.mark.parametrize("owners", [[], [owner(is_ours=True)], [owner(kind="graphics")]])
+def test_compute_mode_blocks_is_only_noted_when_exclusive_and_free(owners):
+    assert of("compute-mode-blocks", change_all(machine(), compute_mode="exclusive-process", owners=owners)).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(("instances", "severity"), [([], Severity.BROKEN), ([m.MigInstance("MIG-1", "1g.18gb")], Severity.WARN)])
+def test_mig_splits_gpus_fires_when_mig_is_on(instances, severity):
+    assert of("mig-splits-gpus", change_gpu(machine(), 0, mig=m.Mig(True, True, instances))).severity is severity
+
+
+def test_vgpu_limits_fires_when_a_guest_has_a_vgpu():
+    assert of("vgpu-limits", change_gpu(machine(), 0, virtualisation="vgpu")).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(("nccl", "severity"), [("2.28.9", Severity.BROKEN), ("2.30.4", Severity.NOTE), (Gap("absent"), Severity.BROKEN)])
+def test_bus_ids_collide_fires_when_distinct_gpus_share_one(nccl, severity):
+    found = of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl=nccl))
+    assert (found.severity, found.cause) == (severity, "bus-id-collision")
+
+
+def test_bus_ids_collide_fires_when_only_cuda_mixes_them_up():
+    same = [dataclasses.replace(g, pci_bus_id="0000:00:06.0") for g in machine().cuda.gpus]
+    assert of("bus-ids-collide", change(machine(), "cuda", gpus=same))
+
+
+def test_bus_ids_collide_stays_quiet_when_it_is_one_gpu_seen_twice():
+    twice = change_all(machine(2), pci_bus_id="00000000:00:06.0", uuid="GPU-1")
+    assert of("bus-ids-collide", dataclasses.replace(twice, cuda=cuda([0]))) is None
+
+
+def test_nvlink_without_peer_access_fires_when_cuda_refuses():
+    assert "6 pairs" in of("nvlink-without-peer-access", dataclasses.replace(machine(), cuda=cuda(range(4), peers=False))).title
+
+
+def test_nvlink_without_peer_access_stays_quiet_when_there_is_no_nvlink():
+    plain = change(machine(), "nvml", pairs=made.pairs(4, "SYS", "topology not supported"))
+    assert of("nvlink-without-peer-access", dataclasses.replace(plain, cuda=cuda(range(4), peers=False))) is None

@@ -1,0 +1,223 @@
+"""Rules of GPU visibility: each where it fires and beside it where it stays quiet."""
+from __future__ import annotations
+
+import dataclasses
+
+import machines as made
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import bare, change, change_gpu, cuda, machine, visible
+from pydantic import TypeAdapter
+
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts import machine as m
+from nccl_runbook.findings import Finding, Severity, step_status
+from nccl_runbook.rules import gpu_visibility as rules
+from nccl_runbook.rules.visible_devices import granted_by, read_selection
+
+GPUS = machine().nvml.gpus
+
+
+def ids(judged: list[Finding]) -> set[str]:
+    return {f.id for f in judged}
+
+
+def the(rule: str, judged: list[Finding]) -> Finding:
+    return next(f for f in judged if f.id == rule)
+
+
+def test_a_healthy_machine_is_ok_and_nothing_else():
+    judged = rules.judge(machine())
+    assert ids(judged) == {"views-agree"} and step_status(judged)[0] is Severity.OK
+
+
+def test_facts_survive_json():
+    broken = change(machine(), "nvml", gpus=[Gap("failed", "x"), *GPUS[1:]], pairs=Gap("timed-out", "y"))
+    for fact in (machine(), broken, bare(), m.Machine(Gap("failed"), Gap("failed"), Gap("timed-out"))):
+        assert TypeAdapter(m.Machine | Gap).validate_python(to_json(fact)) == fact
+
+
+def test_a_gap_for_everything_gives_no_ok():
+    gap = Gap("failed", "the rank was lost")
+    assert rules.judge(gap) == []
+    assert "views-agree" not in ids(rules.judge(m.Machine(machine().nvml, gap, gap)))
+
+
+# --- no GPU
+
+def test_no_gpu_anywhere_fires_when_no_view_names_one():
+    judged = rules.judge(bare())
+    assert step_status(judged) == (Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none")
+
+
+def test_no_gpu_anywhere_fires_when_nvml_answers_and_lists_none():
+    assert ids(rules.judge(dataclasses.replace(bare(), nvml=m.NvmlView("580", "13.0", "13", [], [])))) == {"no-gpu-anywhere"}
+
+
+def test_no_gpu_anywhere_names_the_container_when_the_bus_has_gpus():
+    found = rules.judge(change(bare(), "surroundings", container=["/.dockerenv"], pci_gpus={"0000:00:06.0": "nvidia"}))[0]
+    assert (found.severity, found.cause) == (Severity.WARN, "container-gpu-access") and "--gpus all" in found.remedy[0].lines[0]
+
+
+def test_no_gpu_anywhere_stays_unknown_when_the_host_has_a_card_without_driver():
+    assert rules.judge(change(bare(), "surroundings", pci_gpus={"0000:01:00.0": "nouveau"}))[0].severity is Severity.UNKNOWN
+
+
+def test_no_gpu_anywhere_stays_quiet_when_one_view_has_a_gpu():
+    assert "no-gpu-anywhere" not in ids(rules.judge(change(bare(), "surroundings", files=made.files(1))))
+
+
+# --- NVML
+
+@pytest.mark.parametrize(("gap", "cause"), [
+    (Gap("failed", "nvmlInit() failed: Driver/library version mismatch"), "driver-library-mismatch"),
+    (Gap("timed-out", "NVML did not answer within 15 s"), "gpu-or-link-fault"),
+    (Gap("absent", "nvmlInit() failed: NVML Shared Library Not Found"), "container-gpu-access"),
+    (Gap("failed", "nvmlInit() failed: Unknown Error"), "nvml-call-failed"),
+])
+def test_nvml_refuses_fires_when_gpus_are_there(gap, cause):
+    found = the("nvml-refuses", rules.judge(dataclasses.replace(machine(), nvml=gap)))
+    assert (found.severity, found.cause) == (Severity.BROKEN, cause) and gap.detail in found.title
+
+
+def test_nvml_refuses_blames_the_container_when_access_was_lost_in_one():
+    lost = dataclasses.replace(machine(), nvml=Gap("failed", "nvmlInit() failed: Unknown Error"))
+    assert the("nvml-refuses", rules.judge(change(lost, "surroundings", container=["/.dockerenv"]))).cause == "container-gpu-access"
+
+
+def test_nvml_refuses_stays_quiet_when_only_pynvml_is_missing():
+    judged = rules.judge(dataclasses.replace(machine(), nvml=Gap("not-run", "no pynvml")))
+    assert "nvml-refuses" not in ids(judged) and "views-agree" not in ids(judged)
+
+
+def test_nvml_refuses_a_gpu_fires_when_a_handle_fails():
+    words = "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error"
+    found = the("nvml-refuses-a-gpu", rules.judge(change(machine(), "nvml", gpus=[Gap("failed", words), *GPUS[1:]])))
+    assert found.cause == "nvml-call-failed" and words in found.title and '"device=1,2,3"' in found.remedy[1].lines[0]
+
+
+def test_nvml_refuses_a_gpu_names_the_hardware_when_it_is_lost():
+    lost = change(machine(), "nvml", gpus=[GPUS[0], Gap("failed", "nvmlDeviceGetHandleByIndex(1) failed: GPU is lost"), *GPUS[2:]])
+    assert the("nvml-refuses-a-gpu", rules.judge(lost)).cause == "gpu-or-link-fault"
+
+
+def test_nvml_refuses_a_gpu_stays_quiet_when_only_a_field_is_unsupported():
+    assert ids(rules.judge(change_gpu(machine(), 0, ecc=Gap("unsupported", "Not Supported"), owners=Gap("no-permission")))) == {"views-agree"}
+
+
+# --- CUDA_VISIBLE_DEVICES
+
+@pytest.mark.parametrize(("value", "seen", "words"), [
+    ("", [], "hides every GPU"), ("-1", [], "hides every GPU"), ("NoDevFiles", [], "hides every GPU"),
+    ("0,4", [0], "GPU 4 does not exist: 4 here, counted from 0"), ("1,1", [], "named twice"), ("0, 1,x", [0, 1], "'x' names no GPU"),
+    (f"GPU-{made.uuid(0)[:-1]}1", [], f"did you mean GPU-{made.uuid(0)}?"), ("GPU-ef50b44", [], "fits 4 GPUs"),
+])
+def test_visible_devices_wrong_fires_when_the_value_is_bad(value, seen, words):
+    judged = rules.judge(visible(machine(), value, seen))
+    found = the("visible-devices-wrong", judged)
+    assert words in found.title and found.cause == "visible-devices-wrong" and found.remedy[0].who == "your launcher"
+    assert ids(judged) == {"visible-devices-wrong"}
+
+
+@pytest.mark.parametrize("value", ["0,1,2,3", "3,2,1,0", " 0, 1 ,2,3", ",".join(f"GPU-{made.uuid(i)}" for i in range(4)),
+                                   ",".join(f"gpu-ef50b44{i}" for i in range(4))])
+def test_visible_devices_wrong_stays_quiet_when_all_are_named(value):
+    assert ids(rules.judge(visible(machine(), value, [0, 1, 2, 3]))) == {"views-agree"}
+
+
+def test_gpus_hidden_fires_when_the_variable_leaves_some_out():
+    found = the("gpus-hidden", rules.judge(visible(machine(), "0,2", [0, 2])))
+    assert found.severity is Severity.WARN and found.title == "CUDA_VISIBLE_DEVICES=0,2 hides GPU 1, 3 of 4"
+
+
+@pytest.mark.parametrize("grant", ["0,2", "2,0"])
+def test_gpus_hidden_is_only_noted_when_the_scheduler_grants_just_these(grant):
+    judged = rules.judge(visible(machine(), "0,2", [0, 2], SLURM_JOB_GPUS=grant))
+    assert the("gpus-hidden", judged).severity is Severity.NOTE and ids(judged) == {"gpus-hidden", "views-agree"}
+
+
+def test_gpus_hidden_fires_when_the_scheduler_grants_more():
+    assert the("gpus-hidden", rules.judge(visible(machine(), "0,2", [0, 2], SLURM_STEP_GPUS="0-3"))).severity is Severity.WARN
+
+
+def test_gpus_hidden_stays_quiet_when_the_variable_is_not_set():
+    assert "gpus-hidden" not in ids(rules.judge(machine()))
+
+
+@given(st.text(max_size=60))
+def test_any_value_is_read_without_error_and_names_only_gpus_that_exist(value):
+    selection = read_selection(value, GPUS)
+    assert set(selection.shown) <= set(range(4)) and isinstance(selection.problem, str)
+
+
+@given(st.dictionaries(st.sampled_from(["SLURM_JOB_GPUS", "NVIDIA_VISIBLE_DEVICES"]), st.text("0123456789,-all GPU", max_size=30)))
+def test_any_grant_is_read_without_error(variables):
+    assert isinstance(granted_by(variables, [0], GPUS), str)
+
+
+# --- torch and CUDA
+
+def test_torch_without_cuda_fires_when_gpus_are_there():
+    cpu = cuda([], torch="2.13.0+cpu", cuda="", error="Torch not compiled with CUDA enabled", error_code=-1)
+    judged = rules.judge(dataclasses.replace(machine(), cuda=cpu))
+    assert ids(judged) == {"torch-without-cuda"} and the("torch-without-cuda", judged).remedy[0].who == "you"
+
+
+def test_torch_without_cuda_stays_quiet_when_there_is_no_gpu():
+    assert "torch-without-cuda" not in ids(rules.judge(bare()))
+
+
+def test_a_rocm_torch_is_skipped():
+    assert rules.judge(dataclasses.replace(bare(), cuda=cuda([0], cuda="", hip="6.2")))[0].severity is Severity.SKIPPED
+
+
+@pytest.mark.parametrize(("error", "cause"), [
+    ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "fabric-manager-down"),
+    ("cuInit: error 803 CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver / cuda driver combination",
+     "driver-library-mismatch"),
+    ("The NVIDIA driver on your system is too old (found version 11040).", "driver-too-old"),
+    ("cuInit: error 804 CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility was attempted on non supported HW", "driver-too-old"),
+    ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "gpu-exclusive-mode"),
+    ("an error nobody has seen yet", None),
+])
+def test_cuda_cannot_start_fires_when_initialisation_fails(error, cause):
+    judged = rules.judge(dataclasses.replace(machine(), cuda=cuda([], error=error, error_code=1)))
+    found = the("cuda-cannot-start", judged)
+    assert (found.severity, found.cause) == (Severity.BROKEN, cause) and error in found.evidence[0].text
+
+
+def test_cuda_cannot_start_names_the_device_file_when_it_is_missing_or_denied():
+    failed = dataclasses.replace(machine(), cuda=cuda([], error="No CUDA GPUs are available", error_code=100))
+    no_uvm = change(failed, "surroundings", files=made.files(4)[:-1])
+    denied = change(failed, "surroundings", files=made.files(4, "EPERM"))
+    assert "/dev/nvidia-uvm is missing" in the("cuda-cannot-start", rules.judge(no_uvm)).title
+    assert "a device cgroup forbids it" in the("cuda-cannot-start", rules.judge(denied)).title
+    assert the("cuda-cannot-start", rules.judge(no_uvm)).cause == "container-gpu-access"
+
+
+def test_cuda_cannot_start_stays_quiet_when_the_variable_hides_all():
+    assert "cuda-cannot-start" not in ids(rules.judge(visible(machine(), "", [])))
+
+
+def test_cuda_misses_gpus_fires_when_cuda_counts_fewer():
+    found = the("cuda-misses-gpus", rules.judge(dataclasses.replace(machine(), cuda=cuda([0, 1, 3]))))
+    assert found.title == "CUDA counts 3 of the 4 GPUs that NVML lists; GPU 2 is left out"
+
+
+def test_cuda_misses_gpus_stays_quiet_when_the_variable_explains_it():
+    assert "cuda-misses-gpus" not in ids(rules.judge(visible(machine(), "0,1,3", [0, 1, 3])))
+
+
+# --- no false alarms
+
+def test_wsl_is_healthy_with_dxg_alone():
+    wsl = change(machine(1), "surroundings", files=[m.DeviceFile("/dev/dxg", "crw-rw-rw-", "")], is_wsl=True, pci_gpus={})
+    assert ids(rules.judge(made.change_all(wsl, nvlinks=Gap("unsupported"), owners=Gap("unsupported"), fabric=Gap("unsupported")))) == {"views-agree"}
+
+
+def test_a_geforce_without_peer_access_at_idle_is_healthy():
+    quiet = made.change_all(machine(), name="NVIDIA GeForce RTX 4090", nvlinks=Gap("unsupported", "Not Supported"), pcie=m.Pcie(1, 8, 4, 16),
+                            fabric=m.Fabric("not-supported", "Success"), ecc=Gap("unsupported"), memory=m.Memory(24 << 30, 1 << 30, 600 << 20))
+    quiet = change(quiet, "nvml", pairs=made.pairs(4, "PHB", "chipset not supported"))
+    assert ids(rules.judge(dataclasses.replace(quiet, cuda=cuda(range(4), peers=False)))) == {"views-agree"}
