@@ -11,7 +11,7 @@ from nccl_runbook.facts.start import LogRead, Message, Start
 from nccl_runbook.knowledge.causes import recognise
 from nccl_runbook.knowledge.symptoms import matching
 
-LIMIT_S = 10.0  # a log made to be slow must not hold up the reader
+LIMIT_S = 5.0  # a log made to be slow must not hold up the reader
 TEXT_CHARACTERS = 300
 
 
