@@ -53,3 +53,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     app(args=spread(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
