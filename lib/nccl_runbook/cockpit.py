@@ -146,8 +146,9 @@ class Cockpit:
                                description="Test GPUs that others are using, too (this disturbs their jobs)")
         self.boxes = {name: w.Checkbox(value=not self.namespace["steps"] or name in self.namespace["steps"], description=name, indent=False,
                                        layout=w.Layout(width="11rem"), tooltip=step_texts()[name].answers) for name in self._offered()}
-        self.run_button = w.Button(description="Run", icon="play", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
-        self.cancel_button = w.Button(description="Cancel", icon="stop", disabled=True, tooltip="Stop the run and end its ranks")
+        # no icons: their glyph would become part of the accessible name
+        self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
+        self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and end its ranks")
         self.line, self.note = w.HTML(), w.HTML()
         chosen = w.HBox([w.Label("Steps", layout=w.Layout(width="9.5rem", display="flex", justify_content="flex-end")),
                          *self.boxes.values()], layout=w.Layout(flex_flow="row wrap"))
