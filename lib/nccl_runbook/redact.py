@@ -15,6 +15,7 @@ _SECRET_NAME = re.compile(
 )
 # a variable whose name only sounds secret: a path to a file or a yes/no is no secret
 _HARMLESS_VALUE = re.compile(r"^(|true|false|yes|no|none|null|auto|\d{1,4})$", re.I)
+# what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
 _SHAPES = (
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"), MASK),
     (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), MASK),
@@ -23,9 +24,9 @@ _SHAPES = (
     (re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"), MASK),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
-    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
+    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
     (
-        re.compile(r"(?i)\b([A-Z0-9_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]*\s*[=:]\s*)(?!\[redacted\])[\"']?[^\s\"',;]{6,}"),
+        re.compile(r"(?i)((?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]{0,64}\s{0,8}[=:]\s{0,8})(?!\[redacted\])[\"']?[^\s\"',;]{6,}"),
         r"\1" + MASK,
     ),
 )

@@ -26,8 +26,11 @@ VERDICT_S = 60  # 99-verdict runs whatever is left
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is told. ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to; ``budget_s``: for the
-    whole run; ``allowance_s``: what a notebook gets beyond its own budget for starting and saving; ``command``: the line that repeats it."""
+    """What a run is told.
+
+    ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to; ``budget_s``: for the whole run;
+    ``allowance_s``: what a notebook gets beyond its own budget for starting and saving; ``command``: the line that repeats the run.
+    """
 
     outputs: Path
     command: str
@@ -42,7 +45,7 @@ class Options:
 
 
 def _utc(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
-    return dt.datetime.now(dt.timezone.utc).strftime(form)
+    return dt.datetime.now(dt.UTC).strftime(form)
 
 
 class Book:
@@ -85,7 +88,8 @@ class Book:
                 raise UsageError(f"{self.options.out} holds a run already: name a new folder with --out")
             self._write()
         except OSError as error:
-            raise UsageError(f"cannot write to {error.filename or self.run_dir}: {error.strerror}; name another folder with --out") from error
+            where = error.filename or self.run_dir
+            raise UsageError(f"cannot write to {where}: {error.strerror}; name another folder with --out") from error
         if not self.options.out:
             latest = point_latest(self.run_dir)
             self.page = latest / "index.html" if latest else self.page

@@ -22,7 +22,7 @@ class UsageError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """One notebook to run. ``parameters``: typed values from the command line that it declares; ``record``: to judge instead of a machine."""
+    """One notebook to run. ``parameters``: typed values from the command line that it declares; ``record``: judged instead of a machine."""
 
     name: str
     source: Path

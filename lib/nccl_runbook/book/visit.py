@@ -88,11 +88,15 @@ class Kernels:
         from traitlets.config import Config
 
         config = Config()
+        self._count += 1
         if not self.note:
-            self._count += 1
             config.KernelManager.transport = "ipc"
             config.KernelManager.ip = str(self.path / f"k{self._count}")
         return config
+
+    def errors(self) -> Path:
+        """What the newest kernel itself writes to standard error; what its cells write is in the notebook."""
+        return self.path / f"k{self._count}.stderr"
 
     def environment(self) -> dict[str, str]:
         """The kernel's environment: the user's, without his IPython start-up files and without widgets, which a page cannot show."""
@@ -167,7 +171,13 @@ class Visit:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
             return f"its kernel died{_signal_name(self.client)}"
-        return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}"
+        said = f"; the kernel said: {self._last_words}" if self._last_words else ""
+        return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}{said}"
+
+    @property
+    def _last_words(self) -> str:
+        path = self.kernels.errors()
+        return _first_line("\n".join(reversed(path.read_text(errors="replace").splitlines()))) if path.exists() else ""
 
 
 def _signal_name(client: Any) -> str:
@@ -219,6 +229,7 @@ def _engine() -> type:
             visit.notebook = nb_man.nb
             visit.client = Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, config=config,
                                   iopub_timeout=iopub_timeout, timeout=None)
-            return visit.client.execute(env=visit.kernels.environment())
+            with open(visit.kernels.errors(), "wb") as errors:
+                return visit.client.execute(env=visit.kernels.environment(), stdout=errors, stderr=errors)
 
     return RunbookEngine

@@ -28,7 +28,9 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def nccl_runbook(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False) -> None:
+def nccl_runbook(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False,
+) -> None:
     """From a failed multi-GPU job to a proven cause and the fix.
 
     Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded, 4 unknown, 130/143 interrupted.
@@ -52,7 +54,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    app(args=spread(sys.argv[1:]))
+    app(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
 
 
 if __name__ == "__main__":

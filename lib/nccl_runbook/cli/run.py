@@ -21,7 +21,7 @@ _START = "00-start"
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
-class FailOn(str, enum.Enum):
+class FailOn(enum.StrEnum):
     """From which verdict on the exit code is not 0."""
 
     BROKEN = "broken"
@@ -31,10 +31,10 @@ class FailOn(str, enum.Enum):
 
 
 def run(
-    step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these notebooks (03-fewer-gpus); 99-verdict always follows.")] = [],  # noqa: B006
+    step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these, such as 03-fewer-gpus; then 99-verdict.")] = [],  # noqa: B006
     log: Annotated[str, typer.Option(metavar="FILE", help="A log of the failed job: 00-start looks through it.")] = "",
     symptom: Annotated[str, typer.Option(metavar="TEXT", help="What you see, or the error text; 00-start orders the steps by it.")] = "",
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks: a path, or a prefix such as `docker exec -i areal python3`.")] = "",
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks, such as `docker exec -i areal python3`.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     budget: Annotated[str, typer.Option(metavar="TIME", help="For the whole run: 90s, 5m, 1h30m.")] = "5m",
@@ -58,7 +58,7 @@ def run(
         steps = [*([_START] if brought and step and _START not in step else []), *step]
         plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
         options = Options(
-            outputs=(notebooks.absolute().parent if notebooks.is_dir() else Path.cwd()) / "outputs", out=out, python=_interpreter(python, plan),
+            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
             command=shlex.join(["nccl-runbook", *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))

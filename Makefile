@@ -1,0 +1,41 @@
+# make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
+# make lab       open them in JupyterLab
+# make test      the default test suite
+# make clean     remove .venv and caches; outputs/ stays
+SHELL := /bin/bash
+.PHONY: help report lab test clean
+
+# the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
+ifeq ($(origin PYTHON),command line)
+JOB_PYTHON := --python '$(subst ','\'',$(PYTHON))'
+endif
+RUN_DIR := $(CURDIR)/outputs/$(shell date -u +%Y%m%dT%H%M%SZ)
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+# 0 healthy, 3 broken or degraded, 4 unknown: the report was written, and its last line says which
+report: .venv/.headless
+	@$(if $(JOB_PYTHON),,.ci/setup torch)
+	@.venv/bin/nccl-runbook run $(JOB_PYTHON) $(ARGS) || { code=$$?; [[ $$code == 3 || $$code == 4 ]] || exit $$code; }
+
+lab: .venv/.lab
+	@.ci/setup torch
+	@NCCL_RUNBOOK_RUN_DIR=$(RUN_DIR) .venv/bin/jupyter lab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir='$(CURDIR)' \
+		$(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks/00-start.ipynb $(ARGS)
+
+test: .venv/.test
+	@.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+.venv/.headless: pyproject.toml
+	@.ci/setup headless
+
+.venv/.lab: .venv/.headless
+	@.ci/setup lab
+
+.venv/.test: .venv/.headless requirements.txt
+	@.ci/setup test

@@ -1,0 +1,258 @@
+"""The runner against notebooks that fail in every way: a step counts as done only by its own record."""
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from book_samples import GOOD, MARK, gone_after, make_book, publish, run_cli, start_cli, still_there, tell_process, wait_for, with_library
+from nccl_runbook import records
+from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
+from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
+from nccl_runbook.book.visit import Kernels
+from nccl_runbook.redact import Redactor
+from nccl_runbook.report.verdict import VerdictDocument
+
+
+@pytest.fixture(autouse=True)
+def _library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", with_library()["PYTHONPATH"])
+
+
+def run(book: Path, **options: object) -> tuple[VerdictDocument, Book, list[str]]:
+    lines: list[str] = []
+    told = Options(**{"outputs": book.parent / "outputs", "command": "nccl-runbook run", **options})
+    made = Book(make_plan(book, [], []), told, lines.append)
+    return made.run(), made, lines
+
+
+def reasons(document: VerdictDocument) -> dict[str, str]:
+    return {s.notebook: f"{s.status}: {s.reason}" for s in document.steps}
+
+
+FAULTS = {
+    "exception": ("raise ValueError('the card said no')", "the notebook stopped with an error: ValueError: the card said no"),
+    "sys_exit_0": ("import sys; sys.exit(0)", "the notebook stopped with an error: SystemExit: 0"),
+    "input": ("input('?')", "the notebook stopped with an error: StdinNotImplementedError"),
+    "kill_9": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "its kernel died (SIGKILL)"),
+    "segfault": ("import ctypes; ctypes.string_at(0)", "its kernel died (SIGSEGV)"),
+    "os_exit_0": ("import os; os._exit(0)", "its kernel died"),
+    "no_finish": ("1 + 1", "the notebook ran to its end without finishing its step"),
+    "syntax": ("def (", "the notebook stopped with an error: SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path: Path) -> None:
+    source, why = FAULTS[fault]
+    document, book, lines = run(make_book(tmp_path / "notebooks", n01_bad=source, n02_good=GOOD))
+    seen = reasons(document)
+    assert seen["01-bad"].startswith(f"unknown: {why}")
+    assert seen["02-good"] == "ok: all was seen to be right"
+    assert (document.verdict, book.exit_code) == ("unknown", 4)
+    assert lines[0].startswith("[1/2] 01-bad ") and " unknown " in lines[0] and why in lines[0]
+    record = records.load(book.run_dir / "01-bad.json")
+    assert record.status == "unknown" and record.ended
+    page = (book.run_dir / "index.html").read_text()
+    assert "01-bad" in page and why.split(":")[0] in page
+
+
+@pytest.mark.parametrize("fault", ["exception", "kill_9"])
+def test_the_notebook_tells_what_never_ran(fault: str, tmp_path: Path) -> None:
+    _, book, _ = run(make_book(tmp_path / "notebooks", n01_bad=FAULTS[fault][0]))
+    notebook = nbformat.read(book.run_dir / "01-bad.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.cells[0].id == BANNER_ID and FAULTS[fault][1] in notebook.cells[0].source
+    last = notebook.cells[-1]
+    assert MARK in last.source and last.outputs[0].text.strip() == NOT_RUN and last.metadata.papermill.status == NOT_RUN
+    assert [c.metadata.papermill.status for c in notebook.cells[1:]].count("failed") == 1
+    assert NOT_RUN in (book.run_dir / "01-bad.html").read_text()
+
+
+def test_a_good_notebook_has_no_banner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    document, book, lines = run(make_book(tmp_path / "bo{ok}s", n01_good=GOOD))
+    notebook = nbformat.read(book.run_dir / "01-good.ipynb", as_version=4)
+    assert [c for c in notebook.cells if c.id == BANNER_ID] == []
+    assert (document.verdict, book.exit_code) == ("healthy", 0)
+    assert str(tmp_path) not in json.dumps(notebook.metadata)
+    assert lines == [lines[0]] and lines[0].endswith("  all was seen to be right")
+
+
+def test_a_cell_that_ignores_the_interrupt_is_killed_at_the_limit(tmp_path: Path) -> None:
+    hang = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\ntime.sleep(600)"
+    document, _, _ = run(make_book(tmp_path / "notebooks", n01_hang=hang, n99_verdict=GOOD), budget_s=3, allowance_s=1)
+    assert reasons(document)["01-hang"].startswith("unknown: timed out after ")
+    assert records.load(tmp_path / "outputs" / "latest" / "99-verdict.json").status == "ok"
+
+
+def test_a_cell_that_takes_too_long_is_interrupted_and_the_rest_is_out_of_budget(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "notebooks", n01_slow="import time\ntime.sleep(600)", n02_good=GOOD)
+    document, _, _ = run(book, budget_s=3, allowance_s=0)
+    assert reasons(document)["01-slow"].startswith("unknown: timed out after ")
+    assert reasons(document)["02-good"] == "unknown: not run: the budget of 3 s was used up (--budget)"
+
+
+def test_a_finished_record_stands_whatever_comes_after_it(tmp_path: Path) -> None:
+    document, _, _ = run(make_book(tmp_path / "notebooks", n01_late=[GOOD, "raise ValueError('afterwards')"]))
+    assert reasons(document)["01-late"] == "ok: all was seen to be right"
+
+
+def test_a_record_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    spoil = "from pathlib import Path\n_ = Path(run_dir, '01-bad.json').write_text('{')"
+    document, book, _ = run(make_book(tmp_path / "notebooks", n01_bad=spoil))
+    assert "is not a record of this runbook" in reasons(document)["01-bad"]
+    assert records.load(book.run_dir / "01-bad.json").status == "unknown"
+
+
+def test_secrets_are_taken_out_of_the_executed_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "swordfish-9000")
+    leak = "import os\n'a \"quoted\" ' + os.environ['MY_API_KEY']"
+    _, book, _ = run(make_book(tmp_path / "notebooks", n01_leak=[leak, "raise ValueError(os.environ['MY_API_KEY'])"]))
+    written = {p.name: p.read_text() for p in book.run_dir.iterdir()}
+    assert {"01-leak.ipynb", "01-leak.html", "01-leak.json", "index.html", "verdict.json"} <= set(written)
+    assert [name for name, text in written.items() if "swordfish" in text] == []
+    nbformat.validate(nbformat.reads(written["01-leak.ipynb"], as_version=4))
+
+
+def children_source(path: Path) -> str:
+    """A cell that starts a child in the kernel's process group and one in a session of its own that lives as long as its pipe (as the
+    warm process does), tells all three pids, and hangs."""
+    start = ("import subprocess, sys, time, psutil\n"
+             "plain = subprocess.Popen(['sleep', '600'])\n"
+             "waits = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
+             "piped = subprocess.Popen(waits, stdin=subprocess.PIPE, start_new_session=True)\n")
+    tell = "".join(f"p = psutil.Process({pid})\n{tell_process(path)}" for pid in ("", "plain.pid", "piped.pid"))
+    return start + tell + publish(path) + "time.sleep(600)"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(number: int, code: int, tmp_path: Path) -> None:
+    told, out = tmp_path / "pids", tmp_path / "out"
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_hang=children_source(told), n03_good=GOOD, n99_verdict=GOOD)
+    runner = start_cli("run", "--notebooks", book, "--out", out, "--python", sys.executable)
+    pids = wait_for(told)
+    assert len(still_there(pids)) == 3
+    runner.send_signal(number)
+    assert gone_after(pids, 5) < 1.0
+    printed, errors = runner.communicate(timeout=30)
+    assert (runner.returncode, errors) == (code, "")
+    document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
+    assert document.run.interrupted and document.verdict == "unknown"
+    assert reasons(document) == {"01-good": "ok: all was seen to be right",
+                                 "02-hang": f"unknown: interrupted ({signal.Signals(number).name})",
+                                 "03-good": "unknown: not run: interrupted"}
+    assert printed.splitlines()[-1] == f"verdict: unknown (exit code {code}): {out}/index.html"
+
+
+def test_kill_9_of_the_runner_leaves_no_kernel_and_a_page_that_claims_nothing(tmp_path: Path) -> None:
+    told, out = tmp_path / "pids", tmp_path / "out"
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_hang=children_source(told), n03_good=GOOD)
+    runner = start_cli("run", "--notebooks", book, "--out", out, "--python", sys.executable)
+    pids = wait_for(told)
+    kernel, _plain, piped = pids.splitlines()
+    runner.kill()
+    runner.communicate(timeout=30)
+    gone_after(f"{kernel}\n{piped}", 15)
+    for pid in still_there(pids):  # a child that neither the pipe nor a signal reaches: none of ours is like that
+        psutil.Process(pid).kill()
+    assert records.load(out / "02-hang.json").status == "running"
+    document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
+    assert document.verdict == "unknown" and document.exit_code == 4
+    assert reasons(document)["03-good"].startswith("unknown") and "<html" in (out / "index.html").read_text()
+
+
+def test_a_file_that_cannot_be_written_leaves_the_last_page_whole(tmp_path: Path) -> None:
+    """A size limit stands in for the full disk: both end a write halfway with an OSError."""
+    flood = "print('x' * 400_000)"
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_flood=[GOOD, flood], n03_good=GOOD)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # noqa: E731
+    ended = run_cli("run", "--notebooks", book, "--out", tmp_path / "out", "--python", sys.executable, preexec_fn=limit)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1 and "File too large" in ended.stderr and "the pages written before are whole" in ended.stderr
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.rstrip().endswith("</html>") and "01-good" in page
+    json.loads((tmp_path / "out" / "verdict.json").read_text())
+    assert not list((tmp_path / "out").glob(".*")), "a half-written file was left"
+
+
+def test_a_full_disk_leaves_the_last_page_whole(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=200k tmpfs {disk} 2>/dev/null"):
+        pytest.skip("no file system of a given size can be mounted here (root is needed)")
+    try:
+        book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_flood=[GOOD, "print('x' * 400_000)"], n03_good=GOOD)
+        ended = run_cli("run", "--notebooks", book, "--out", disk / "out", "--python", sys.executable)
+        assert ended.returncode == 1 and "No space left on device" in ended.stderr
+        assert (disk / "out" / "index.html").read_text().rstrip().endswith("</html>")
+    finally:
+        os.system(f"umount {disk}")
+
+
+def test_the_page_is_on_disk_before_the_first_step(tmp_path: Path) -> None:
+    look = "from pathlib import Path\nseen = sorted(p.name for p in Path(run_dir).iterdir())\nraise ValueError(' '.join(seen))"
+    document, _, _ = run(make_book(tmp_path / "notebooks", n01_look=look, n02_good=GOOD))
+    assert "01-look.json index.html verdict.json" in reasons(document)["01-look"]
+
+
+def test_latest_points_to_the_newest_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        assert point_latest(tmp_path / name) == tmp_path / "latest"
+        assert os.readlink(tmp_path / "latest") == name
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "one", "two"]
+
+
+def test_latest_is_a_text_file_where_no_link_can_be_put(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "latest" / "kept").mkdir(parents=True)
+    assert point_latest(tmp_path / "one") is None
+    assert (tmp_path / "latest.txt").read_text() == "one\n" and (tmp_path / "latest" / "kept").is_dir()
+
+
+def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD)
+    run(book, out=tmp_path / "out")
+    before = (tmp_path / "out" / "verdict.json").read_text()
+    with pytest.raises(UsageError, match="holds a run already"):
+        run(book, out=tmp_path / "out")
+    assert (tmp_path / "out" / "verdict.json").read_text() == before
+
+
+def test_kernels_have_private_sockets_that_go_away() -> None:
+    with Kernels() as kernels:
+        assert kernels.path.stat().st_mode & 0o777 == 0o700
+        assert kernels.note or kernels.config().KernelManager.ip != kernels.config().KernelManager.ip
+    assert not kernels.path.exists()
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("2m5s", 125)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "soon", "5 m", "-5m", "5d", "1.5m", "m"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a duration"):
+        duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["x" * 2_000_000, "TOKEN" * 400_000, "https://" + "a" * 2_000_000, "eyJ" + "a" * 2_000_000 + "."])
+def test_redaction_of_one_long_line_is_quick(text: str) -> None:
+    """An image in a notebook is one line of a megabyte; the square of that was 50 s for 400 kB."""
+    clock = time.monotonic()
+    Redactor({}).text(text)
+    assert time.monotonic() - clock < 5
+
+
+@pytest.mark.parametrize("text", ["a1https://me:swordfish@host/x", "MY_TOKEN=swordfish", "x_API_KEY_2 : 'swordfish", "a.secret=swordfish,"])
+def test_secrets_of_a_known_shape_are_found(text: str) -> None:
+    assert "swordfish" not in Redactor({}).text(text)

@@ -1,0 +1,196 @@
+"""What a user types, and the one sentence that he gets when it does not fit."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from book_samples import GOOD, make_book, run_cli, with_library
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_runbook import records
+from nccl_runbook.cli.main import spread
+from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
+from nccl_runbook.redact import Redactor
+from nccl_runbook.report.verdict import VerdictDocument
+
+HERE = ["--python", sys.executable]
+REPLAY = """from nccl_runbook.findings import Finding, Severity
+from nccl_runbook.step import open_step
+step = open_step("{name}", globals())
+step.finish([Finding("seen", Severity.OK, f"judged again: {bool(record_path)}")])"""
+
+
+@pytest.fixture(autouse=True)
+def _library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", with_library()["PYTHONPATH"])
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    return make_book(tmp_path / "notebooks", n01_gpus=GOOD, n03_fewer_gpus=REPLAY, n99_verdict=GOOD)
+
+
+def refused(book: Path, *arguments: str | Path) -> str:
+    """The sentence of a run that is refused: exit 2, one line, nothing on standard output, nothing started."""
+    ended = run_cli("run", "--notebooks", book, *arguments)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert ended.stderr.startswith("nccl-runbook: ") and ended.stderr.count("\n") == 1 and "Traceback" not in ended.stderr
+    assert not list(book.parent.glob("outputs/*/*")), "something was started"
+    return ended.stderr
+
+
+def test_a_healthy_run_ends_0_and_its_last_line_names_the_page(book: Path, tmp_path: Path) -> None:
+    ended = run_cli("run", "--notebooks", book, *HERE)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    *steps, last = ended.stdout.splitlines()
+    assert last == "verdict: healthy (exit code 0): outputs/latest/index.html" and (tmp_path / "outputs/latest/index.html").exists()
+    assert [line.split()[:3] for line in steps] == [[f"[{n}/3]", name, "ok"] for n, name in enumerate(["01-gpus", "03-fewer-gpus", "99-verdict"], 1)]
+
+
+def test_json_is_alone_on_standard_output(book: Path, tmp_path: Path) -> None:
+    ended = run_cli("run", "--notebooks", book, *HERE, "--step", "03-fewer-gpus", "--json")
+    document = VerdictDocument.model_validate_json(ended.stdout)
+    assert [s.notebook for s in document.steps] == ["03-fewer-gpus"] and document.run.asked == ["03-fewer-gpus"]
+    assert json.loads(ended.stdout)["run"] == json.loads((tmp_path / "outputs/latest/verdict.json").read_text())["run"]
+    assert ended.stderr.splitlines()[-1].startswith("verdict: healthy")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 4), (["--fail-on", "unknown"], 4), (["--fail-on", "broken"], 0), (["--fail-on", "never"], 0)])
+def test_fail_on(arguments: list[str], code: int, tmp_path: Path) -> None:
+    book = make_book(tmp_path / "notebooks", n01_bad="1 + 1")
+    assert run_cli("run", "--notebooks", book, *HERE, *arguments).returncode == code
+
+
+def test_a_step_that_does_not_exist(book: Path) -> None:
+    assert "unknown step 03-fewer-gpu: did you mean 03-fewer-gpus?" in refused(book, "--step", "03-fewer-gpu")
+    assert "unknown step 03: did you mean 03-fewer-gpus?" in refused(book, "--step", "01-gpus", "03")
+    assert "unknown step zz: known: 01-gpus, 03-fewer-gpus, 99-verdict" in refused(book, "--step", "zz")
+
+
+def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
+    assert "unknown parameter budgets: did you mean budget_s?" in refused(book, *HERE, "-p", "budgets", "5")
+    assert "parameter budget_s: 'soon' is not a value of type int" in refused(book, *HERE, "-p", "budget_s", "soon")
+    assert "parameter run_dir is set by --out" in refused(book, *HERE, "-p", "run_dir", "x")
+    assert "-p budget_s has no value" in refused(book, *HERE, "-p", "budget_s")
+
+
+def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
+    assert "no such interpreter: /nowhere/python" in refused(book, "--python", "/nowhere/python")
+    assert "is not a Python that runs here" in refused(book, "--python", "/bin/true")
+    bare = f"{sys.executable} -I -S"  # without site-packages there is no torch
+    assert "has no torch" in refused(book, "--python", bare)
+
+
+def test_several_torches_are_listed_and_nothing_starts(tmp_path: Path) -> None:
+    """Two interpreters on PATH, each with a torch of its own, seen from a Python that has none."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        (folder / "torch" / "distributed").mkdir(parents=True)
+        (folder / "torch" / "__init__.py").touch()
+        (folder / "python3").write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} -S "$@"\n')
+        (folder / "python3").chmod(0o755)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    env = {"PATH": ":".join(map(str, folders)), "PYTHONPATH": with_library()["PYTHONPATH"]}
+    asked = [tmp_path / "bare" / "bin" / "python", "-m", "nccl_runbook.launch.interpreters"]
+    several = subprocess.run(asked, env=env, capture_output=True, text=True)
+    assert several.returncode == 2 and all(f"{folder}/python3" in several.stderr for folder in folders)
+    one = subprocess.run(asked, env={**env, "PATH": str(folders[0])}, capture_output=True, text=True)
+    assert one.returncode == 0 and one.stdout.startswith(f"{folders[0]}/python3 ")
+
+
+def test_outputs_that_cannot_be_written(book: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot write to" in (said := refused(book, *HERE, "--out", tmp_path / "file" / "below")) and "name another folder with --out" in said
+    assert "cannot write to" in refused(book, *HERE, "--out", "/proc/nowhere")
+
+
+def test_a_budget_or_a_folder_that_makes_no_sense(book: Path, tmp_path: Path) -> None:
+    assert "'soon' is not a duration" in refused(book, *HERE, "--budget", "soon")
+    (tmp_path / "empty").mkdir()
+    assert "there are no notebooks in" in refused(tmp_path / "empty")
+
+
+def test_a_record_that_is_not_one(book: Path, tmp_path: Path) -> None:
+    foreign, odd = tmp_path / "foreign.json", tmp_path / "odd.json"
+    foreign.write_text('{"schema": "something/else"}')
+    records.save(records.Record(step="07-other", started="2026-01-01T00:00:00Z"), odd, Redactor({}))
+    assert "is not a record of this runbook" in refused(book, "--record", foreign)
+    assert "cannot read the record" in refused(book, "--record", tmp_path / "absent.json")
+    assert "is a record of 07-other, which no notebook here judges" in refused(book, "--record", odd)
+
+
+def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(book: Path, tmp_path: Path) -> None:
+    given_record = tmp_path / "03-fewer-gpus.json"
+    records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), given_record, Redactor({}))
+    before = given_record.read_bytes()
+    ended = run_cli("run", "--notebooks", book, "--record", given_record, "--python", "/nowhere/python")
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split()[1] for line in ended.stdout.splitlines()[:-1]] == ["03-fewer-gpus", "99-verdict"]
+    assert "judged again: True" in ended.stdout and given_record.read_bytes() == before
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
+def test_help_starts_at_once_and_imports_nothing_heavy(arguments: list[str]) -> None:
+    times = []
+    for _ in range(3):
+        clock = time.monotonic()
+        ended = run_cli(*arguments)
+        times.append(time.monotonic() - clock)
+        assert ended.returncode == 0 and "nccl-runbook" in ended.stdout
+    assert min(times) < 0.5
+
+
+def test_several_values_after_one_option() -> None:
+    assert spread(["run", "--step", "a", "b", "--json"]) == ["run", "--step", "a", "--step", "b", "--json"]
+    assert spread(["run", "-p", "n", "-1", "-p", "env=A=B", "--record", "x"]) == ["run", "-p", "n=-1", "-p", "env=A=B", "--record", "x"]
+    assert spread(["run", "--step=a", "-p", "x"]) == ["run", "--step=a", "-p", "x"]
+
+
+@given(st.lists(st.text()))
+def test_spreading_loses_nothing(arguments: list[str]) -> None:
+    joined = "".join(spread(arguments))
+    assert all(a in joined for a in arguments)
+
+
+COERCED = [("true", bool, True), ("False", bool, False), ("0", bool, False), ("1", bool, True), ("yes", bool, True), ("007", str, "007"),
+           ("1e5", str, "1e5"), ("12", int, 12), ("1e3", float, 1000.0), (3, float, 3.0), (3, str, "3")]
+REFUSED = [("maybe", bool), ("", bool), (2, bool), ("1.5", int), ("1e5", int), (True, int), (True, float), (None, str), ("x", float), ([], str)]
+
+
+@pytest.mark.parametrize(("value", "wanted", "result"), COERCED)
+def test_values_are_coerced(value: object, wanted: type, result: object) -> None:
+    assert coerce("p", value, wanted) == result and type(coerce("p", value, wanted)) is wanted
+
+
+@pytest.mark.parametrize(("value", "wanted"), REFUSED)
+def test_values_that_could_only_be_guessed_are_refused(value: object, wanted: type) -> None:
+    with pytest.raises(ParameterError, match="parameter p: "):
+        coerce("p", value, wanted)
+
+
+@given(st.text(), st.sampled_from([bool, int, float, str]))
+def test_a_text_becomes_the_type_or_is_refused(text: str, wanted: type) -> None:
+    try:
+        assert type(coerce("p", text, wanted)) is wanted
+    except ParameterError as refusal:
+        assert "parameter p" in str(refusal)
+
+
+@given(st.text())
+def test_a_parameters_cell_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, source: str) -> None:
+    path = tmp_path_factory.mktemp("cell") / "01-x.ipynb"
+    path.write_text(json.dumps({"cells": [{"source": [source], "metadata": {"tags": ["parameters"]}}]}))
+    try:
+        assert all(p.wanted in (bool, int, float, str) for p in read_cell(path).values())
+    except ParameterError as refusal:
+        assert "01-x.ipynb" in str(refusal)
+
+
+def test_each_notebook_gets_only_what_it_declares(book: Path) -> None:
+    declared = {"a": read_cell(book / "01-gpus.ipynb"), "b": {}}
+    assert check_given([("budget_s", "7")], declared) == {"a": {"budget_s": 7}, "b": {}}

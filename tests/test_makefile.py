@@ -1,0 +1,94 @@
+"""What `make` says on a machine that lacks something: one sentence with the way out, and no half-made .venv."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# real interpreters seen through a script: one that says 3.9, one without ensurepip
+OLD = '#!/bin/sh\ncase "$2" in *print*) echo 3.9;; *) exit 1;; esac\n'
+BARE = f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exec {sys.executable} "$@";; esac\n'
+WHOLE = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "find")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The files that `make` reads, and a PATH of its own with nothing but tools."""
+    for name in ("Makefile", "pyproject.toml", "requirements.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    shutil.copytree(ROOT / "lib", tmp_path / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (tmp_path / "bin").mkdir()
+    for tool in TOOLS:
+        (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or pytest.skip(f"{tool} is not installed"))
+    return tmp_path
+
+
+def make(checkout: Path, *arguments: str, python: dict[str, str] | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    for name, source in (python or {}).items():
+        (checkout / "bin" / name).write_text(source)
+        (checkout / "bin" / name).chmod(0o755)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "MAKE", "MFLAGS", "VIRTUAL_ENV"))}
+    return subprocess.run(["make", *arguments], cwd=checkout, env={**clean, "PATH": str(checkout / "bin"), **env}, capture_output=True,
+                          text=True, timeout=240)
+
+
+def sentence(ended: subprocess.CompletedProcess[str], checkout: Path) -> str:
+    """The one line that is ours; make adds one of its own."""
+    assert ended.returncode == 2 and not (checkout / ".venv").exists()
+    ours = [line for line in ended.stderr.splitlines() if not line.startswith(("make: ***", "setting up"))]
+    assert len(ours) == 1, ended.stderr
+    return ours[0]
+
+
+def test_no_python_at_all(checkout: Path) -> None:
+    said = sentence(make(checkout, "report"), checkout)
+    assert "Python 3.11 or newer is needed, no python3 was found: install one" in said
+
+
+def test_python_under_3_11(checkout: Path) -> None:
+    said = sentence(make(checkout, "report", python={"python3": OLD}), checkout)
+    assert "Python 3.11 or newer is needed, python3 is 3.9: install one" in said
+
+
+def test_no_ensurepip(checkout: Path) -> None:
+    said = sentence(make(checkout, "report", python={"python3": BARE}), checkout)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"python3 ({version}) cannot make a virtual environment" in said and f"sudo apt install python{version}-venv" in said
+
+
+@pytest.mark.slow
+def test_no_network(checkout: Path) -> None:
+    """The second interpreter on PATH is taken where the first is too old; pip then finds an index that nobody serves."""
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
+    said = sentence(make(checkout, "report", python={"python3": OLD, "python3.12": WHOLE}, **pip), checkout)
+    assert "packages could not be fetched" in said and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
+
+
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (4, 0), (1, 2), (2, 2)])
+def test_make_report_ends_0_whenever_the_report_was_written(code: int, ends: int, checkout: Path) -> None:
+    """A stand-in for the command in a .venv that counts as made; it shows what it was given."""
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / ".headless").touch()
+    command = checkout / ".venv" / "bin" / "nccl-runbook"
+    command.write_text(f'#!/bin/sh\necho "[$*]"\necho "last line"\nexit {code}\n')
+    command.chmod(0o755)
+    ended = make(checkout, "report", "PYTHON=docker exec -i it's python3", "ARGS=--step 03-fewer-gpus")
+    assert ended.returncode == ends
+    assert ended.stdout.splitlines()[:2] == ["[run --python docker exec -i it's python3 --step 03-fewer-gpus]", "last line"]
+
+
+def test_python_of_the_environment_is_not_the_jobs(checkout: Path) -> None:
+    assert "--python" not in make(checkout, "-n", "report", PYTHON="/usr/bin/python3").stdout
+    assert "--python '/usr/bin/python3'" in make(checkout, "-n", "report", "PYTHON=/usr/bin/python3").stdout
+
+
+def test_make_alone_tells_the_targets(checkout: Path) -> None:
+    told = make(checkout).stdout
+    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "clean"]

@@ -1,0 +1,197 @@
+"""The house: who may import whom, how large it may grow, and what every notebook looks like."""
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+import tomllib
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from nccl_runbook.parameters import read_cell
+
+ROOT = Path(__file__).resolve().parents[1]
+LIB = ROOT / "lib" / "nccl_runbook"
+PACKAGE = "nccl_runbook"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+BELOW_CLI = {"facts", "redact", "launch", "probes", "knowledge", "evidence", "findings", "rules", "planning", "parameters", "records", "report"}
+MAY_IMPORT = {
+    "facts": set(), "redact": set(), "ranks": set(), "findings": set(), "knowledge": set(), "parameters": set(),
+    "launch": {"facts", "redact"},
+    "probes": {"facts", "launch"},
+    "evidence": {"facts", "knowledge"},
+    "planning": {"facts", "knowledge"},
+    "rules": {"facts", "findings", "knowledge", "planning"},
+    "records": {"facts", "findings", "redact"},
+    "report": {"facts", "findings", "records", "knowledge", "redact"},
+    "book": {"records", "report", "redact", "parameters"},
+    "step": BELOW_CLI,
+    "cockpit": BELOW_CLI | {"step", "book"},
+    "cli": BELOW_CLI | {"step", "book"},
+    "__init__": BELOW_CLI | {"step"},
+}
+ON_NODE = ("facts", "launch", "ranks", "probes", "redact")
+# the module that a probe asks in a child, and torch in ranks: imported inside functions only
+FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def sources(room: str = "") -> list[Path]:
+    return [p for p in sorted(LIB.rglob("*.py")) if not room or p.relative_to(LIB).parts[0].removesuffix(".py") == room]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(LIB).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file names in an import, wherever it stands."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names if node.module == PACKAGE}
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
+def test_who_may_import_whom(path: Path) -> None:
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"{room} is a room without a rule"
+    named = {m.split(".")[1] for m in imports(path) if m.startswith(f"{PACKAGE}.")}
+    assert named - {room} <= MAY_IMPORT[room], f"{room} imports {sorted(named - {room} - MAY_IMPORT[room])}"
+
+
+@pytest.mark.parametrize("path", [p for room in ON_NODE for p in sources(room)], ids=lambda p: str(p.relative_to(LIB)))
+def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
+    outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
+    assert outside <= FOREIGN_ON_NODE
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
+def test_no_file_is_long(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def code_lines(path: Path) -> int:
+    """Lines that hold code: no blanks, comments or docstrings, so that nobody saves on those."""
+    text = path.read_text(encoding="utf-8")
+    documented = (n.body[0] for n in ast.walk(ast.parse(text)) if isinstance(n, DOCUMENTED) and ast.get_docstring(n) is not None)
+    docstrings = {line for d in documented for line in range(d.lineno, d.end_lineno + 1)}
+    tokens = (t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in NO_CODE)
+    return len({line for t in tokens for line in range(t.start[0], t.end[0] + 1)} - docstrings)
+
+
+def test_the_library_stays_small() -> None:
+    lines = {p: code_lines(p) for p in sources()}
+    assert sum(lines.values()) < 8000
+    assert sum(count for path, count in lines.items() if room_of(path) in ON_NODE) < 2500
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
+def test_what_is_never_done(path: Path) -> None:
+    """Nothing that others hand us is executed. warm.py runs the rank file that launch sends it, and nothing else."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "pickle.load", "pickle.loads", "os.system") and (called != "exec" or path.name == "warm.py"), called
+            assert not any(k.arg == "shell" and ast.unparse(k.value) != "False" for k in node.keywords)
+
+
+def requirement_lines() -> dict[str, str]:
+    lines = [re.sub(r"\s*#.*", "", line).strip() for line in (ROOT / "requirements.txt").read_text().splitlines()]
+    return {re.split(r"[<>=]", line)[0]: line for line in lines if line}
+
+
+def test_requirements_are_those_of_pyproject_and_the_pinned_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=]", line)[0]: line for line in project["dependencies"] + project["optional-dependencies"]["lab"]}
+    listed = requirement_lines()
+    assert re.fullmatch(r"torch==\d+\.\d+\.\d+", listed.pop("torch"))
+    assert listed == declared
+    assert not {"torch", "jupyterlab", "pynvml"} & {re.split(r"[<>=]", line)[0] for line in project["dependencies"]}
+
+
+HEADINGS = ["Parameters", "Look", "Judge", "Report", "Next"]
+COMMON = {"run_dir": "", "record_path": "", "python": "", "gpus": "", "budget_s": 120, "allow_busy": False}
+WITHOUT_STEP = ("00-start", "99-verdict")  # one asks the reader, one sums up: neither has all six parts
+FORBIDDEN = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try, ast.If, ast.Lambda)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def tagged(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+class TestNotebook:
+    def test_is_valid_and_without_outputs(self, path: Path) -> None:
+        raw = json.loads(path.read_text())
+        assert (raw["nbformat"], raw["nbformat_minor"]) == (4, 5)
+        notebook = read(path)
+        nbformat.validate(notebook)
+        code = [c for c in notebook.cells if c.cell_type == "code"]
+        assert all(not c.outputs and c.execution_count is None for c in code)
+        assert all(re.fullmatch(r"[a-z0-9-]{2,40}", c.id) for c in notebook.cells), "cell ids are short words"
+        assert len({c.id for c in notebook.cells}) == len(notebook.cells)
+        assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+
+    def test_begins_with_its_question(self, path: Path) -> None:
+        first = read(path).cells[0]
+        assert first.cell_type == "markdown" and first.source.startswith("# ") and first.source.count("\n# ") == 0
+        if path.stem not in WITHOUT_STEP:
+            assert "?" in first.source and re.search(r"disturbs running jobs: (yes|no)", first.source, re.I)
+
+    def test_has_its_parts_in_order(self, path: Path) -> None:
+        found = [line[3:].strip() for c in read(path).cells if c.cell_type == "markdown" for line in c.source.splitlines() if line.startswith("## ")]
+        expected = [h for h in HEADINGS if h in found] if path.stem in WITHOUT_STEP else HEADINGS
+        assert [h for h in found if h in HEADINGS] == expected
+
+    def test_parameters_are_those_that_papermill_sees(self, path: Path) -> None:
+        cells, declared = tagged(read(path)), read_cell(path)
+        assert len(cells) == 1
+        seen = papermill.inspect_notebook(path)
+        assert set(seen) == set(declared) and all(p["help"] for p in seen.values())
+        for line in cells[0].source.splitlines():
+            _, _, rest = line.partition("=")
+            assert "=" not in rest and rest.count("#") == 1, line
+        if path.stem not in WITHOUT_STEP:
+            assert {n: declared[n].default for n in COMMON if n != "budget_s"} == {n: v for n, v in COMMON.items() if n != "budget_s"}
+            assert declared["budget_s"].wanted is int
+        if path.stem[:2] in ("03", "04", "05"):
+            assert declared["max_ranks"].default == 0
+
+    def test_cells_are_short_and_plain(self, path: Path) -> None:
+        for cell in (c for c in read(path).cells if c.cell_type == "code"):
+            assert len(cell.source.splitlines()) <= 12
+            assert not re.search(r"^\s*[!%]|os\.environ|\bprint\(", cell.source, re.M), cell.source
+            nodes = list(ast.walk(ast.parse(cell.source)))
+            bad = [type(n).__name__ for n in nodes if isinstance(n, FORBIDDEN)]
+            assert not [b for b in bad if b != "Lambda"], bad
+
+    def test_a_sentence_stands_before_every_code_cell(self, path: Path) -> None:
+        cells = read(path).cells
+        for before, cell in zip(cells, cells[1:], strict=False):
+            if cell.cell_type == "code":
+                assert before.cell_type == "markdown" and re.search(r"[a-z]{2}.*[.:]", before.source), cell.source[:60]
+
+    def test_imports_nothing_that_touches_a_gpu(self, path: Path) -> None:
+        text = "\n".join(c.source for c in read(path).cells if c.cell_type == "code")
+        assert not re.search(r"^\s*(import|from)\s+(torch|pynvml|cupy|numba|nccl\b)", text, re.M)
+
+    def test_links_lead_to_notebooks_that_exist(self, path: Path) -> None:
+        for cell in (c for c in read(path).cells if c.cell_type == "markdown"):
+            for target in re.findall(r"\]\(([^)#\s]+\.ipynb)", cell.source):
+                assert (path.parent / target).exists(), target
