@@ -55,3 +55,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     app(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
+
+
+if __name__ == "__main__":
+    main()

@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import enum
+import os
 import shlex
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
+_START = "00-start"
+_WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
 class FailOn(enum.StrEnum):
@@ -27,6 +32,8 @@ class FailOn(enum.StrEnum):
 
 def run(
     step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these, such as 03-fewer-gpus; then 99-verdict.")] = [],  # noqa: B006
+    log: Annotated[str, typer.Option(metavar="FILE", help="A log of the failed job: 00-start looks through it.")] = "",
+    symptom: Annotated[str, typer.Option(metavar="TEXT", help="What you see, or the error text; 00-start orders the steps by it.")] = "",
     python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks, such as `docker exec -i areal python3`.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
@@ -37,18 +44,23 @@ def run(
     notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
     fail_on: Annotated[FailOn, typer.Option(help="From which verdict on the exit code is not 0.")] = FailOn.UNKNOWN,
     json: Annotated[bool, typer.Option("--json", help="The verdict document alone on standard output.")] = False,
+    stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
     from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan
     from nccl_runbook.parameters import ParameterError
     from nccl_runbook.records import RecordError
 
+    if stop_with_stdin:
+        threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
-        plan = make_plan(notebooks, step, [_pair(text) for text in parameter], record)
+        brought = [(name, text) for name, text in (("log", log and os.path.abspath(os.path.expanduser(log))), ("symptom", symptom)) if text]
+        steps = [*([_START] if brought and step and _START not in step else []), *step]
+        plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
-            command=shlex.join(["nccl-runbook", *sys.argv[1:]]))
+            command=shlex.join(["nccl-runbook", *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
@@ -59,6 +71,13 @@ def run(
         print(document.model_dump_json(by_alias=True, indent=1), flush=True)
     book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {_from_here(book.page)}")
     sys.exit(book.exit_code)
+
+
+def _stop_with_stdin() -> None:
+    """End this run like SIGTERM does once standard input ends: whoever holds its other end (a notebook kernel) is gone then."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interpreter(python: str, plan: list[Planned]) -> str:

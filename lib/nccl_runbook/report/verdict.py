@@ -11,6 +11,7 @@ from nccl_runbook.records import Judged, Record
 
 SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
+START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
 FailOn = Literal["broken", "degraded", "unknown", "never"]
@@ -93,7 +94,7 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
     names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
     steps = [_entry(name, by_name.get(name), run) for name in names]
-    word = verdict(StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps)
+    word = verdict(StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps if not _tests_nothing(s))
     found = [by_name[n] for n in names if n in by_name]
     causes, judged = merge_causes(found), _judged(found)
     done = sum(r.status != "running" for r in found)
@@ -121,6 +122,10 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
     else:
         reason = _AT_WORK if record else _TO_COME
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
+
+
+def _tests_nothing(step: StepEntry) -> bool:
+    return step.notebook == START_STEP and step.status in DONE
 
 
 def _is_open(step: StepEntry) -> bool:
@@ -261,7 +266,7 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     if not steps:
         return "no step has left a record"
     if not unknown:
-        return "every step was skipped"
+        return "no step has tested anything" if any(map(_tests_nothing, steps)) else "every step was skipped"
     reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]
     rehearsed = [_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in (*DONE, "unknown")]
     lead = max(dict.fromkeys(reasons), key=reasons.count)

@@ -1,0 +1,57 @@
+"""What the user brought, looked through line by line for messages that the tables know."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from nccl_runbook.evidence import log_file
+from nccl_runbook.facts.start import LogRead, Message, Start
+from nccl_runbook.knowledge.causes import recognise
+from nccl_runbook.knowledge.symptoms import matching
+
+LIMIT_S = 5.0  # a log made to be slow must not hold up the reader
+TEXT_CHARACTERS = 300
+
+
+def collect(symptom: str, log: str) -> Start:
+    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. Touches nothing else."""
+    given = [(0, line) for line in symptom.strip().splitlines()[:1000]]
+    read = log_file.read(log) if log.strip() else None
+    rows = read.lines if isinstance(read, log_file.LogLines) else []
+    messages, seen = _look(given + rows)
+    if isinstance(read, log_file.LogLines):
+        short = "" if seen == len(given) + len(rows) else f"looking stopped after {LIMIT_S:.0f} s and {seen} lines"
+        told = LogRead(read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
+    else:
+        told = read
+    return Start(symptom.strip(), log.strip(), told, messages)
+
+
+def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:
+    """Every message once, where it came first and how often; how many rows were looked at before the time was up."""
+    found: dict[tuple[str, str], Message] = {}
+    until = time.monotonic() + LIMIT_S
+    for index, (number, line) in enumerate(rows):
+        if index % 256 == 0 and time.monotonic() > until:
+            return list(found.values()), index
+        for kind, name in _names(line):
+            first = found.get((kind, name))
+            new = Message(kind, name, number, _around(line), 1)
+            found[kind, name] = dataclasses.replace(first, times=first.times + 1) if first else new
+    return list(found.values()), len(rows)
+
+
+def _names(line: str) -> Iterator[tuple[str, str]]:
+    known = recognise([line])
+    if known:
+        yield "cause", known[0].id
+    for symptom in matching(line):
+        yield "symptom", symptom.id
+
+
+def _around(line: str) -> str:
+    text = line.strip()
+    return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 3] + "..."
+

@@ -1,0 +1,39 @@
+"""Facts about what the user brought: a symptom in words, and a log."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List, Union
+
+from nccl_runbook.facts import Gap
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A line that the tables know. ``kind``: "cause" or "symptom"; ``id``: its row there; ``line``: its number in the log, negative where
+    it is counted from the end (the middle of a long log is not read), 0 for the symptom's own text; ``times``: lines that say the same."""
+
+    kind: str
+    id: str
+    line: int
+    text: str
+    times: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LogRead:
+    """How much of a log was read. ``size_bytes``: of the file; ``lines``: lines looked at; ``left_out``: one sentence about the rest, or ""."""
+
+    size_bytes: int
+    lines: int
+    left_out: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What was brought. ``log``: how its reading went, None if no log was named; ``messages``: what was recognised, in order of lines."""
+
+    symptom: str
+    log_path: str
+    log: Union[LogRead, Gap, None]
+    messages: List[Message]

@@ -1,0 +1,43 @@
+"""Tables of the start: what was recognised in what the user brought, and the plan of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.start import Message, Start
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.symptoms import StepText, symptoms
+from nccl_runbook.report.tables import Cell, Table
+
+
+def brought_table(start: Start) -> Table:
+    """Every message that was recognised, with its line."""
+    rows = [[_line(m), _meaning(m), m.text, str(m.times)] for m in start.messages]
+    return Table("Recognised in what you brought", ["line", "points to", "message", "times"], rows or [["", "nothing", "", ""]], _note(start))
+
+
+def _line(message: Message) -> str:
+    if message.line < 0:
+        return f"{-message.line} from the end"
+    return str(message.line) if message.line else "your words"
+
+
+def _meaning(message: Message) -> str:
+    return f"cause: {causes()[message.id].title}" if message.kind == "cause" else f"symptom: {symptoms()[message.id].words}"
+
+
+def _note(start: Start) -> str:
+    if start.log is None:
+        return "No log was named."
+    if isinstance(start.log, Gap):
+        return f"The log was not read: {start.log.detail}."
+    left = f"; {start.log.left_out}" if start.log.left_out else ""
+    return f"{start.log.lines} lines of the log were looked at{left}. A message is a hypothesis, not a proof."
+
+
+def plan_table(plan: Iterable[tuple[StepText, str]]) -> Table:
+    """``plan``: (step, why it is in the plan), in the order that decides."""
+    rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in plan]
+    note = "A run takes its steps in the order of their numbers and ends with 99-verdict. Seconds: about, on four GPUs."
+    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows, note)

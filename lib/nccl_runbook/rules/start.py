@@ -1,0 +1,77 @@
+"""What the brought log and symptom point to. No test was run here, so nothing is more than possible, and nothing worse than a note."""
+
+from __future__ import annotations
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.start import Message, Start
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.planning.steps import decides, recognised
+
+RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
+
+# one message, several causes behind it: only a device map by UUID tells them apart
+_BEHIND = {"duplicate-gpu": ("device-not-set-per-rank", "scheduler-shares-gpu", "trainer-and-engine-share-gpu")}
+
+
+def judge(start: Start) -> list[Finding]:
+    """At least one finding."""
+    pointed = [f for m in _by_table(start.messages) for f in message_points_to_cause(m)]
+    findings = [*log_not_read(start), *pointed, *(symptom_recognised(start) if not pointed else [])]
+    return findings or ([nothing_recognised(start)] if start.symptom or start.log else [nothing_brought()])
+
+
+def _by_table(messages: list[Message]) -> list[Message]:
+    """Hard evidence above consequences: the order of the table of causes."""
+    order = list(causes())
+    return sorted((m for m in messages if m.kind == "cause"), key=lambda m: order.index(m.id))
+
+
+def where(message: Message) -> str:
+    """In words: "log line 812", "log line 12 from the end", "your own words"."""
+    if message.line == 0:
+        return "your own words"
+    line = f"log line {message.line}" if message.line > 0 else f"log line {-message.line} from the end"
+    return line + (f", {message.times} times" if message.times > 1 else "")
+
+
+def _decided_by(steps: tuple[str, ...]) -> Evidence:
+    who = f"{steps[0]} decides it" if steps else "no single step decides it, so all run"
+    return Evidence(f"a message only, no test was run: {who}", "plan")
+
+
+def message_points_to_cause(message: Message) -> list[Finding]:
+    """A known message makes its cause possible; only an experiment can establish it or rule it out."""
+    found = []
+    for cause in (causes()[name] for name in _BEHIND.get(message.id, (message.id,))):
+        remedy = tuple(Remedy(who, text, lines) for who, text, lines in cause.remedy)
+        evidence = (Evidence(message.text, where(message)), _decided_by(decides(message)))
+        found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, remedy, cause.id, "possible"))
+    return found
+
+
+def symptom_recognised(start: Start) -> list[Finding]:
+    """A symptom that many causes share names none: it only orders the steps."""
+    first = {m.id: m for m in reversed(start.messages) if m.kind == "symptom"}
+    return [
+        Finding("symptom-recognised", Severity.NOTE, f"{s.words}: {s.steps[0]} decides first",
+                (Evidence(first[s.id].text, where(first[s.id])), Evidence(s.says, "table of symptoms")))
+        for s in recognised(start)
+    ]
+
+
+def log_not_read(start: Start) -> list[Finding]:
+    if not isinstance(start.log, Gap):
+        return []
+    return [Finding("log-not-read", Severity.UNKNOWN, f"the log could not be read: {start.log.detail}", (Evidence(str(start.log), "log"),))]
+
+
+def nothing_recognised(start: Start) -> Finding:
+    """Silence of the tables is no health: the steps go on as if nothing had been brought."""
+    read = start.log
+    seen = f"{read.lines} lines of the log were looked at" if read is not None and not isinstance(read, Gap) else "no log was brought"
+    return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
+
+
+def nothing_brought() -> Finding:
+    return Finding("nothing-brought", Severity.OK, "nothing was brought: all steps run")

@@ -1,0 +1,133 @@
+"""One `nccl-runbook run` as a process of its own: lines as they come, a verdict at the end, and a stop that ends all of it.
+
+No notebook and no widget is needed for it. The process holds a pipe from its starter: if that dies, the run ends by itself.
+"""
+from __future__ import annotations
+
+import collections
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from nccl_runbook.report.verdict import VerdictDocument
+
+LINES_KEPT = 200
+LINE_CHARACTERS = 400
+UPDATES_APART_S = 0.5
+KILL_AFTER_S = 10.0  # a run that does not heed SIGTERM; its kernel and ranks end with it
+_STEP_DONE = re.compile(r"\[(\d+)/(\d+)\] (\S+)")
+
+
+class RunProcess:
+    """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice a second, and once at the end.
+
+    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there is one; ``exit_code``: None while at work.
+    """
+
+    def __init__(self, arguments: Sequence[str], outputs: Path) -> None:
+        self.outputs = outputs
+        self.lines: collections.deque[str] = collections.deque(maxlen=LINES_KEPT)
+        self.done = self.total = 0
+        self.document: VerdictDocument | None = None
+        self.exit_code: int | None = None
+        self.cancelled_at: float | None = None
+        self.ended_at: float | None = None
+        self.started_at = time.monotonic()
+        self.on_change = lambda run: None
+        self._said = ""
+        command = [sys.executable, "-m", "nccl_runbook.cli.main", "run", "--json", "--stop-with-stdin", *arguments]
+        # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, errors="replace", start_new_session=True)
+        self._readers = [threading.Thread(target=self._read, args=part, daemon=True)
+                         for part in ((self.process.stdout, False), (self.process.stderr, True))]
+        self._thread = threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True)
+
+    def start(self) -> RunProcess:
+        """Begin to watch it; returns at once."""
+        for thread in (*self._readers, self._thread):
+            thread.start()
+        return self
+
+    @property
+    def at_work(self) -> bool:
+        return self.ended_at is None
+
+    @property
+    def wall_s(self) -> float:
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    @property
+    def page(self) -> Path | None:
+        """index.html of the run, once its verdict is known."""
+        path = self.outputs / self.document.run.id / "index.html" if self.document else None
+        return path if path and path.exists() else None
+
+    @property
+    def interrupted(self) -> bool:
+        return self.cancelled_at is not None or (self.exit_code is not None and self.exit_code in (-signal.SIGTERM, 130, 143))
+
+    def cancel(self) -> None:
+        """Ask it to stop, as SIGTERM does; killed if that does not help."""
+        if self.process.poll() is None:
+            self.cancelled_at = self.cancelled_at or time.monotonic()
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it ended within so many seconds."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _read(self, stream: IO[str], is_lines: bool) -> None:
+        if not is_lines:
+            self._said = stream.read()
+            return
+        for line in stream:
+            found = _STEP_DONE.match(line)
+            if found:
+                self.done, self.total = int(found[1]), int(found[2])
+            self.lines.append(line.rstrip("\n")[:LINE_CHARACTERS])
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                self.exit_code = self.process.wait(UPDATES_APART_S)
+                break
+            except subprocess.TimeoutExpired:
+                self.on_change(self)
+            if self.cancelled_at and time.monotonic() - self.cancelled_at > KILL_AFTER_S:
+                self.process.kill()
+        for reader in self._readers:
+            reader.join(2)  # whoever still holds the pipe is not waited for
+        self.process.stdin.close()
+        try:
+            self.document = VerdictDocument.model_validate_json(self._said)
+        except ValidationError:
+            self.document = None
+        self.ended_at = time.monotonic()
+        self.on_change(self)
+
+    def sentence(self) -> str:
+        """What to say of it, in one sentence."""
+        if self.at_work:
+            return "Stopping the run" if self.cancelled_at else "At work"
+        if self.document is not None:
+            return self.document.sentence
+        last = next((line for line in reversed(self.lines) if line.strip()), "")
+        if self.interrupted:
+            return "Interrupted before the run could write its first page"
+        return f"The run ended without a verdict (exit code {self.exit_code})" + (f": {last}" if last else "")
+
+
+def relative(path: Path) -> str:
+    """The path as a link from a notebook in the working directory."""
+    return os.path.relpath(path)
