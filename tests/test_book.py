@@ -13,10 +13,12 @@ import nbformat
 import psutil
 import pytest
 from book_samples import GOOD, MARK, gone_after, make_book, publish, run_cli, start_cli, still_there, tell_process, wait_for, with_library
+from hypothesis import given
+from hypothesis import strategies as st
 from nccl_runbook import records
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
 from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
-from nccl_runbook.book.visit import Kernels
+from nccl_runbook.book.visit import Kernels, Stop, Visit
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
 
@@ -232,6 +234,24 @@ def test_kernels_have_private_sockets_that_go_away() -> None:
         assert kernels.path.stat().st_mode & 0o777 == 0o700
         assert kernels.note or kernels.config().KernelManager.ip != kernels.config().KernelManager.ip
     assert not kernels.path.exists()
+
+
+def test_kernels_talk_over_tcp_where_no_unix_socket_can_be_made(tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 100)
+    deep.mkdir()
+    source = make_book(tmp_path / "notebooks", n01_good=GOOD) / "01-good.ipynb"
+    with Kernels(str(deep)) as kernels, Stop() as stop:
+        assert "kernels talk over TCP" in kernels.note and "path too long" in kernels.note
+        ending = Visit(source, {"run_dir": str(tmp_path / "out")}, kernels).watch(60, stop)
+    assert ending.why == "" and records.load(tmp_path / "out" / "01-good.json").status == "ok"
+
+
+@given(st.text())
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
+    try:
+        assert duration_s(text) > 0
+    except UsageError as refusal:
+        assert "is not a duration" in str(refusal)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("2m5s", 125)])

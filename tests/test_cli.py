@@ -82,6 +82,8 @@ def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     assert "no such interpreter: /nowhere/python" in refused(book, "--python", "/nowhere/python")
     assert "is not a Python that runs here" in refused(book, "--python", "/bin/true")
+    assert "cannot be read as a command: No closing quotation" in refused(book, "--python", "it's")
+    assert "an empty interpreter was named" in refused(book, "--python", " ")
     bare = f"{sys.executable} -I -S"  # without site-packages there is no torch
     assert "has no torch" in refused(book, "--python", bare)
 

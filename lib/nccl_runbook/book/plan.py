@@ -13,7 +13,7 @@ from nccl_runbook.parameters import Parameter, ParameterError, check_given, did_
 LAST = "99-verdict"
 # what the runner itself decides: an own option says each of them
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 
 
 class UsageError(ValueError):

@@ -63,10 +63,12 @@ class Kernels:
     Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and cross-talk (jupyter_client 8.10).
     """
 
+    def __init__(self, base: str = "/tmp") -> None:
+        """``base``: a short path, as a unix socket's may not be longer than 107 bytes."""
+        self._base = base if os.access(base, os.W_OK | os.X_OK) else None
+
     def __enter__(self) -> Kernels:
-        # a short path: a unix socket's may not be longer than 107 bytes
-        base = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None
-        self._folder = tempfile.TemporaryDirectory(prefix="nr-", dir=base, ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="nr-", dir=self._base, ignore_cleanup_errors=True)
         self.path = Path(self._folder.name)
         self.note = self._why_not_ipc()
         self._count = 0

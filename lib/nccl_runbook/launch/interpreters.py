@@ -137,11 +137,21 @@ def choose(python: str = "", verify: bool = False) -> Choice:
     return choice
 
 
+def _split(python: str) -> List[str]:
+    try:
+        words = shlex.split(python)
+    except ValueError as error:
+        raise InterpreterError(f"{python} cannot be read as a command: {error}") from None
+    if not words:
+        raise InterpreterError("an empty interpreter was named: leave --python out, or name one")
+    return words
+
+
 def _choose(python: str) -> Choice:
     if python.startswith("pid:"):
         return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}")
     if python:
-        prefix = shlex.split(python)
+        prefix = _split(python)
         own = _runbooks_own() and prefix == [sys.executable]
         return _usable(prefix, own, "named by you")
     active = _with_torch(_active())
