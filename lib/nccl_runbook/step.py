@@ -132,7 +132,8 @@ class Step:
 
         missing = [(path, gap) for path, gap in gaps_in(self.facts)]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
-        judged = worst_first([*findings, *(_unknown(p, g) for p, g in needed)])
+        told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
+        judged = worst_first([*findings, *(_unknown(p, g) for p, g in needed if p not in told)])
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,

@@ -57,7 +57,8 @@ class _Running:
 class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
-    ``log_dir`` gets one folder a world with one file a rank; results name these files relative to ``root`` if it is given. ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs.
+    ``log_dir`` gets one folder a world with one file a rank; results name these files relative to ``root`` if it is given. ``run`` and
+    ``run_all`` block; ``cancel`` from another thread ends what runs.
     Raises EngineError if the interpreter cannot import torch.
     """
 
