@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from book_samples import GOOD, make_book, run_cli, with_library
+from book_samples import GOOD, make_book, run_cli, start_cli, wait_for, with_library
+from conftest import gone, start_time
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
@@ -86,6 +88,20 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     assert "an empty interpreter was named" in refused(book, "--python", " ")
     bare = f"{sys.executable} -I -S"  # without site-packages there is no torch
     assert "has no torch" in refused(book, "--python", bare)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_an_interpreter_is_asked_ends_that_too(number: int, code: int, book: Path, tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    slow = tmp_path / "slow-python"
+    slow.write_text(f"#!/bin/sh\necho $$ > {told}.part && mv {told}.part {told}\nexec sleep 600\n")
+    slow.chmod(0o755)
+    runner = start_cli("run", "--notebooks", book, "--python", slow)
+    asked = int(wait_for(told))
+    identity = {asked: start_time(asked)}
+    runner.send_signal(number)
+    _, errors = runner.communicate(timeout=20)
+    assert (runner.returncode, errors) == (code, "") and gone(identity, 1.0)
 
 
 def test_several_torches_are_listed_and_nothing_starts(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "report": {"facts", "findings", "records", "knowledge", "redact"},
     "book": {"records", "report", "redact", "parameters"},
     "step": BELOW_CLI,
-    "cockpit": BELOW_CLI | {"step", "book"},
+    "run_process": {"report"},
+    "cockpit": BELOW_CLI | {"step", "run_process"},
     "cli": BELOW_CLI | {"step", "book"},
     "__init__": BELOW_CLI | {"step"},
 }
@@ -94,7 +95,7 @@ def code_lines(path: Path) -> int:
 def test_the_library_stays_small() -> None:
     lines = {p: code_lines(p) for p in sources()}
     assert sum(lines.values()) < 8000
-    assert sum(count for path, count in lines.items() if room_of(path) in ON_NODE) < 2500
+    assert sum(count for path, count in lines.items() if room_of(path) in ("facts", "launch", "ranks", "probes")) < 2500
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))

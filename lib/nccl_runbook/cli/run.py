@@ -87,6 +87,8 @@ def _interpreter(python: str, plan: list[Planned]) -> str:
 
     if any(p.record for p in plan):
         return ""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # until the runner takes over: the interpreter that is asked dies too
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         return choose(python).text
     except InterpreterError as error:

@@ -388,8 +388,7 @@ def main() -> None:
             torch=torch.__version__,
             import_s=round(time.monotonic() - began, 3),
             libnccl=mapped("libnccl"),
-            host=os.uname().nodename,
-            unsafe=why_not_fork(),
+            host=os.uname().nodename, unsafe=why_not_fork(),
         )
         warm.serve()
     except ImportError as error:
