@@ -3,12 +3,11 @@ from __future__ import annotations
 
 import pytest
 from machines import owner
-from pydantic import TypeAdapter
-
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.machine import GpuUse, GpuUsers, Owner
 from nccl_runbook.findings import Severity
 from nccl_runbook.rules.busy import gpus_busy
+from pydantic import TypeAdapter
 
 UNKNOWN = Gap("absent", "pid 4711 is not a GPU process of this pid namespace")
 NO_MEMORY = Gap("unsupported", "NVML gives no memory per process here")

@@ -6,7 +6,6 @@ import dataclasses
 import machines as made
 import pytest
 from machines import change, change_all, change_gpu, cuda, machine, owner
-
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts import machine as m
 from nccl_runbook.findings import Finding, Severity

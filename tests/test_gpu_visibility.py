@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import bare, change, change_gpu, cuda, machine, visible
-from pydantic import TypeAdapter
-
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts import machine as m
 from nccl_runbook.findings import Finding, Severity, step_status
 from nccl_runbook.rules import gpu_visibility as rules
 from nccl_runbook.rules.visible_devices import granted_by, read_selection
+from pydantic import TypeAdapter
 
 GPUS = machine().nvml.gpus
 
@@ -209,7 +208,36 @@ def test_cuda_misses_gpus_stays_quiet_when_the_variable_explains_it():
     assert "cuda-misses-gpus" not in ids(rules.judge(visible(machine(), "0,1,3", [0, 1, 3])))
 
 
+def test_cuda_misses_gpus_stays_quiet_when_nvml_refuses_the_one():
+    words = Gap("failed", "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error")
+    judged = rules.judge(dataclasses.replace(change(machine(), "nvml", gpus=[words, *GPUS[1:]]), cuda=cuda([1, 2, 3])))
+    assert ids(judged) == {"nvml-refuses-a-gpu"}
+
+
+def test_indices_differ_fires_when_cuda_counts_the_fastest_first():
+    found = the("indices-differ", rules.judge(dataclasses.replace(machine(), cuda=cuda([2, 0, 1, 3]))))
+    assert found.severity is Severity.NOTE and found.evidence[0].text.startswith("cuda 0 is nvidia-smi's 2")
+
+
+def test_indices_differ_stays_quiet_when_the_variable_sets_the_order():
+    assert ids(rules.judge(visible(machine(), "3,2,1,0", [3, 2, 1, 0]))) == {"views-agree"}
+
+
+def test_gpus_hidden_goes_by_cudas_uuids_when_its_order_is_another():
+    mixed = visible(made.change_gpu(machine(2), 1, name="NVIDIA H100"), "0", [1])
+    assert "hides GPU 0 of 2" in the("gpus-hidden", rules.judge(mixed)).title
+
+
 # --- no false alarms
+
+def test_gpus_that_a_cgroup_withholds_are_healthy():
+    files = [*made.files(4)[:2], m.DeviceFile("/dev/nvidia2", "crw-rw-rw-", "EPERM"), *made.files(4)[4:]]
+    granted = change(machine(2), "surroundings", files=files, variables={"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_JOB_GPUS": "2,3"})
+    assert ids(rules.judge(granted)) == {"views-agree"}
+    listed = change(machine(3), "nvml", gpus=[*GPUS[:2], Gap("no-permission", "Insufficient Permissions")], pairs=made.pairs(2))
+    judged = rules.judge(dataclasses.replace(listed, cuda=cuda([0, 1])))
+    assert ids(judged) == {"nvml-refuses-a-gpu", "views-agree"} and step_status(judged)[0] is Severity.NOTE
+
 
 def test_wsl_is_healthy_with_dxg_alone():
     wsl = change(machine(1), "surroundings", files=[m.DeviceFile("/dev/dxg", "crw-rw-rw-", "")], is_wsl=True, pci_gpus={})

@@ -3,16 +3,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import nccl_runbook
 import pytest
 from fake_nvml import fake_nvml
-from pydantic import TypeAdapter
-
-import nccl_runbook
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.machine import Fabric, GpuUsers, Machine, NvmlView
 from nccl_runbook.launch.engine import Engine
@@ -20,6 +19,7 @@ from nccl_runbook.probes import gpus, nvml, users
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import gpu_health
 from nccl_runbook.rules.busy import gpus_busy
+from pydantic import TypeAdapter
 
 PACKAGE = Path(nccl_runbook.__file__).parent
 CHILD = PACKAGE / "probes" / "nvml_child.py"
@@ -171,3 +171,23 @@ def test_a_world_without_an_answer_is_a_gap():
 
     assert gpus.cuda_of(RankResult(0, "timed-out", 9)).reason == "timed-out"
     assert "Segfault" in gpus.surroundings_of(RankResult(0, "signalled", 11, last_lines=["Segfault"])).detail
+
+
+def fake_cuda(folder: Path, code: int, ask: str) -> str:
+    """What view.py's Driver says of a stand-in for libcuda (a foreign library)."""
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc to build the libcuda stand-in with")
+    source = Path(__file__).with_name("data") / "fake_cuda.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source)], check=True)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_CUDA_CODE": str(code), "PYTHONPATH": str(PACKAGE.parent)}
+    line = f"from nccl_runbook.ranks.view import Driver; d = Driver(); print(({ask}))"
+    return subprocess.run([sys.executable, "-c", line], env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_driver_is_asked_for_count_uuid_and_bus_id(tmp_path):
+    said = fake_cuda(tmp_path, 0, "d.text, d.code, d.count(), d.identity(1), d.identity(2)")
+    assert said == "('', 0, 2, ('ef000000-0000-0000-0000-000000000001', '0000:00:07.0'), ('', ''))"
+
+
+def test_the_drivers_error_is_told_with_code_name_and_text(tmp_path):
+    assert fake_cuda(tmp_path, 802, "d.text, d.count()") == "('cuInit: error 802 CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized', None)"

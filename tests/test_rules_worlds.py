@@ -116,7 +116,7 @@ def rung(n, made=None, again=None):
     return trial(made or world(n), again, f"{n} ranks")
 
 
-PAIRS = Pairs([Pair(0, 1, 0, trial())])
+PAIRS = Pairs(1, [Pair(0, 1, 0, trial())])
 SINGLES = Singles({"0": trial(world(1)), "1": trial(world(1))})
 
 
@@ -138,8 +138,13 @@ def test_gpu_fails_alone_fires_when_one_gpu_fails_and_names_it():
 
 
 def test_pair_fails_fires_when_one_pair_hangs():
-    found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs([Pair(0, 1, 0, trial()), Pair(2, 3, 0, trial(hung(), hung()))]))
+    found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs(2, [Pair(0, 1, 0, trial()), Pair(2, 3, 0, trial(hung(), hung()))]))
     assert [f.title for f in found] == ["GPUs 2 and 3 hung"]
+
+
+def test_pairs_not_finished_fires_when_the_budget_ends_between_pairs():
+    found = fewer_gpus.judge(ladder(rung(1), rung(2)), SINGLES, Pairs(6, [Pair(0, 1, 0, trial())]))
+    assert [(f.id, f.severity) for f in found] == [("pairs-not-finished", Severity.UNKNOWN)] and "1 of 6" in found[0].title
 
 
 def test_ladder_not_finished_fires_when_the_budget_ends_early():

@@ -14,6 +14,7 @@ from nccl_runbook.facts.run import RunFolder
 from nccl_runbook.findings import EXIT_CODES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.report import RunInfo, info_of, verdict_document, write_run
 from nccl_runbook.report import verdict as verdict_module
+from nccl_runbook.report.tables_verdict import not_looked_at_table
 from nccl_runbook.report.verdict import exit_code, fixes, merge_causes
 from nccl_runbook.rules import verdict as rules
 
@@ -143,6 +144,14 @@ def test_fixes_come_surest_first_and_once():
     run, found = samples.duplicate_gpu()
     document = verdict_document(run, [samples.record("01-gpu-visibility", [loose, samples.shared_gpu()]), *found[1:]])
     assert [(title, len(remedies)) for title, remedies in fixes(document)] == [("ranks 0 and 1 share one GPU", 2), ("swap is on", 1)]
+
+
+def test_what_is_missing_for_one_reason_shares_a_row():
+    run, found = samples.healthy()
+    found[0].not_looked_at = ["gpus[0].ecc: absent: no ECC", "gpus[1].ecc: absent: no ECC", "gpus.xid: no-permission: /dev/kmsg", "odd"]
+    rows = [[cell.text for cell in row] for row in not_looked_at_table(verdict_document(run, found)).cells()]
+    step = "01-gpu-visibility"
+    assert rows == [[step, "gpus[0].ecc and 1 more", "absent: no ECC"], [step, "gpus.xid", "no-permission: /dev/kmsg"], [step, "odd", ""]]
 
 
 def test_steps_that_judged_different_software_are_told():

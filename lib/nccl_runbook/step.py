@@ -95,7 +95,7 @@ class Step:
             raise RuntimeError("a record is being judged: no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
-            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor)
+            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
             said = self._engine.software()
             self.record.judged = records.Judged(
                 python=choice.text, own=choice.own, torch=said.get("torch", ""), cuda=said.get("cuda", ""), nccl=said.get("nccl", ""),
@@ -132,7 +132,8 @@ class Step:
 
         missing = [(path, gap) for path, gap in gaps_in(self.facts)]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
-        judged = worst_first([*findings, *(_unknown(p, g) for p, g in needed)])
+        told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
+        judged = worst_first([*findings, *(_unknown(p, g) for p, g in needed if p not in told)])
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,

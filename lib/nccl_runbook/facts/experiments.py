@@ -54,8 +54,9 @@ class Singles:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Every pair of GPUs, disjoint pairs at the same time."""
+    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are."""
 
+    wanted: int
     pairs: List[Pair]
 
     def worst(self, op: str = "send_recv") -> Optional[Pair]:

@@ -22,7 +22,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class LogRead:
-    """How much of a log was read. ``size_bytes``: of the file; ``lines``: lines looked at; ``left_out``: one sentence about the rest, or ""."""
+    """How much of a log was read. ``size_bytes``: of the file; ``lines``: looked at; ``left_out``: one sentence about the rest, or ""."""
 
     size_bytes: int
     lines: int

@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.facts import Gap
 
+METHODS = ("nccl-per-tensor", "nccl-flat", "gloo-per-tensor", "gloo-flat", "disk")  # as ranks/weight_sync.py knows them
+
 
 @dataclasses.dataclass(frozen=True)
 class SyncTime:
@@ -63,10 +65,14 @@ class SyncArm:
         return self.syncs[0].seconds if self.syncs else None
 
     @property
+    def steady(self) -> Optional[SyncTime]:
+        """The sync of (lower) median time among those after the first; the first where it was the only one."""
+        by_time = sorted(self.syncs[1:] or self.syncs, key=lambda s: s.seconds)
+        return by_time[(len(by_time) - 1) // 2] if by_time else None
+
+    @property
     def steady_s(self) -> Optional[float]:
-        """Median seconds of the syncs after the first; of the first where it was the only one."""
-        times = sorted(s.seconds for s in (self.syncs[1:] or self.syncs))
-        return times[len(times) // 2] if times else None
+        return self.steady.seconds if self.steady else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.facts import Gap
 
+WRONG_VALUES = 6  # exit code of ranks/check.py
 OUTCOMES = ("exited", "signalled", "timed-out", "lost")
 
 
@@ -86,6 +87,22 @@ class World:
     @property
     def hung(self) -> bool:
         return any(r.outcome == "timed-out" for r in self.ranks)
+
+    @property
+    def died(self) -> List[RankResult]:
+        """Ranks that ended by themselves, and not well."""
+        return [r for r in self.ranks if (r.outcome == "exited" and r.code not in (0, WRONG_VALUES)) or r.outcome == "signalled"]
+
+    @property
+    def ended(self) -> str:
+        """In a few words: "passed", "lost" (the runbook's own process was killed), "wrong values", "hung" or "failed"."""
+        if self.passed:
+            return "passed"
+        if any(r.outcome == "lost" for r in self.ranks):
+            return "lost"
+        if self.wrong:
+            return "wrong values"
+        return "hung" if self.hung and not self.died else "failed"
 
     @property
     def wrong(self) -> List[Dict[str, Any]]:

@@ -57,12 +57,13 @@ class _Running:
 class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
-    ``log_dir`` gets one folder a world with one file a rank. ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs.
+    ``log_dir`` gets one folder a world with one file a rank; results name these files relative to ``root`` if it is given. ``run`` and
+    ``run_all`` block; ``cancel`` from another thread ends what runs.
     Raises EngineError if the interpreter cannot import torch.
     """
 
-    def __init__(self, prefix: List[str], log_dir: Path, redactor: Redactor) -> None:
-        self.prefix, self.log_dir, self.redactor = list(prefix), Path(log_dir), redactor
+    def __init__(self, prefix: List[str], log_dir: Path, redactor: Redactor, root: Optional[Path] = None) -> None:
+        self.prefix, self.log_dir, self.redactor, self.root = list(prefix), Path(log_dir), redactor, root
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
@@ -221,6 +222,6 @@ class Engine:
             last_lines=rank.lines[-LAST_LINES if end["code"] else -FEW_LINES :],
             stack=self.redactor.text(end["stack"]),
             state=end["state"],
-            log=str(rank.path) if rank.path.exists() else "",
+            log=str(rank.path.relative_to(self.root) if self.root else rank.path) if rank.path.exists() else "",
             dropped_bytes=end["dropped"],
         )

@@ -27,7 +27,7 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
     """
     visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
     delta = {**request.env, **visible}
-    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None] + [
+    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ] + [
         f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None
     ]
     words = [

@@ -30,7 +30,7 @@ TAIL_BYTES = 64 << 10
 STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
 GIVE_UP_AFTER = 5  # seconds of SIGKILL without effect
-AFTER_FAILURE_S = 5.0  # how long ranks may go on once one of them has failed: they can only wait for it
+AFTER_FAILURE_S = 2.0  # how long ranks may go on once one of them has failed: they can only wait for it
 CUDA_ERROR_NOT_INITIALIZED = 3
 
 # what a fresh interpreter runs when forking is not safe: the same hooks, then the same file

@@ -19,9 +19,9 @@ OUR_ROOT = os.getppid()
 
 try:
     import pynvml as nvml
+    missing = ""
 except ImportError as error:
-    print(json.dumps({"part": "system", "refused": {"reason": "not-run", "detail": f"{sys.executable}: no pynvml ({error})"}}))
-    sys.exit(0)
+    nvml, missing = None, str(error)
 
 # literal numbers of nvml.h: pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake (13.615), and old ones lack names
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
@@ -208,7 +208,8 @@ def owner(process, kind):
     status = {} if holds_gpu(pid) is False else status_of(pid)
     unknown = {"reason": "absent", "detail": f"pid {pid} is not a GPU process of this pid namespace"}
     uid = int(status["Uid"].split()[0]) if status else -1
-    return {"pid": pid, "kind": kind, "name": status["Name"].strip() if status else unknown, "user": user_name(uid) if status else unknown,
+    return {"pid": pid, "kind": kind, "name": status["Name"].strip() if status else unknown,
+            "user": user_name(uid) if status else unknown,
             "used_mib": {"reason": "unsupported", "detail": "NVML gives no memory per process here"} if used is None else used >> 20,
             "is_ours": bool(status) and is_descendant(pid), "is_same_user": uid == os.getuid()}
 
@@ -231,8 +232,8 @@ def gpu(index, handle):
         pci_bus_id=then(ask("nvmlDeviceGetPciInfo", handle), lambda p: text(p.busId)), memory=memory(handle),
         compute_mode=then(ask("nvmlDeviceGetComputeMode", handle), name_in(COMPUTE_MODES)), mig=mig(handle),
         virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)), ecc=ecc(handle),
-        remapped_rows=rows, retired_pages=retired_pages(handle) if is_gap(rows) else None, clock_reasons=clock_reasons(handle), pcie=pcie(handle),
-        nvlinks=nvlinks(handle), fabric=fabric(handle),
+        remapped_rows=rows, retired_pages=retired_pages(handle) if is_gap(rows) else None, clock_reasons=clock_reasons(handle),
+        pcie=pcie(handle), nvlinks=nvlinks(handle), fabric=fabric(handle),
         utilisation_percent=then(ask("nvmlDeviceGetUtilizationRates", handle), lambda u: u.gpu),
         temperature_c=ask("nvmlDeviceGetTemperature", handle, 0), owners=owners(handle),
         power_w=then(ask("nvmlDeviceGetPowerUsage", handle), lambda mw: mw / 1000))
@@ -253,7 +254,8 @@ def links_between(a, b):
 def pair(a, b, handles):
     both, shown = (handles[a], handles[b]), f"{a},{b}"
     links = links_between(*both)
-    level = f"NV{links}" if links else then(ask("nvmlDeviceGetTopologyCommonAncestor", *both, shown=shown), lambda n: LEVELS.get(n, str(n)))
+    common = ask("nvmlDeviceGetTopologyCommonAncestor", *both, shown=shown)
+    level = f"NV{links}" if links else then(common, lambda n: LEVELS.get(n, str(n)))
     read, write = [then(ask("nvmlDeviceGetP2PStatus", *both, way, shown=shown), name_in(P2P_STATUS)) for way in (P2P_READ, P2P_WRITE)]
     say("pair", a=a, b=b, level=level, p2p_read=read, p2p_write=write)
 
@@ -290,6 +292,9 @@ def leave_with_parent():
 
 def main(what):
     leave_with_parent()
+    if missing:
+        say("system", refused={"reason": "not-run", "detail": f"{sys.executable}: {missing}"})
+        return
     refused = ask("nvmlInit")
     count = refused if is_gap(refused) else ask("nvmlDeviceGetCount")
     if is_gap(count):
@@ -317,4 +322,5 @@ def main(what):
     say("end")
 
 
-main(sys.argv[1] if len(sys.argv) > 1 else "all")
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "all")

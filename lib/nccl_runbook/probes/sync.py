@@ -10,11 +10,11 @@ import time
 from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import Shortage, SyncArm, SyncRuns, SyncTime
+from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime
 from nccl_runbook.facts.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.probes.worlds import LOGGED
 
-METHODS = ("nccl-per-tensor", "nccl-flat", "gloo-per-tensor", "gloo-flat", "disk")
 _FOLDER = "nccl-runbook-sync-"
 _STALE_S = 3600.0       # a folder of ours untouched for so long belongs to a run that was killed
 _LEAST_S = 5.0          # below that no arm is started
@@ -61,8 +61,8 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(repeats)]
     args += ["--directory", folder] if method == "disk" else []
     args += ["--cpu"] if devices[0] is None else []
-    env: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO"} if method.startswith("nccl") else {}
-    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, left_s))
+    env = LOGGED if method.startswith("nccl") else {}
+    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, dict(env), left_s))
 
 
 def _sweep(parent: str) -> None:
@@ -110,7 +110,7 @@ def _arm(method: str, world: World) -> SyncArm:
         errors={str(r.rank): e["text"] for r in world.ranks for e in r.named("error")},
         shortage=shortages[0] if shortages else None, ended=[f"{r.outcome} {r.code}" for r in world.ranks],
         timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
-        transports=world.transports if method.startswith("nccl") else {}, shell_line=world.shell_line,
+        transports=world.transports if method.startswith("nccl") and not failed else {}, shell_line=world.shell_line,
         last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]])
 
 

@@ -41,10 +41,12 @@ def request(
     return WorldRequest(name, "check.py", devices, args, {**(LOGGED if gpu else {}), **(env or {})}, deadline_s)
 
 
-def trials(engine: Engine, requests: List[WorldRequest]) -> List[Trial]:
-    """Run these at the same time; what does not pass is run once more by itself, in fresh processes."""
+def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
+    """Run these at the same time; then what did not pass once more at the same time, in fresh processes (``repeat``)."""
     worlds = engine.run_all(requests)
-    return [Trial(r.name, w, None if w.passed else engine.run(r)) for r, w in zip(requests, worlds)]
+    failed = [r for r, w in zip(requests, worlds) if repeat and not w.passed]
+    again = dict(zip([r.name for r in failed], engine.run_all(failed)))
+    return [Trial(r.name, w, again.get(r.name)) for r, w in zip(requests, worlds)]
 
 
 def world_sizes(most: int) -> List[int]:
@@ -87,11 +89,12 @@ def rounds(items: List[int]) -> List[List[tuple]]:
     return found
 
 
-def pairs(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Pairs, Gap]:
-    """Every pair of GPUs, disjoint pairs at the same time, as far as the budget (seconds) goes."""
-    gpus = sorted({d for d in devices if d is not None})
+def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float) -> Union[Pairs, Gap]:
+    """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds) goes."""
+    alone = {} if isinstance(singles, Gap) else singles.trials
+    gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
-        return Gap("not-run", "fewer than two GPUs: no pair to test")
+        return Gap("not-run", "fewer than two GPUs that pass alone: no pair to test")
     began, found = time.monotonic(), []
     for together in rounds(gpus):
         left_s = budget_s - (time.monotonic() - began)
@@ -99,7 +102,7 @@ def pairs(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Unio
             break
         asked = [request(f"pair {a}-{b}", [a, b], left_s, ops="all_reduce,send_recv") for a, b in together]
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, trials(engine, asked))]
-    return Pairs(found)
+    return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 
 
 def _arms(gpu: bool) -> List[Arm]:
@@ -131,13 +134,14 @@ def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union
         return Gap("unsupported", "one GPU: a transport needs two ranks")
     began = time.monotonic()
 
-    def run(name: str, env: Dict[str, str]) -> Union[Trial, Gap]:
+    def run(name: str, env: Dict[str, str], repeat: bool) -> Union[Trial, Gap]:
         left_s = budget_s - (time.monotonic() - began)
         if left_s <= 0:
             return Gap("not-run", "the budget was spent")
-        return trials(engine, [request(name, devices, left_s, env, ops="all_reduce,broadcast,send_recv")])[0]
+        return trials(engine, [request(name, devices, left_s, env, ops="all_reduce,broadcast,send_recv")], repeat)[0]
 
-    control, done = run("control", {}), []
+    control, done = run("control", {}, True), []
+    passes = isinstance(control, Trial) and control.passed  # after a control that fails, only an arm that passes says something
     for arm in _arms(on_gpus(devices)):
         if isinstance(arm.trial, Gap) and arm.trial.reason == "absent":
             done.append(arm)
@@ -146,5 +150,5 @@ def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union
                 Arm(arm.name, arm.env, arm.acts_on, Gap("not-run", "your environment sets this already, so the control has it too"))
             )
         else:
-            done.append(Arm(arm.name, arm.env, arm.acts_on, run(arm.name, arm.env)))
-    return Arms("nccl" if on_gpus(devices) else "gloo", control, done, run("control again", {}))
+            done.append(Arm(arm.name, arm.env, arm.acts_on, run(arm.name, arm.env, passes)))
+    return Arms("nccl" if on_gpus(devices) else "gloo", control, done, run("control again", {}, passes))

@@ -93,6 +93,11 @@ class Driver:
         self.library.cuGetErrorString(code, ctypes.byref(meaning))
         return f"cuInit: error {code} {(name.value or b'').decode()}: {(meaning.value or b'').decode()}"
 
+    def count(self):
+        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch 2.11)."""
+        number = ctypes.c_int()
+        return number.value if self.code == 0 and self.library.cuDeviceGetCount(ctypes.byref(number)) == 0 else None
+
     def identity(self, index):
         """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver does not say."""
         device, raw, bus = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(BUS_ID_SIZE)
@@ -119,14 +124,14 @@ def mapped_nccl():
     return f"{major}.{rest // 100}.{rest % 100}", paths[0]
 
 
-def cuda_gpus(torch, driver):
-    gpus = []
-    for index in range(torch.cuda.device_count()):
+def add_gpus(torch, driver, gpus):
+    """Append each GPU; what was told before an error stays."""
+    counted = driver.count()
+    for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)
         uuid, bus = driver.identity(index)
         gpus.append({"cuda_index": index, "name": p.name, "uuid": uuid, "pci_bus_id": bus, "total_bytes": p.total_memory,
                      "capability": f"{p.major}.{p.minor}"})
-    return gpus
 
 
 def cuda(torch):
@@ -136,7 +141,7 @@ def cuda(torch):
             "nccl_path": nccl_path, "gpus": [], "error": "", "error_code": driver.code, "peer_access": []}
     try:
         torch.cuda.init()
-        seen["gpus"] = cuda_gpus(torch, driver)
+        add_gpus(torch, driver, seen["gpus"])
         count = len(seen["gpus"])
         seen["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch compiled without CUDA (torch 2.13)

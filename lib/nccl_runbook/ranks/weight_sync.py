@@ -23,7 +23,7 @@ METHODS = ("nccl-per-tensor", "nccl-flat", "gloo-per-tensor", "gloo-flat", "disk
 FAULTS = ("corrupt", "stale", "torn", "unchecked", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 CHUNK = 1 << 20           # elements of the pattern, and the step in which bytes are made and compared
-SPARE_BYTES = 64 << 20    # left free beside what is needed: allocator and file-system overhead
+SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
 SAFETENSORS_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 
 
@@ -215,7 +215,7 @@ class Sync:
         else:
             devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
             staging = self.staging_bytes() if self.over_nccl else 0
-            needed = (self.total + staging) * devices.count(str(self.device.index)) + SPARE_BYTES
+            needed = (self.total + staging) * devices.count(str(self.device.index)) + SPARE_GPU_BYTES
             free, what = torch.cuda.mem_get_info(self.device)[0], f"memory on GPU {self.device.index}"
         if free < needed:
             raise NotEnough(what, needed, free)

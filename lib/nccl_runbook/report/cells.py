@@ -101,6 +101,19 @@ class StepView:
         return "\n".join(lines + ([f"record: {short_path(self._path)}"] if self._path else []))
 
 
+class Line:
+    """A sentence for the reader, without the quotes of a string."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.text)}</p>"
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 class VerdictView:
     """The verdict in one sentence, what was judged, and the fix: the top of 99-verdict."""
 
@@ -109,9 +122,10 @@ class VerdictView:
 
     def _repr_html_(self) -> str:
         document = self.document
+        head = banner("running" if document.running else document.verdict, document.sentence.partition(": ")[2])
         fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + "".join(map(remedy_html, remedies)) for t, remedies in fixes(document)]
         judged = f'<p style="margin:4px 0">judged: {escape(judged_line(document))}</p>'
-        return f"<div>{banner(document.verdict, document.sentence)}{judged}{''.join(fix)}</div>"
+        return f"<div>{head}{judged}{''.join(fix)}</div>"
 
     def __repr__(self) -> str:
         document = self.document

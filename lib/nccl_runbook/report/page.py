@@ -13,6 +13,7 @@ import jinja2
 from nccl_runbook.records import Record
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables_verdict import not_looked_at_table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
@@ -82,7 +83,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     template = _environment().get_template("index.html.j2")
     context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
                "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
-               "counts": _counts(document), "tried": _tried(known.values()), "not_looked_at": document.not_looked_at}
+               "counts": _counts(document), "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
     page = ""
     for cut in CUTS:
         page = template.render(context, cut=cut)

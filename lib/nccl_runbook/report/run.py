@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from nccl_runbook import records
 from nccl_runbook.facts.run import RunFolder
 from nccl_runbook.redact import Redactor
+from nccl_runbook.report.cells import Line
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
 RECORDS = "[0-9][0-9]-*.json"
@@ -89,9 +90,9 @@ def collect(run_dir: Path) -> RunFolder:
     return RunFolder(run_dir.name, names, unreadable, document.model_dump(mode="json", by_alias=True))
 
 
-def write_by_hand(run_dir: Path, by_hand: bool) -> str:
+def write_by_hand(run_dir: Path, by_hand: bool) -> Line:
     """Write the folder's page where no runner will (``by_hand``); one sentence for the reader."""
     if not by_hand:
-        return "the page is written by the run that this notebook belongs to"
+        return Line("The page is written by the run that this notebook belongs to.")
     write_run(run_dir, info_of(run_dir))
-    return f"written: {run_dir.name}/index.html and {run_dir.name}/verdict.json"
+    return Line(f"Written: {run_dir.name}/index.html and {run_dir.name}/verdict.json")

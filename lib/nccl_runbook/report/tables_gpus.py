@@ -40,8 +40,9 @@ def _health(gpu: NvmlGpu) -> str:
         said.append(f"{gpu.remapped_rows.uncorrectable} rows remapped" + (", reset pending" if gpu.remapped_rows.is_pending else ""))
     said += [] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]
     said += [f"MIG, {len(gpu.mig.instances)} instances"] if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else []
-    said += [f"fabric {gpu.fabric.state}"] if not isinstance(gpu.fabric, Gap) and gpu.fabric.state not in ("completed", "not-supported") else []
-    said += [f"compute mode {gpu.compute_mode}"] if gpu.compute_mode not in ("default",) and not isinstance(gpu.compute_mode, Gap) else []
+    state = "" if isinstance(gpu.fabric, Gap) else gpu.fabric.state
+    said += [f"fabric {state}"] if state not in ("", "completed", "not-supported") else []
+    said += [f"compute mode {gpu.compute_mode}"] if not isinstance(gpu.compute_mode, Gap) and gpu.compute_mode != "default" else []
     return "; ".join(said) or "nothing stands out"
 
 
@@ -55,7 +56,7 @@ def gpus_table(machine: Machine | Gap) -> Table:
     nvml = machine if isinstance(machine, Gap) else machine.nvml
     if isinstance(nvml, Gap):
         return _gap_table(caption, nvml)
-    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "%", "C", "health"]
+    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
     rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
     note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
     return Table(caption, columns, rows, note)

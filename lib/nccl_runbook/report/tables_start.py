@@ -14,7 +14,8 @@ from nccl_runbook.report.tables import Cell, Table
 def brought_table(start: Start) -> Table:
     """Every message that was recognised, with its line."""
     rows = [[_line(m), _meaning(m), m.text, str(m.times)] for m in start.messages]
-    return Table("Recognised in what you brought", ["line", "points to", "message", "times"], rows or [["", "nothing", "", ""]], _note(start))
+    columns = ["line", "points to", "message", "times"]
+    return Table("Recognised in what you brought", columns, rows or [["", "nothing", "", ""]], _note(start))
 
 
 def _line(message: Message) -> str:

@@ -1,20 +1,27 @@
 """Tables of weight syncs: who sits where, and what each method took."""
 from __future__ import annotations
 
+from typing import Any
+
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import SyncArm, SyncRuns
 from nccl_runbook.report.tables import Cell, Table
 
 
-def placement(seats: list) -> Table:
-    """Ranks of the weight-update group and their GPUs; a GPU that two of them share is marked."""
-    places = [seat.place for seat in seats]
-    rows = [[f"rank {seat.rank}", seat.role, Cell(seat.place or "CPU", "note" if seat.place and places.count(seat.place) > 1 else ""),
-             "shared" if seat.place and places.count(seat.place) > 1 else "its own" if seat.place else "no GPU"] for seat in seats]
-    return Table("The weight-update group", ["rank", "role", "device", "GPU"], rows)
+def placement_table(plan: Any) -> Table:
+    """Ranks of the weight-update group (a planning.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
+    columns = ["rank", "role", "device", "GPU"]
+    if isinstance(plan, Gap):
+        return Table("The weight-update group", columns, [], f"Not planned: {plan}")
+    rows = []
+    for seat in plan.seats:
+        shared = any(seat.rank in ranks for ranks in plan.shared)
+        word = "shared: NCCL will refuse it" if shared else "its own" if seat.place else "none"
+        rows.append([f"rank {seat.rank}", seat.role, seat.place or "CPU", Cell(word, "note" if shared else "")])
+    return Table("The weight-update group", columns, rows)
 
 
-def methods(runs: SyncRuns | Gap) -> Table:
+def methods_table(runs: SyncRuns | Gap) -> Table:
     """One row a method: first and steady sync, rate, and where the seconds went."""
     columns = ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"]
     if isinstance(runs, Gap):
@@ -29,9 +36,11 @@ def _layers(runs: SyncRuns) -> str:
 
 def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
-    words = [f"Steady: median of {max(1, runs.repeats - 1)} after the first."]
+    words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
+    if any(a.method.startswith("nccl") for a in runs.run):
+        words.append("NCCL's first sync makes the communicator too.")
     if "disk" in runs.arms:
-        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, through the page cache; read, not mapped.")
+        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; read, not mapped.")
     if fsync:
         words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
     if runs.on_cpu:
@@ -42,11 +51,12 @@ def _note(runs: SyncRuns) -> str:
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if isinstance(arm, Gap):
         return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
-    if not arm.syncs or arm.steady_s is None or arm.first_s is None:
+    steady = arm.steady
+    if steady is None or arm.first_s is None:
         return [method, "", "", "", "", "", _verdict(arm)]
-    last = arm.syncs[-1]
-    rate = runs.size_bytes / arm.steady_s / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{arm.steady_s:.4f}", f"{rate:.1f}", _phases(last.trainer), _phases(last.engine), _verdict(arm)]
+    rate = runs.size_bytes / steady.seconds / 1e9
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine),
+            _verdict(arm)]
 
 
 def _phases(phases: dict[str, float]) -> str:

@@ -21,7 +21,8 @@ def _joined(evidence: Iterable[Evidence]) -> str:
 def causes_table(document: VerdictDocument) -> Table:
     """Every cause that was considered, surest first."""
     rows = [[c.title, _badged(c.status), _joined(c.evidence), _joined(c.against), c.id] for c in document.causes]
-    return Table("Causes", ["cause", "how sure", "evidence", "against", "id"], rows, "" if rows else "No step named a cause.")
+    columns = ["cause", "how sure", "evidence", "against", "id"]
+    return Table("Causes", columns, rows) if rows else Table("Causes", ["cause"], [["No step named a cause."]])
 
 
 def steps_table(document: VerdictDocument) -> Table:
@@ -31,6 +32,17 @@ def steps_table(document: VerdictDocument) -> Table:
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
-    """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead."""
-    rows = [line.split(": ", 1) if ": " in line else [line, ""] for line in document.not_looked_at]
-    return Table("Not looked at", ["step", "what, and why"], rows, "" if rows else "Everything that was asked for was seen.")
+    """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
+
+    What is missing for the same reason in one step shares a row; verdict.json lists each.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for line in document.not_looked_at:
+        step, what, why = (*line.split(": ", 2), "", "")[:3]
+        groups.setdefault((step, why), []).append(what)
+    rows = [[step, _some(what), why] for (step, why), what in groups.items()]
+    return Table("Not looked at", ["step", "what", "why"], rows, "" if rows else "Everything that was asked for was seen.")
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

@@ -19,7 +19,7 @@ def _outcome(trial: Trial) -> Cell:
         return Cell("passed", "ok")
     if trial.again is not None and trial.again.passed:
         return Cell("failed once of twice", "warn")
-    return Cell("hung" if trial.world.hung else "wrong values" if trial.world.wrong else "failed", "broken")
+    return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
 
 
 def _bandwidth(world: World, op: str) -> str:

@@ -22,22 +22,6 @@ def last_begun(rank: RankResult) -> str:
     return f"{begun[-1]['what']} of {size} B" if size else str(begun[-1]["what"])
 
 
-def how(world: World) -> str:
-    """In a few words: "passed", "hung", "wrong values", "failed", "lost"."""
-    if world.passed:
-        return "passed"
-    if any(r.outcome == "lost" for r in world.ranks):
-        return "lost"
-    if world.wrong:
-        return "wrong values"
-    return "hung" if world.hung and not _died(world) else "failed"
-
-
-def _died(world: World) -> list[RankResult]:
-    """Ranks that ended by themselves and not well."""
-    return [r for r in world.ranks if (r.outcome == "exited" and r.code not in (0, 6)) or r.outcome == "signalled"]
-
-
 def rank_line(rank: RankResult) -> str:
     """One line: what became of the rank, and where it was."""
     ended = {
@@ -77,7 +61,8 @@ def _duplicate(world: World) -> tuple[str, str]:
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
     """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
     for rank in world.ranks:
-        known = recognise([*(str(e.get("text", "")) for e in rank.named("error")), *rank.last_lines])
+        raised = [line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()]
+        known = recognise([*raised, *rank.last_lines])
         if known and known[0].id == "duplicate-gpu":
             cause_id, words = _duplicate(world)
             return causes()[cause_id], "established", [Evidence(known[1], f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
@@ -94,27 +79,26 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
     """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs a recurrence."""
-    if how(world) == "lost":
+    if world.ended == "lost":
         return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
     cause, status, evidence = _cause_of(world)
     evidence += [Evidence(rank_line(r), r.log) for r in world.ranks if not (r.outcome == "exited" and r.code == 0)]
     evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
     evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
-    evidence.append(Evidence(f"repeat it: {world.shell_line}", "by hand"))
     why = f": {cause.title}" if cause else ""
     if again is not None and again.passed:
         repeat = Remedy("you", "It passed when repeated at once: repeat it more often before you change anything.", (world.shell_line,))
         return Finding(
             rule,
             Severity.WARN,
-            f"{what} {how(world)} once of twice{why}",
+            f"{what} {world.ended} once of twice{why}",
             tuple(evidence),
             (repeat,),
             cause and cause.id,
             cause and "possible",
         )
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
-    return Finding(rule, Severity.BROKEN, f"{what} {how(world)}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+    return Finding(rule, Severity.BROKEN, f"{what} {world.ended}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
 
 
 def _wrong_line(e: dict) -> str:
@@ -127,4 +111,4 @@ def _wrong_line(e: dict) -> str:
 def _telling(world: World) -> list[str]:
     """The last line of each rank that failed, and NCCL's first warning."""
     warned = [line for r in world.ranks for line in r.last_lines if "NCCL WARN" in line][:1]
-    return warned + [r.last_lines[-1] for r in _died(world) if r.last_lines][:2]
+    return warned + [r.last_lines[-1] for r in world.died if r.last_lines][:2]

@@ -54,9 +54,12 @@ def _singles(singles: Singles | Gap) -> list[Finding]:
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     if isinstance(pairs, Gap):
         return []
-    return [
-        explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in pairs.pairs if not p.trial.passed
-    ]
+    failed = [p for p in pairs.pairs if not p.trial.passed]
+    found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
+    if len(pairs.pairs) < pairs.wanted:
+        title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
+        found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "pairs"),)))
+    return found
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
@@ -65,5 +68,5 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     bandwidth = worst.trial.world.busbw_gb_per_s("send_recv") if worst else None
     if worst and bandwidth:
         evidence.append(Evidence(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s", "pairs"))
-    every = "" if isinstance(pairs, Gap) else f", and every one of {len(pairs.pairs)} pairs"
+    every = "" if isinstance(pairs, Gap) else f", and every one of {len(pairs.pairs)} pairs" if len(pairs.pairs) > 1 else ""
     return Finding("fewer-gpus-pass", Severity.OK, f"{_sizes(ladder)}{every}: all right", tuple(evidence))

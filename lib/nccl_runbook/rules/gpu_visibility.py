@@ -57,7 +57,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     nvml = str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU"
     said = [Evidence(nvml, "gpus.nvml")]
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
-        said.append(Evidence(machine.cuda.error, "gpus.cuda.error"))
+        said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
     if not on_bus:
         return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
@@ -100,17 +100,21 @@ def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
     refused = [(i, g) for i, g in enumerate(_nvml_gpus(machine)) if isinstance(g, Gap)]
     if not refused:
         return None
+    said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused)
+    if all(g.reason == "no-permission" for _, g in refused) and 0 < len(_nvml_gpus(machine)) - len(refused) <= _cuda_count(machine):
+        names = ", ".join(str(i) for i, _ in refused)
+        return Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not granted to this process", said)
     words = refused[0][1].detail
     is_lost = "lost" in words or "requires restart" in words or refused[0][1].reason == "timed-out"
     cause = "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission" else "nvml-call-failed"
     admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
                    _KERNEL_LOG)
-    around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES does "
-                    "not get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
+    around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES "
+                    "does not get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
                     (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))
     title = f"NVML refuses GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}"
-    return Finding("nvml-refuses-a-gpu", Severity.BROKEN, title, tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused),
-                   (admin, around), cause, "likely" if refused[0][1].reason == "timed-out" else "established")
+    return Finding("nvml-refuses-a-gpu", Severity.BROKEN, title, said, (admin, around), cause,
+                   "likely" if refused[0][1].reason == "timed-out" else "established")
 
 
 def _others(machine: Machine) -> str:
@@ -141,7 +145,7 @@ def gpus_hidden(machine: Machine) -> Finding | None:
     selection = _selection(machine)
     if selection is None or selection.problem:
         return None
-    hidden = [i for i in range(len(_nvml_gpus(machine))) if i not in selection.shown]
+    hidden = _hidden(machine, selection)
     if not hidden:
         return None
     variables = machine.surroundings.variables
@@ -153,6 +157,31 @@ def gpus_hidden(machine: Machine) -> Finding | None:
         return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
     fix = Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine))
     return Finding("gpus-hidden", Severity.WARN, title, evidence, (fix,), "visible-devices-wrong", "possible")
+
+
+def _hidden(machine: Machine, selection: Selection) -> list[int]:
+    """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its order need not be NVML's."""
+    indices = _indices_by_cuda(machine)
+    shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
+    return [i for i in range(len(_nvml_gpus(machine))) if i not in shown]
+
+
+def _indices_by_cuda(machine: Machine) -> list[int | None]:
+    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
+    named = [g for g in _nvml_gpus(machine) if isinstance(g, NvmlGpu) and isinstance(g.uuid, str)]
+    known = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in named}
+    return [] if isinstance(machine.cuda, Gap) else [known.get(g.uuid.lower()) for g in machine.cuda.gpus]
+
+
+def indices_differ(machine: Machine) -> Finding | None:
+    """CUDA counts the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    indices = _indices_by_cuda(machine)
+    if _selection(machine) is not None or None in indices or indices == sorted(indices):
+        return None
+    said = ", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices))
+    fix = Remedy("your launcher", "To count as nvidia-smi does:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",))
+    return Finding("indices-differ", Severity.NOTE, "CUDA counts the GPUs in another order than nvidia-smi",
+                   (Evidence(said, "gpus.cuda"),), (fix,))
 
 
 def torch_without_cuda(machine: Machine) -> Finding | None:
@@ -226,7 +255,8 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
     if isinstance(nvml, Gap) or isinstance(cuda, Gap) or not cuda.cuda or cuda.error or gpu_health.with_mig(nvml):
         return None
     selection = _selection(machine)
-    expected = selection.shown if selection else tuple(range(len(nvml.gpus)))
+    reached = [g.nvml_index for g in nvml.reached]  # those that NVML refuses are judged by their own rule
+    expected = tuple(i for i in (selection.shown if selection else reached) if i in reached)
     if (selection and selection.problem) or len(cuda.gpus) >= len(expected):
         return None
     missing = _missing(nvml, cuda, expected)
@@ -257,8 +287,8 @@ def views_agree(machine: Machine) -> Finding | None:
 
 
 RULES: tuple[Callable[[Machine], Finding | None], ...] = (
-    nvml_refuses, nvml_refuses_a_gpu, visible_devices_wrong, gpus_hidden, torch_without_cuda, cuda_cannot_start, cuda_misses_gpus,
-    *gpu_health.RULES)
+    nvml_refuses, nvml_refuses_a_gpu, visible_devices_wrong, gpus_hidden, indices_differ, torch_without_cuda, cuda_cannot_start,
+    cuda_misses_gpus, *gpu_health.RULES)
 
 
 def judge(machine: Machine | Gap) -> list[Finding]:

@@ -6,7 +6,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arm, Arms, Trial
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.rules.failures import explain, how, remedies
+from nccl_runbook.rules.failures import explain, remedies
 
 RESTS_ON = ()  # arms that were not run are judged below
 # what passing with this switched off points to, when the control fails
@@ -41,7 +41,7 @@ def outcome(arm: Arm, control: Trial) -> str:
     if isinstance(arm.trial, Gap):
         return "not run"
     if not arm.trial.passed:
-        return how(arm.trial.world)
+        return arm.trial.world.ended
     proof = acted(arm, control)
     return "pass" if proof else "no effect" if proof is False else "no proof"
 
@@ -60,7 +60,7 @@ def judge(arms: Arms | Gap) -> list[Finding]:
         return _rehearsal(arms)
     after = arms.control_after
     if arms.control.passed and isinstance(after, Trial) and not after.passed:
-        title = f"inconclusive: the control passed before the arms and {how(after.world)} after them"
+        title = f"inconclusive: the control passed before the arms and {after.world.ended} after them"
         return [Finding("control-changed", Severity.UNKNOWN, title, (Evidence(after.world.shell_line, "by hand"),))]
     return _control_passes(arms) if arms.control.passed else _control_fails(arms)
 
@@ -127,6 +127,6 @@ def _control_fails(arms: Arms) -> list[Finding]:
         tuple(f"export {k}={v}" for k, v in best.env.items()),
     )
     evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "arms") for a in arms.arms))
-    title = f"your environment as it is {how(arms.control.world)}, and passes with {best.name}"
+    title = f"your environment as it is {arms.control.world.ended}, and passes with {best.name}"
     real = remedies(cause) if cause else ()
     return [Finding("transport-at-fault", fault.severity, title, evidence, (*real, meanwhile), cause and cause.id, cause and "likely")]

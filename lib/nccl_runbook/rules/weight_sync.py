@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import SyncArm, SyncRuns
+from nccl_runbook.facts.sync import METHODS, SyncArm, SyncRuns
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.planning.placement import Placement
 from nccl_runbook.rules.failures import remedies
 
-RESTS_ON = ("plan", "runs", "runs.arms.*")
+RESTS_ON = ("plan", "runs", *(f"runs.arms.{method}" for method in METHODS))
 
 SLOWER = 2.0              # times; below that disk against NCCL is no news
 HANG_S = 60.0             # an arm that finished no sync in that time is stuck, not slow

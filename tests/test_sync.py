@@ -1,0 +1,179 @@
+"""Weight syncs on real Gloo ranks: what is written, what is caught, what is left behind."""
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.sync import METHODS, SyncRuns
+from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.knowledge import models
+from nccl_runbook.planning.placement import place
+from nccl_runbook.probes import sync
+from nccl_runbook.ranks import weight_sync
+from nccl_runbook.rules import weight_sync as rules
+from pydantic import TypeAdapter
+
+TINY = models.Model("test/tiny", "qwen2", hidden=64, intermediate=160, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=1000, tied=True).spec()
+
+
+def run(engine, method, *args, ranks=2, spec=TINY, deadline_s=30.0):
+    argv = ["--method", method, "--spec", json.dumps(spec), "--repeats", "2", "--cpu", *map(str, args)]
+    return engine.run(WorldRequest(method, "weight_sync.py", [None] * ranks, argv, deadline_s=deadline_s))
+
+
+def syncs(world):
+    return [(r.rank, e) for r in world.ranks for e in r.named("sync")]
+
+
+@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk"])
+def test_every_byte_arrives_on_two_engines_and_phases_add_up(engine, tmp_path, method):
+    world = run(engine, method, "--directory", tmp_path / "w", "--bucket-mib", 1, ranks=3)
+    assert [r.code for r in world.ranks] == [0, 0, 0]
+    assert [(rank, e["compared"], e["verified"]) for rank, e in syncs(world)] == [(0, False, True)] * 2 + [(1, True, True)] * 2 + [(2, True, True)] * 2
+    assert {e["bytes"] for _, e in syncs(world)} == {models.size_bytes(TINY)} and {e["tensors"] for _, e in syncs(world)} == {26}
+    for _, event in syncs(world):
+        assert sum(event["phases"].values()) == pytest.approx(event["seconds"], rel=1e-6)
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk"])
+def test_one_flipped_bit_on_an_engine_is_caught_and_the_tensor_named(engine, tmp_path, method):
+    world = run(engine, method, "--directory", tmp_path, "--fault", "corrupt@1")
+    assert [r.code for r in world.ranks] == [0, weight_sync.WRONG_BYTES]
+    assert [e["wrong"] for rank, e in syncs(world) if rank == 1] == [[{"tensor": "model.layers.1.self_attn.q_proj.weight", "index": 13, "words": 1}]] * 2
+
+
+def test_a_tensor_left_from_the_sync_before_is_caught(engine):
+    world = run(engine, "gloo-flat", "--fault", "stale@1")
+    last = [e["wrong"] for rank, e in syncs(world) if rank == 1][-1]
+    assert [(w["tensor"], w["words"]) for w in last] == [("model.norm.weight", 64)]
+
+
+def test_a_torn_file_is_named_and_removed(engine, tmp_path):
+    world = run(engine, "disk", "--directory", tmp_path / "w", "--fault", "torn@0")
+    assert [r.code for r in world.ranks] == [weight_sync.PEER_STOPPED, 1]
+    assert "torn file: model-v0.safetensors has" in world.ranks[1].first("error")["text"]
+    assert not (tmp_path / "w").exists()
+
+
+def test_a_dead_engine_ends_the_wait_and_leaves_nothing(engine, tmp_path):
+    began = time.monotonic()
+    world = run(engine, "disk", "--directory", tmp_path / "w", "--fault", "die@1")
+    assert world.ranks[1].code == 9 and world.ranks[0].code == 1 and world.ranks[0].first("error")
+    assert time.monotonic() - began < 20 and not (tmp_path / "w").exists()
+
+
+def test_an_engine_that_never_comes_is_not_waited_for_for_ever(engine):
+    world = run(engine, "gloo-flat", "--timeout", 2, ranks=1, deadline_s=20)
+    assert world.ranks[0].code == 0, "a trainer alone is a world of one"
+    lonely = WorldRequest("lonely", "weight_sync.py", [None], world.request.args, {"WORLD_SIZE": "2"}, 20)
+    rank = engine.run(lonely).ranks[0]
+    assert rank.outcome == "exited" and rank.code == 1 and rank.first("error")
+
+
+def test_the_file_is_what_the_safetensors_library_reads(tmp_path):
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    args = type("Args", (), {"spec": json.dumps(TINY), "method": "disk", "fault": "", "bucket_mib": 1, "directory": str(tmp_path)})
+    trainer = weight_sync.Sync(args, 0, 2, torch.device("cpu"))
+    trainer.prepare()
+    trainer.pattern.fill(trainer.tensors, 3)
+    trainer.write(str(tmp_path / "m.safetensors"), weight_sync.Clock(trainer.device))
+    loaded = load_file(tmp_path / "m.safetensors")
+    assert list(loaded) != [] and set(loaded) == {name for name, _ in models.tensors(TINY)}
+    for (name, _), tensor in zip(trainer.manifest, trainer.tensors):
+        assert loaded[name].shape == tensor.shape and torch.equal(loaded[name].view(torch.int16), tensor.view(torch.int16))
+
+
+def test_the_facts_know_the_methods_of_the_rank():
+    assert METHODS == weight_sync.METHODS
+
+
+def test_the_pattern_differs_in_every_word_between_tensors_and_repeats():
+    pattern = weight_sync.Pattern(torch.device("cpu"))
+    a, b = torch.zeros(5000, dtype=torch.bfloat16), torch.zeros(5000, dtype=torch.bfloat16)
+    pattern.fill([a, b], 7)
+    assert not (a.view(torch.int16) == b.view(torch.int16)).any()
+    assert pattern.differing([a, b], 7) == [0, 0] and pattern.differing([b, a], 7) == [5000, 5000]
+    assert all(pattern.differing([a, b], other) == [5000, 5000] for other in (0, 6, 8, 300))
+
+
+@pytest.mark.parametrize(("sizes", "limit", "wanted"), [([4, 4, 4], 8, [[4, 4], [4]]), ([9], 9, [[9]]), ([1, 9, 1], 9, [[1], [9], [1]])])
+def test_buckets_keep_the_order_and_the_limit(sizes, limit, wanted):
+    views = [torch.zeros(n, dtype=torch.uint8) for n in sizes]
+    assert [[v.numel() for v in bucket] for bucket in weight_sync.buckets_of(views, limit)] == wanted
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    """A file system of 64 KiB; the tensors need four times as much."""
+    where = tmp_path / "tiny"
+    where.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(where)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+@pytest.mark.parametrize("fault", ["", "unchecked@0"])
+def test_a_full_disk_is_told_with_its_bytes_and_nothing_is_left(engine, tiny_disk, fault):
+    world = run(engine, "disk", "--directory", tiny_disk / "w", *(["--fault", fault] if fault else []))
+    assert [r.code for r in world.ranks] == [weight_sync.NOT_ENOUGH, weight_sync.PEER_STOPPED]
+    told = world.ranks[0].first("not-enough")
+    assert told["needed"] > models.size_bytes(TINY) and told["free"] <= 64 << 10 and str(tiny_disk) in told["what"]
+    assert list(tiny_disk.iterdir()) == []
+
+
+def test_more_memory_than_there_is_is_not_allocated(engine):
+    huge = {**TINY, "head": [["embed", [1 << 30, 1 << 12]]]}
+    world = run(engine, "gloo-flat", spec=huge)
+    assert [r.code for r in world.ranks] == [weight_sync.NOT_ENOUGH] * 2
+    assert world.ranks[0].first("not-enough")["needed"] > 1 << 43
+
+
+def test_the_probe_gives_a_fact_that_survives_the_record_and_leaves_nothing(engine, tmp_path):
+    runs = sync.collect(engine, TINY, [None, None], directory=str(tmp_path), repeats=2, deadline_s=60)
+    assert list(runs.arms) == ["gloo-per-tensor", "gloo-flat", "disk"] and all(a.complete and a.compared == 2 for a in runs.run)
+    assert (runs.tensors, runs.size_bytes, runs.on_cpu) == (26, models.size_bytes(TINY), True) and runs.file_system
+    assert runs.arms["disk"].syncs[-1].fsync_s is not None and runs.fastest("gloo").steady_s > 0
+    assert TypeAdapter(SyncRuns | Gap).validate_python(json.loads(json.dumps(to_json(runs)))) == runs
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_probe_says_what_it_did_not_run(engine, tmp_path):
+    runs = sync.collect(engine, TINY, [None, None], methods="nccl-flat,disk", directory=str(tmp_path), deadline_s=1)
+    assert [a.reason for a in runs.arms.values()] == ["not-run", "not-run"]
+    assert sync.collect(engine, TINY, [None, None], methods="nccl-flat", deadline_s=60).arms["nccl-flat"].reason == "unsupported"
+    with pytest.raises(ValueError, match="unknown method 'rsync'"):
+        sync.collect(engine, TINY, [None, None], methods="rsync")
+
+
+def test_an_arm_that_the_deadline_ends_leaves_nothing_and_is_called_slow(engine, tmp_path):
+    runs = sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=10**6, deadline_s=5.5)
+    arm = runs.arms["disk"]
+    assert arm.timed_out and len(arm.syncs) > 5 and list(tmp_path.iterdir()) == []
+    assert [f.id for f in rules.judge(runs, place(runs.devices))] == ["weight-sync-too-slow", "rehearsed-without-gpu"]
+
+
+def test_only_old_folders_of_ours_are_swept(engine, tmp_path):
+    old, young, other = (tmp_path / n for n in ("nccl-runbook-sync-1-a", "nccl-runbook-sync-2-b", "theirs"))
+    for folder in (old, young, other):
+        folder.mkdir()
+    for folder in (old, other):
+        os.utime(folder, (1, 1))
+    sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=1, deadline_s=60)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["nccl-runbook-sync-2-b", "theirs"]
+
+
+def test_the_shell_line_runs_as_printed(engine, tmp_path):
+    runs = sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=1, deadline_s=60)
+    root = Path(__file__).resolve().parents[1]
+    again = subprocess.run(shlex.split(runs.arms["disk"].shell_line), cwd=root, capture_output=True, text=True, timeout=90)
+    assert again.returncode == 0 and again.stdout.count('"verified": true') == 2 and list(tmp_path.iterdir()) == []
