@@ -20,6 +20,7 @@ START_S = 120
 IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
 INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
+STOPPED_S = 0.1  # somebody who stops a run does not wait for that
 
 
 class Stop:
@@ -91,6 +92,7 @@ class Kernels:
 
         config = Config()
         self._count += 1
+        config.KernelManager.connection_file = str(self.path / f"k{self._count}.json")  # goes with the folder, even if the kernel is killed
         if not self.note:
             config.KernelManager.transport = "ipc"
             config.KernelManager.ip = str(self.path / f"k{self._count}")
@@ -143,20 +145,25 @@ class Visit:
                 self._signal(signal.SIGINT)
             if interrupted_at is not None and now - interrupted_at > INTERRUPT_GRACE_S:
                 break
-        self._kill()
+        self._kill(STOPPED_S if stop else DEAD_S)
         return Ending(self.notebook, why or self._why())
 
-    def _kill(self) -> None:
-        """Nothing of the kernel's own process group stays; its warm process sees the closed pipe."""
-        deadline = time.monotonic() + DEAD_S
-        while not self._done.wait(0.2) and time.monotonic() < deadline:
-            self._signal(signal.SIGKILL)
+    def _kill(self, notice_s: float) -> None:
+        """Nothing of the kernel's own process group stays; its warm process sees the closed pipe.
 
-    def _signal(self, number: int) -> None:
+        ``notice_s``: how long nbclient gets to notice the death.
+        """
+        deadline = time.monotonic() + DEAD_S
+        while not self._done.wait(0.05) and time.monotonic() < deadline:
+            if self._signal(signal.SIGKILL):
+                deadline = min(deadline, time.monotonic() + notice_s)
+
+    def _signal(self, number: int) -> bool:
+        """Send it to the kernel; whether there was one."""
         manager = self.client.km if self.client else None
         pid = getattr(getattr(manager, "provisioner", None), "pid", None)
         if not pid:
-            return
+            return False
         try:
             if number == signal.SIGKILL and os.getpgid(pid) == pid:
                 os.killpg(pid, number)
@@ -164,6 +171,7 @@ class Visit:
                 os.kill(pid, number)
         except ProcessLookupError:
             pass
+        return True
 
     def _why(self) -> str:
         error = error_in(self.notebook)

@@ -70,6 +70,9 @@ def run(
     if json:
         print(document.model_dump_json(by_alias=True, indent=1), flush=True)
     book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {_from_here(book.page)}")
+    if book.stop:  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
+        sys.stdout.flush()
+        os._exit(book.exit_code)
     sys.exit(book.exit_code)
 
 

@@ -70,9 +70,19 @@ class NotebookPages:
         """The page of one notebook file. Raises OSError, or nbformat's ValidationError for a file that is no notebook."""
         import nbformat
 
-        node = nbformat.read(notebook, as_version=4)
+        return self._page(nbformat.read(notebook, as_version=4), notebook.stem)
+
+    def warm(self) -> NotebookPages:
+        """Pay for the first page now: its template, lexers and cleaner are made with it."""
+        from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+        shown = new_output("display_data", {"text/html": "<p>a</p>"})
+        self._page(new_notebook(cells=[new_markdown_cell("a"), new_code_cell("a", outputs=[shown])]), "warm")
+        return self
+
+    def _page(self, node: Any, name: str) -> str:
         with self._lock:
-            page, _ = self._exporter.from_notebook_node(node, {"metadata": {"name": notebook.stem}})
+            page, _ = self._exporter.from_notebook_node(node, {"metadata": {"name": name}})
         return self._redactor.text(_NEXT.sub(r'href="\1.html', page))
 
     def write(self, notebook: Path) -> Path:

@@ -97,7 +97,7 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     word = verdict(StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps if not _tests_nothing(s))
     found = [by_name[n] for n in names if n in by_name]
     causes, judged = merge_causes(found), _judged(found)
-    done = sum(r.status != "running" for r in found)
+    done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)
     return VerdictDocument(
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
         exit_code=exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,

@@ -21,7 +21,7 @@ from nccl_runbook.parameters import ParameterError, coerce
 from nccl_runbook.planning.steps import plan
 from nccl_runbook.report.cells import banner
 from nccl_runbook.report.tables_start import brought_table, plan_table
-from nccl_runbook.run_process import RunProcess, relative
+from nccl_runbook.cockpit.run_process import RunProcess, relative
 from nccl_runbook.step import HEADLESS_VARIABLE, outputs_root
 
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}
