@@ -39,7 +39,7 @@ def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
 
 def test_arms_that_the_budget_does_not_reach_are_gaps(engine):
     arms = worlds.arms(engine, [None, None], 0.0001)
-    assert [str(g) for _, g in gaps_in(arms)][-1] == "not-run: the budget was spent"
+    assert [str(g) for _, g in gaps_in(arms)][-1] == "not-run: the budget was spent: raise budget_s"
 
 
 @given(st.integers(2, 40))

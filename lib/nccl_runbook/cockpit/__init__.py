@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.cockpit.run_process import RunProcess, relative
 from nccl_runbook.evidence.start import collect
 from nccl_runbook.facts.start import Start
 from nccl_runbook.knowledge.symptoms import step_texts, symptoms
@@ -21,7 +22,6 @@ from nccl_runbook.parameters import ParameterError, coerce
 from nccl_runbook.planning.steps import plan
 from nccl_runbook.report.cells import banner
 from nccl_runbook.report.tables_start import brought_table, plan_table
-from nccl_runbook.cockpit.run_process import RunProcess, relative
 from nccl_runbook.step import HEADLESS_VARIABLE, outputs_root
 
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}

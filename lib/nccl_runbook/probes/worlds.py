@@ -17,7 +17,10 @@ from nccl_runbook.launch.engine import Engine
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
 MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
-GPU_DEADLINE_S, CPU_DEADLINE_S = 30.0, 15.0
+# a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk
+GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
+SPENT = "the budget was spent: raise budget_s"
+SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
 
 
@@ -25,19 +28,29 @@ def on_gpus(devices: List[Optional[int]]) -> bool:
     return devices[0] is not None
 
 
+class Budget:
+    """Seconds that a probe may take. A world starts only if its whole deadline fits: cut short, a slow one would look hung."""
+
+    def __init__(self, seconds: float, gpu: bool) -> None:
+        self.until, self.deadline_s = time.monotonic() + seconds, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
+
+    @property
+    def spent(self) -> bool:
+        return self.until - time.monotonic() < self.deadline_s
+
+
 def request(
     name: str,
     devices: List[Optional[int]],
-    left_s: float,
     env: Optional[Dict[str, Optional[str]]] = None,
     ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv",
-    sizes: Optional[tuple] = None,
+    first: bool = False,
 ) -> WorldRequest:
-    """One world of checked collectives; its deadline fits GPUs or the CPU and what is left of the budget."""
+    """One world of checked collectives."""
     gpu = on_gpus(devices)
-    chosen = sizes or (GPU_SIZES if gpu else CPU_SIZES)
-    deadline_s = min(GPU_DEADLINE_S if gpu else CPU_DEADLINE_S, max(2.0, left_s))
-    args = ["--ops", ops, "--sizes", ",".join(map(str, chosen)), "--repeats", "3", "--backend", "nccl" if gpu else "gloo"]
+    sizes = ",".join(map(str, GPU_SIZES if gpu else CPU_SIZES))
+    args = ["--ops", ops, "--sizes", sizes, "--repeats", "3", "--backend", "nccl" if gpu else "gloo"]
+    deadline_s = FIRST_DEADLINE_S if first else GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
     return WorldRequest(name, "check.py", devices, args, {**(LOGGED if gpu else {}), **(env or {})}, deadline_s)
 
 
@@ -56,13 +69,12 @@ def world_sizes(most: int) -> List[int]:
 
 def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Ladder:
     """Worlds of growing size until one fails or the budget (seconds) is spent."""
-    began, rungs = time.monotonic(), []
+    budget, rungs = Budget(budget_s, on_gpus(devices)), []
     wanted = world_sizes(len(devices))
     for size in wanted:
-        left_s = budget_s - (time.monotonic() - began)
-        if left_s <= 0:
+        if rungs and budget.spent:
             break
-        rungs += trials(engine, [request(f"{size} rank{'s' if size > 1 else ''}", devices[:size], left_s)])
+        rungs += trials(engine, [request(f"{size} rank{'s' if size > 1 else ''}", devices[:size], first=not rungs)])
         if not rungs[-1].passed:
             break
     return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
@@ -72,8 +84,10 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
     """Each GPU by itself, all at once."""
     if not on_gpus(devices):
         return Gap("not-run", "no GPU to be tested by itself")
+    if Budget(budget_s, True).spent:
+        return Gap("not-run", SPENT)
     gpus = sorted(set(devices))
-    done = trials(engine, [request(f"GPU {g} alone", [g], budget_s, ops="barrier,all_reduce,broadcast,all_gather") for g in gpus])
+    done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus])
     return Singles({str(g): trial for g, trial in zip(gpus, done)})
 
 
@@ -95,12 +109,11 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
         return Gap("not-run", "fewer than two GPUs that pass alone: no pair to test")
-    began, found = time.monotonic(), []
+    budget, found = Budget(budget_s, True), []
     for together in rounds(gpus):
-        left_s = budget_s - (time.monotonic() - began)
-        if left_s <= 0:
+        if budget.spent:
             break
-        asked = [request(f"pair {a}-{b}", [a, b], left_s, ops="all_reduce,send_recv") for a, b in together]
+        asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv") for a, b in together]
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, trials(engine, asked))]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 
@@ -132,23 +145,20 @@ def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union
     """The control, every arm that applies, the control again. Needs two ranks; the budget is in seconds."""
     if len(devices) < 2:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
-    began = time.monotonic()
+    gpu = on_gpus(devices)
+    budget = Budget(budget_s, gpu)
+    ops = "all_reduce,broadcast,send_recv"
+    control, done = trials(engine, [request("control", devices, ops=ops, first=True)])[0], []
 
-    def run(name: str, env: Dict[str, str], repeat: bool) -> Union[Trial, Gap]:
-        left_s = budget_s - (time.monotonic() - began)
-        if left_s <= 0:
-            return Gap("not-run", "the budget was spent")
-        return trials(engine, [request(name, devices, left_s, env, ops="all_reduce,broadcast,send_recv")], repeat)[0]
+    def run(name: str, env: Dict[str, str]) -> Union[Trial, Gap]:
+        # after a control that fails, only an arm that passes says something: no need to see it fail twice
+        return Gap("not-run", SPENT) if budget.spent else trials(engine, [request(name, devices, env, ops)], repeat=control.passed)[0]
 
-    control, done = run("control", {}, True), []
-    passes = isinstance(control, Trial) and control.passed  # after a control that fails, only an arm that passes says something
-    for arm in _arms(on_gpus(devices)):
+    for arm in _arms(gpu):
         if isinstance(arm.trial, Gap) and arm.trial.reason == "absent":
             done.append(arm)
         elif _set_already(arm):
-            done.append(
-                Arm(arm.name, arm.env, arm.acts_on, Gap("not-run", "your environment sets this already, so the control has it too"))
-            )
+            done.append(Arm(arm.name, arm.env, arm.acts_on, Gap("not-run", SET_ALREADY)))
         else:
-            done.append(Arm(arm.name, arm.env, arm.acts_on, run(arm.name, arm.env, passes)))
-    return Arms("nccl" if on_gpus(devices) else "gloo", control, done, run("control again", {}, passes))
+            done.append(Arm(arm.name, arm.env, arm.acts_on, run(arm.name, arm.env)))
+    return Arms("nccl" if gpu else "gloo", control, done, run("control again", {}))

@@ -62,6 +62,11 @@ def gpus_table(machine: Machine | Gap) -> Table:
     return Table(caption, columns, rows, note)
 
 
+def _short(value: Any, characters: int) -> Cell | str:
+    """The beginning of an identity: enough to tell GPUs apart; the record holds all of it."""
+    return _show(value) if isinstance(value, Gap) else str(value)[:characters]
+
+
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
@@ -69,7 +74,7 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if not isinstance(gpu.pcie, Gap):
         now, most = (gpu.pcie.generation, gpu.pcie.width), (gpu.pcie.max_generation, gpu.pcie.max_width)
         pcie = f"gen {_text(now[0])} x{_text(now[1])} ({_text(most[0])} x{_text(most[1])})"
-    return [_show(gpu.name), _show(gpu.uuid), _show(gpu.pci_bus_id), _memory(gpu.memory), _nvlinks(gpu), pcie,
+    return [_show(gpu.name), _short(gpu.uuid, 12), _show(gpu.pci_bus_id), _memory(gpu.memory), _nvlinks(gpu), pcie,
             _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from nccl_runbook.facts.world import RankResult, World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
@@ -14,12 +16,13 @@ def remedies(cause: Cause) -> tuple[Remedy, ...]:
 
 
 def last_begun(rank: RankResult) -> str:
-    """What the rank was doing when it ended: "start", "init", "all_reduce of 16777216 B"."""
+    """What the rank was doing when it ended: "at the start", "in init", "after init", "in all_reduce of 16777216 B"."""
+    last = rank.events[-1] if rank.events else {}
     begun = [e for e in rank.events if e.get("event") == "begin"]
-    if not begun:
-        return "start"
+    if last.get("event") == "init" or not begun:
+        return "after init" if begun else "at the start"
     size = begun[-1].get("size_bytes")
-    return f"{begun[-1]['what']} of {size} B" if size else str(begun[-1]["what"])
+    return f"in {begun[-1]['what']} of {size} B" if size else f"in {begun[-1]['what']}"
 
 
 def rank_line(rank: RankResult) -> str:
@@ -31,7 +34,7 @@ def rank_line(rank: RankResult) -> str:
         "lost": "lost with the runbook's own process",
     }[rank.outcome]
     state = f", state {rank.state}" if rank.state else ""
-    return f"rank {rank.rank}: {ended}{state}, in {last_begun(rank)}"
+    return f"rank {rank.rank}: {ended}{state}, {last_begun(rank)}"
 
 
 def shared_gpus(world: World) -> list[tuple[list[int], str]]:
@@ -44,37 +47,49 @@ def shared_gpus(world: World) -> list[tuple[list[int], str]]:
     return [(who, uuid) for uuid, who in ranks.items() if len(who) > 1]
 
 
-def _duplicate(world: World) -> tuple[str, str]:
-    """(cause id, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
+def _duplicate(world: World) -> tuple[str, str, str]:
+    """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
     shared = shared_gpus(world)
     words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid}" for who, uuid in shared)
     if shared and len(set(world.request.devices)) < len(world.request.devices):
-        return "device-not-set-per-rank", words
+        return "device-not-set-per-rank", "established", words
     if shared:
-        return "scheduler-shares-gpu", words
+        return "scheduler-shares-gpu", "established", words
     buses = [(r.first("hello") or {}).get("pci_bus_id") for r in world.ranks]
     if None not in buses and len(set(buses)) < len(buses):
-        return "bus-id-collision", f"UUIDs differ, bus ids: {', '.join(map(str, buses))}"
-    return "device-not-set-per-rank", "the ranks' UUIDs were not seen"
+        return "bus-id-collision", "established", f"UUIDs differ, bus ids: {', '.join(map(str, buses))}"
+    return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
 
 
-def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
-    """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
+def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
+    """What a rank raised or printed, if the tables know it."""
     for rank in world.ranks:
         raised = [line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()]
         known = recognise([*raised, *rank.last_lines])
         if known and known[0].id == "duplicate-gpu":
-            cause_id, words = _duplicate(world)
-            return causes()[cause_id], "established", [Evidence(known[1], f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
+            cause_id, status, words = _duplicate(world)
+            return causes()[cause_id], status, [Evidence(known[1], f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
         if known:
             return known[0], "established", [Evidence(known[1], f"rank {rank.rank}")]
-    stopped = [r for r in world.ranks if r.state.startswith("T")]
-    if stopped:
-        return causes()["peer-stopped"], "established", [Evidence(rank_line(r), "/proc") for r in stopped]
-    killed = [r for r in world.ranks if r.outcome == "signalled"]
+    return None
+
+
+def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
+    """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
+    message = _message(world)
+    if message:
+        return message
+    if any(r.state.startswith("T") for r in world.ranks):
+        return causes()["peer-stopped"], "established", []
+    killed = [r.code for r in world.ranks if r.outcome == "signalled"]
     if killed:
-        return causes()["peer-crashed"], "established", [Evidence(rank_line(r), "exit status") for r in killed]
+        return (causes()["shm-too-small"], "likely", []) if signal.SIGBUS in killed else (causes()["peer-crashed"], "established", [])
     return None, "", []
+
+
+def _ending(rank: RankResult) -> tuple[bool, bool, int]:
+    """Sorts those that tell most to the front: stopped or killed, then those that raised, then those that only waited."""
+    return not (rank.state.startswith("T") or rank.outcome == "signalled"), rank.outcome == "timed-out", rank.rank
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
@@ -82,23 +97,18 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     if world.ended == "lost":
         return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
     cause, status, evidence = _cause_of(world)
-    evidence += [Evidence(rank_line(r), r.log) for r in world.ranks if not (r.outcome == "exited" and r.code == 0)]
+    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
+    evidence += [Evidence(rank_line(r), r.log) for r in bad]
     evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
     evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
+    title = f"{what} {'got wrong values' if world.wrong else world.ended}"
     why = f": {cause.title}" if cause else ""
     if again is not None and again.passed:
         repeat = Remedy("you", "It passed when repeated at once: repeat it more often before you change anything.", (world.shell_line,))
-        return Finding(
-            rule,
-            Severity.WARN,
-            f"{what} {world.ended} once of twice{why}",
-            tuple(evidence),
-            (repeat,),
-            cause and cause.id,
-            cause and "possible",
-        )
+        status = cause and "possible"
+        return Finding(rule, Severity.WARN, f"{title} once of twice{why}", tuple(evidence), (repeat,), cause and cause.id, status)
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
-    return Finding(rule, Severity.BROKEN, f"{what} {world.ended}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+    return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
 
 
 def _wrong_line(e: dict) -> str:
