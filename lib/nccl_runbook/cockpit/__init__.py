@@ -126,36 +126,42 @@ class Cockpit:
     def _build(self) -> None:
         import ipywidgets as w
 
-        wide, style = w.Layout(width="min(46rem, 98%)"), {"description_width": "9.5rem"}
+        self._make_fields(w)
+        self._make_buttons(w)
+        label = w.Label("Steps", layout=w.Layout(width="9.5rem", margin="2px 6px 2px 2px", display="flex", justify_content="flex-end"))
+        chosen = w.HBox([label, *self.boxes.values()], layout=w.Layout(flex_flow="row wrap"))
+        self.line, self.note = w.HTML(), w.HTML()
+        self.box = w.VBox([self.choice, self.error, self.log, self.python, self.gpus, self.budget, chosen, self.busy, self.line,
+                           w.HBox([self.run_button, self.cancel_button]), self.note])
+
+    def _make_fields(self, w: Any) -> None:
         given = {name: self.namespace.get(name, wanted()) for name, wanted in FIELDS.items()}
         first, _, rest = given["symptom"].partition("\n")
-        known = first if first in symptoms() else ""
+        known, steps = first if first in symptoms() else "", self.namespace["steps"]
+        look = {"layout": w.Layout(width="min(46rem, 98%)"), "style": {"description_width": "9.5rem"}}
 
-        def text(label: str, value: str, hint: str, kind: Any = w.Text, **more: Any) -> Any:
-            return kind(value=value, description=label, placeholder=hint, continuous_update=False, layout=wide, style=style, **more)
+        def text(label: str, value: str, hint: str, kind: Any = w.Text) -> Any:
+            return kind(value=value, description=label, placeholder=hint, continuous_update=False, **look)
 
         options = [("choose, or paste the error below", ""), *((s.words, s.id) for s in symptoms().values())]
-        self.choice = w.Dropdown(options=options, value=known, description="Symptom", layout=wide, style=style)
-        self.error = text("Error text", rest if known else given["symptom"], "a line that your job printed", w.Textarea, rows=2)
+        self.choice = w.Dropdown(options=options, value=known, description="Symptom", **look)
+        self.error = text("Error text", rest if known else given["symptom"], "a line that your job printed", w.Textarea)
+        self.error.rows = 2
         self.log = text("Log file", given["log"], "path of a log of the failed job, plain or gzip")
         self.python = text("Interpreter", given["python"], "found by itself; else a path, or docker exec -i NAME python3")
         self.gpus = text("GPUs", given["gpus"], "all; else 0,1 or 0-3")
-        self.budget = w.BoundedIntText(value=given["budget_s"], min=10, max=86400, step=30, description="Budget, seconds", style=style,
-                                       layout=w.Layout(width="16rem"))
-        self.busy = w.Checkbox(value=given["allow_busy"], indent=False, layout=wide,
-                               description="Test GPUs that others are using, too (this disturbs their jobs)")
-        self.boxes = {name: w.Checkbox(value=not self.namespace["steps"] or name in self.namespace["steps"], description=name, indent=False,
-                                       layout=w.Layout(width="11rem"), tooltip=step_texts()[name].answers) for name in self._offered()}
+        self.budget = w.BoundedIntText(value=given["budget_s"], min=10, max=86400, step=30, description="Budget, seconds",
+                                       style=look["style"], layout=w.Layout(width="16rem"))
+        self.busy = w.Checkbox(value=given["allow_busy"], description="Test GPUs that others are using, too (disturbs their jobs)", **look)
+        self.boxes = {name: w.Checkbox(value=not steps or name in steps, description=name, tooltip=step_texts()[name].answers,
+                                       indent=False, layout=w.Layout(width="11rem")) for name in self._offered()}
+        for field in (self.choice, self.error, self.log, self.python, self.gpus, self.budget, self.busy, *self.boxes.values()):
+            field.observe(lambda _change: self.changed(), "value")
+
+    def _make_buttons(self, w: Any) -> None:
         # no icons: their glyph would become part of the accessible name
         self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
         self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and end its ranks")
-        self.line, self.note = w.HTML(), w.HTML()
-        chosen = w.HBox([w.Label("Steps", layout=w.Layout(width="9.5rem", display="flex", justify_content="flex-end")),
-                         *self.boxes.values()], layout=w.Layout(flex_flow="row wrap"))
-        self.box = w.VBox([self.choice, self.error, self.log, self.python, self.gpus, self.budget, chosen, self.busy, self.line,
-                           w.HBox([self.run_button, self.cancel_button]), self.note])
-        for field in (self.choice, self.error, self.log, self.python, self.gpus, self.budget, self.busy, *self.boxes.values()):
-            field.observe(lambda _change: self.changed(), "value")
         self.run_button.on_click(lambda _button: self.run())
         self.cancel_button.on_click(lambda _button: self.cancel())
 
@@ -166,8 +172,8 @@ class Cockpit:
         from IPython.display import display
 
         display(self.box)
-        self._plan = display(self._plan_html(), display_id=True)
         self._progress = display(Html(""), display_id=True)
+        self._plan = display(self._plan_html(), display_id=True)
         self._tell_line()
         with _lock:
             if _latest is not None and _latest.at_work:

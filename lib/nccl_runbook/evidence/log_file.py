@@ -38,11 +38,12 @@ def read(path: str) -> LogLines | Gap:
         return Gap("no-permission", f"{path} may not be read by this user")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
+    kind = os.fstat(handle)
+    if not stat.S_ISREG(kind.st_mode):
+        os.close(handle)
+        what = "a directory: name one file in it" if stat.S_ISDIR(kind.st_mode) else "not a regular file: write its text to one first"
+        return Gap("failed", f"{path} is {what}")
     with open(handle, "rb") as file:
-        kind = os.fstat(handle)
-        if not stat.S_ISREG(kind.st_mode):
-            what = "a directory: name one file in it" if stat.S_ISDIR(kind.st_mode) else "not a regular file: write its text to one first"
-            return Gap("failed", f"{path} is {what}")
         try:
             return _read(file, kind.st_size)
         except (OSError, zlib.error, EOFError) as error:

@@ -15,7 +15,7 @@ def brought_table(start: Start) -> Table:
     """Every message that was recognised, with its line."""
     rows = [[_line(m), _meaning(m), m.text, str(m.times)] for m in start.messages]
     columns = ["line", "points to", "message", "times"]
-    return Table("Recognised in what you brought", columns, rows or [["", "nothing", "", ""]], _note(start))
+    return Table("Recognised in what you brought", columns, rows or [["", Cell("nothing", "muted"), "", ""]], _note(start))
 
 
 def _line(message: Message) -> str:

@@ -1,0 +1,275 @@
+"""00-start: the tables of symptoms, the reader of logs, what a message points to, the plan, and the line that equals the fields."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import click
+import papermill
+import pytest
+import typer
+from conftest import ROOT, children, gone, start_time
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook import cockpit, records
+from nccl_runbook.cli.main import app, spread
+from nccl_runbook.cockpit.run_process import RunProcess
+from nccl_runbook.evidence import log_file
+from nccl_runbook.evidence.start import collect
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.start import Start
+from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.symptoms import matching, step_texts, symptoms
+from nccl_runbook.planning.steps import WITHOUT_REASON, plan
+from nccl_runbook.rules import start as rules
+from pydantic import TypeAdapter
+
+HEALTHY = "vm:1:1 [0] NCCL INFO Using network Socket\nvm:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 Init COMPLETE\nstep 1 loss 0.5\n"
+DUPLICATES = [
+    "init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60",
+    "NCCL WARN Multiple ranks detected using the same GPU on this node",
+    "NCCL WARN Multiple Ranks are using the same GPU/Partition",
+]
+
+
+def brought(tmp_path: Path, log: str = "", symptom: str = "") -> Start:
+    path = tmp_path / "job.log"
+    path.write_text(log)
+    return collect(symptom, str(path) if log else "")
+
+
+# the table
+
+
+@pytest.mark.parametrize("symptom", symptoms().values(), ids=lambda s: s.id)
+def test_a_symptom_is_found_by_its_own_text_words_and_id(symptom):
+    for text in filter(None, (symptom.error, symptom.words, symptom.id)):
+        assert symptom in matching(text), text
+    assert symptom.says.endswith(".") and symptom.source and set(symptom.steps) <= set(step_texts())
+
+
+def test_the_steps_are_notebooks_and_a_healthy_log_matches_nothing():
+    assert all((ROOT / "notebooks" / f"{name}.ipynb").exists() for name in step_texts())
+    assert [matching(line) for line in HEALTHY.splitlines()] == [[], [], []]
+
+
+# the reader
+
+
+@given(content=st.binary(max_size=4000), packed=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_are_read_as_lines_with_rising_numbers(tmp_path_factory, content, packed):
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    read = log_file.read(str(path))
+    if isinstance(read, Gap):  # bytes that only begin like gzip
+        assert not packed and content.startswith(b"\x1f\x8b")
+        return
+    numbers = [number for number, _ in read.lines]
+    assert numbers == sorted(numbers) and all(0 < n <= content.count(b"\n") + 1 for n in numbers)
+    assert all(len(text) <= log_file.LINE_CHARACTERS for _, text in read.lines) and not read.left_out
+
+
+@given(lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=80), max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_every_line_is_kept_with_its_number(tmp_path_factory, lines):
+    path = tmp_path_factory.getbasetemp() / "lines.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert log_file.read(str(path)).lines == list(enumerate(lines, 1))
+
+
+def test_of_a_long_log_both_ends_are_read_and_the_rest_is_told(tmp_path):
+    part = log_file.PART_BYTES
+    body = b"x" * 99 + b"\n"
+    path = tmp_path / "long.log"
+    path.write_bytes(b"first\n" + body * (part // 50) + b"NCCL WARN Duplicate GPU detected : rank 0\nlast\n")
+    for packed in (False, True):
+        if packed:
+            path.write_bytes(gzip.compress(path.read_bytes()))
+        read = log_file.read(str(path))
+        assert read.lines[0] == (1, "first") and read.lines[-1] == (-1, "last")
+        assert "were not read" in read.left_out
+        seen = [m for m in collect("", str(path)).messages if m.kind == "cause"]
+        assert [(m.id, m.line) for m in seen] == [("duplicate-gpu", -2)] and rules.where(seen[0]) == "log line 2 from the end"
+
+
+def test_an_endless_archive_is_not_unpacked_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_file, "UNPACKED_BYTES", 8 << 20)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"\0" * (64 << 20)))
+    assert "unpacked up to 8.0 MiB and no further" in log_file.read(str(path)).left_out
+    path.write_bytes(gzip.compress(os.urandom(3 << 20))[:-100_000])
+    assert "the archive is damaged" in log_file.read(str(path)).left_out
+
+
+def test_a_message_across_a_cut_of_an_endless_line_is_seen(tmp_path):
+    found = brought(tmp_path, "y" * 960 + DUPLICATES[0] + "y" * 5000).messages
+    assert found[0].id == "duplicate-gpu"
+
+
+def test_what_cannot_be_read_is_a_gap_of_one_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    cases = {tmp_path: "is a directory", tmp_path / "none": "there is no file", tmp_path / "pipe": "not a regular file"}
+    for path, said in cases.items():
+        read = log_file.read(str(path))
+        assert isinstance(read, Gap) and said in read.detail and "\n" not in read.detail
+    assert isinstance(log_file.read("a\0b"), Gap)
+
+
+def test_what_was_brought_survives_its_record(tmp_path):
+    for start in (brought(tmp_path, HEALTHY + DUPLICATES[0], "hangs"), collect("", str(tmp_path)), collect("", "")):
+        assert TypeAdapter(Start).validate_python(json.loads(json.dumps(to_json(start)))) == start
+
+
+# the rules
+
+
+@pytest.mark.parametrize("line", DUPLICATES)
+def test_message_points_to_cause_fires_when_the_log_names_two_ranks_on_one_gpu(tmp_path, line):
+    findings = rules.judge(brought(tmp_path, HEALTHY + line + "\n"))
+    assert {f.cause for f in findings} == {"device-not-set-per-rank", "scheduler-shares-gpu", "trainer-and-engine-share-gpu"}
+    assert all((f.id, f.severity, f.status) == ("message-points-to-cause", Severity.NOTE, "possible") for f in findings)
+    assert findings[0].evidence[0].source == "log line 4" and "03-fewer-gpus decides it" in findings[0].evidence[1].text
+
+
+def test_message_points_to_cause_stays_quiet_when_the_log_is_healthy(tmp_path):
+    assert [f.id for f in rules.judge(brought(tmp_path, HEALTHY))] == ["nothing-recognised"]
+
+
+def test_nothing_is_ever_more_than_a_possible_note(tmp_path):
+    every = "\n".join(s.error for s in symptoms().values())
+    findings = rules.judge(brought(tmp_path, every, every))
+    assert {f.severity for f in findings} == {Severity.NOTE} and {f.status for f in findings} == {"possible"}
+    order = [list(causes()).index(f.cause) for f in findings[3:]]
+    assert order == sorted(order), "hard evidence above consequences"
+
+
+def test_symptom_recognised_fires_when_no_message_names_a_cause(tmp_path):
+    findings = rules.judge(brought(tmp_path, HEALTHY + symptoms()["hangs-later"].error))
+    assert [(f.id, f.severity, f.cause) for f in findings] == [("symptom-recognised", Severity.NOTE, None)]
+
+
+def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path):
+    assert {f.id for f in rules.judge(brought(tmp_path, DUPLICATES[0], "hangs-later"))} == {"message-points-to-cause"}
+
+
+def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
+    finding, = rules.judge(collect("", str(tmp_path / "none.log")))
+    assert (finding.id, finding.severity) == ("log-not-read", Severity.UNKNOWN) and "there is no file" in finding.title
+
+
+def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
+    (tmp_path / "empty.log").touch()
+    assert [f.id for f in rules.judge(collect("", str(tmp_path / "empty.log")))] == ["nothing-recognised"]
+
+
+def test_nothing_brought_fires_when_nothing_was_brought():
+    assert [(f.id, f.severity) for f in rules.judge(collect("", " "))] == [("nothing-brought", Severity.OK)]
+
+
+def test_nothing_brought_stays_quiet_when_a_symptom_was_typed():
+    assert [f.id for f in rules.judge(collect("it smells of smoke", ""))] == ["nothing-recognised"]
+
+
+def test_the_plan_has_every_step_once_the_deciding_ones_first(tmp_path):
+    usual = [(step.name, why) for step, why in plan(collect("", ""))]
+    assert usual == [(name, WITHOUT_REASON) for name in step_texts()]
+    mine = [step.name for step, _ in plan(brought(tmp_path, DUPLICATES[0], "weight-sync"))]
+    assert mine[:2] == list(symptoms()["weight-sync"].steps) and sorted(mine) == list(step_texts())
+
+
+# the cockpit, without its widgets
+
+PLAIN = {"symptom": "", "log": "", "python": "", "gpus": "", "budget_s": 300, "allow_busy": False, "steps": []}
+
+
+def parsed(arguments: list[str]) -> dict:
+    command = typer.main.get_command(app).commands["run"]
+    with click.Context(command) as context:
+        command.parse_args(context, spread(arguments))
+        return context.params
+
+
+@given(st.fixed_dictionaries({
+    "symptom": st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "Zs")), min_size=1, max_size=40).map(str.strip).filter(lambda s: s and s[0] != "-"),
+    "log": st.sampled_from(["", "/var/log/job 1.log"]), "python": st.sampled_from(["", "docker exec -i areal python3"]),
+    "gpus": st.sampled_from(["", "0,1"]), "budget_s": st.integers(10, 9999), "allow_busy": st.booleans(),
+    "steps": st.lists(st.sampled_from(list(step_texts())), unique=True)}))
+@settings(max_examples=60, deadline=None)
+def test_the_line_shown_says_what_the_variables_say(values):
+    told = parsed(cockpit.arguments(values))
+    same = {"symptom": "symptom", "log": "log", "python": "python", "gpus": "gpus", "allow_busy": "allow_busy"}
+    assert {k: told[v] for k, v in same.items()} == {k: values[k] for k in same}
+    assert list(told["step"]) == values["steps"]
+    assert told["budget"] == ("5m" if values["budget_s"] == 300 else f"{values['budget_s']}s")
+
+
+def test_the_line_of_the_defaults_is_the_bare_command():
+    assert cockpit.command_line(PLAIN) == "nccl-runbook run"
+    assert cockpit.BUDGET_S == 300 and parsed([])["budget"] == "5m"
+
+
+def test_what_a_run_says_is_escaped(tmp_path):
+    run = RunProcess.__new__(RunProcess)
+    run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
+    run.cancelled_at, run.started_at, run.ended_at = None, 0.0, 1.0
+    assert "<script" not in cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"])
+
+
+def test_headless_it_is_a_table_and_needs_no_widgets(monkeypatch):
+    monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
+    assert "03-fewer-gpus" in repr(cockpit.show(dict(PLAIN), collect("", "")))
+    asked = "import sys, nccl_runbook.cockpit; assert not {'ipywidgets', 'torch', 'IPython', 'papermill'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+
+
+def test_the_notebook_runs_headlessly_and_touches_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
+    (tmp_path / "job.log").write_text(HEALTHY + DUPLICATES[0])
+    out = tmp_path / "out.ipynb"
+    given = {"run_dir": str(tmp_path), "log": str(tmp_path / "job.log")}
+    papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", out, parameters=given, progress_bar=False)
+    record = records.load(tmp_path / "00-start.json")
+    assert (record.status, record.facts["start"]["messages"][0]["line"], record.commands) == ("note", 4, [])
+    assert "widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 5
+
+
+# a run as a process
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_the_process_that_started_it(tmp_path):
+    """kill -9 of the notebook kernel, here of a process that holds a run as the cockpit does: everything below it is gone."""
+    code = ("import sys, time; from pathlib import Path; from nccl_runbook.cockpit.run_process import RunProcess\n"
+            f"RunProcess(['--out', {str(tmp_path / 'run')!r}, '--step', '03-fewer-gpus'], Path('.')).start(); time.sleep(99)")
+    holder = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+    try:
+        until = time.monotonic() + 40
+        while len(below := children(holder.pid)) < 5 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(below) >= 5, "runner, kernel, warm process, two ranks"
+        ours = {pid: start_time(pid) for pid in below}
+    finally:
+        holder.kill()
+        holder.wait()
+    assert gone(ours, 3.0)
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    assert verdict["run"]["interrupted"] and "nterrupted" in verdict["sentence"]
+
+
+def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path):
+    changes, ended = [], threading.Event()
+    run = RunProcess(["--step", "03-fewer-gpu"], tmp_path)
+    run.on_change = lambda r: (changes.append(r.at_work), ended.set() if not r.at_work else None)
+    run.start()
+    assert ended.wait(30) and run.wait(5)
+    assert re.search(r"exit code 2\).*did you mean 03-fewer-gpus", run.sentence()) and run.page is None
+    run.cancel()
+    assert run.exit_code == 2 and not run.interrupted and changes[-1] is False
