@@ -66,6 +66,14 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     assert "01-bad" in page and why.split(":")[0] in page
 
 
+def test_the_first_run_of_a_fresh_checkout_imports_in_order(tmp_path: Path) -> None:
+    """Nothing is compiled yet, so imports are slow and threads that import at the same time meet in circles."""
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD)
+    told = {**with_library(), "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
+    ended = run_cli("run", "--notebooks", book, "--python", sys.executable, env=told)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
+
+
 @pytest.mark.parametrize("fault", ["exception", "kill_9"])
 def test_the_notebook_tells_what_never_ran(fault: str, tmp_path: Path) -> None:
     _, book, _ = run(make_book(tmp_path / "notebooks", n01_bad=FAULTS[fault][0]))

@@ -14,7 +14,7 @@ from typing import Any
 from nccl_runbook import records
 from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit
+from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit, load
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
@@ -162,6 +162,7 @@ class Book:
         """Load nbconvert while the first notebook runs, so that a stopped run does not wait for it (0.8 s)."""
         with self._pages_lock:
             if self._pages is None:
+                load()  # first, whole: nbconvert imports the same packages
                 from nccl_runbook.report.notebook_html import NotebookPages
 
                 self._pages = NotebookPages().warm()

@@ -21,6 +21,19 @@ IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
 INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
 STOPPED_S = 0.1  # somebody who stops a run does not wait for that
+_loading = threading.Lock()
+
+
+def load() -> None:
+    """Import what executes a notebook, in one thread at a time.
+
+    jupyter_client 8.10 and IPython 9 import in circles: two threads that meet there each see half a module (seen on every first run of a
+    fresh checkout, whose imports are slow as nothing is compiled yet).
+    """
+    with _loading:
+        import IPython
+        import papermill.clientwrap
+        import papermill.execute  # noqa: F401
 
 
 class Stop:
@@ -206,6 +219,7 @@ def error_in(notebook: Any) -> str:
 
 
 def _execute(visit: Visit) -> None:
+    load()
     import papermill
     from papermill.engines import papermill_engines
 
