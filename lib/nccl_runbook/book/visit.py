@@ -31,7 +31,7 @@ def load() -> None:
     fresh checkout, whose imports are slow as nothing is compiled yet).
     """
     with _loading:
-        import IPython
+        import IPython  # noqa: F401
         import papermill.clientwrap
         import papermill.execute  # noqa: F401
 
