@@ -67,12 +67,30 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     assert "01-bad" in page and why.split(":")[0] in page
 
 
+def test_neither_start_up_files_nor_kernel_specs_of_others_get_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "jupyter/kernels/python3/kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "stale", "language": "python"}))
+    (tmp_path / "start.py").write_text("raise SystemExit('the start-up file ran')\n")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "start.py"))
+    document, _, _ = run(make_book(tmp_path / "notebooks", n01_good=GOOD))
+    assert reasons(document) == {"01-good": "ok: all was seen to be right"}
+
+
 SLOW_IMPORTS = """
-import sys, time
+import atexit, sys, threading, time
+threads = []
 class Slow:
     def find_spec(name, path=None, target=None):
         if name.split(".")[0] in ("jupyter_client", "IPython", "nbclient", "papermill"):
-            time.sleep(0.03)
+            threads.append(threading.current_thread().name)
+            time.sleep(0.01)
+def tell():
+    changes = sum(one != two for one, two in zip(threads, threads[1:]))
+    if changes > 1:
+        print("imported in turns:", changes, file=sys.stderr)
+atexit.register(tell)
 sys.meta_path.insert(0, Slow)
 from nccl_runbook.cli.main import main
 main()
