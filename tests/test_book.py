@@ -67,6 +67,31 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     assert "01-bad" in page and why.split(":")[0] in page
 
 
+def test_two_runs_of_one_second_have_a_folder_each(tmp_path: Path) -> None:
+    plan = make_plan(make_book(tmp_path / "notebooks", n01_good=GOOD), [], [])
+    made = [Book(plan, Options(outputs=tmp_path / "outputs", command="x"), print) for _ in range(3)]
+    for one in made:
+        one._open_folder()
+    assert len({one.run_dir for one in made}) == 3 and all((one.run_dir / "index.html").exists() for one in made)
+
+
+def test_the_folder_of_a_run_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        _, book, _ = run(make_book(tmp_path / "notebooks", n01_good=GOOD))
+    finally:
+        os.umask(before)
+    assert book.run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_page_that_is_there_already_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/index.html").write_text("mine")
+    with pytest.raises(UsageError, match="name a new folder"):
+        run(make_book(tmp_path / "notebooks", n01_good=GOOD), out=tmp_path / "site")
+    assert (tmp_path / "site/index.html").read_text() == "mine"
+
+
 def test_neither_start_up_files_nor_kernel_specs_of_others_get_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = tmp_path / "jupyter/kernels/python3/kernel.json"
     spec.parent.mkdir(parents=True)
@@ -263,7 +288,7 @@ def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_good=GOOD)
     run(book, out=tmp_path / "out")
     before = (tmp_path / "out" / "verdict.json").read_text()
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="holds a run or a page already"):
         run(book, out=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == before
 
