@@ -14,6 +14,7 @@ from nccl_runbook.facts.experiments import Arms, Ladder
 from nccl_runbook.launch.devices import device_arguments, parse_gpus, rank_devices
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.probes import worlds
+from nccl_runbook.records import Record, load, save
 from nccl_runbook.redact import MASK, Redactor
 from nccl_runbook.rules import fewer_gpus, transports
 from pydantic import TypeAdapter
@@ -141,6 +142,13 @@ def test_a_secret_value_does_not_survive_as_something_else_writes_it(odd, write)
     value = "swordfish" + odd + "canary"
     said = Redactor({"MY_TOKEN": value}).text(f"a {write(value)} b")
     assert "swordfish" not in said and "canary" not in said
+
+
+@pytest.mark.parametrize("word", ["status", "findings", "unknown", "timed-out"])
+def test_a_secret_that_is_a_word_of_ours_leaves_the_record_readable(word, tmp_path):
+    record = Record(step="03-fewer-gpus", status="unknown", started="2026-01-01T00:00:00Z", facts={"a": to_json(Gap("timed-out"))})
+    save(record, tmp_path / "r.json", Redactor({"MY_TOKEN": word}))
+    assert load(tmp_path / "r.json") == record
 
 
 def test_a_secret_of_many_lines_is_known_by_each():

@@ -16,8 +16,11 @@ MASK = "[redacted]"
 _SECRET_NAME = re.compile(
     r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
 )
-# a variable whose name only sounds secret: a path to a file or a yes/no is no secret
-_HARMLESS_VALUE = re.compile(r"^(|true|false|yes|no|none|null|auto|\d{1,4})$", re.I)
+# a variable whose name only sounds secret: a yes/no is no secret, nor a word without which no record could be read again
+_HARMLESS_VALUE = re.compile(
+    r"^(|true|false|yes|no|none|null|auto|\d{1,4}|default|enabled|disabled|healthy|degraded|broken|unknown|skipped|running|"
+    r"established|likely|possible|ruled-out|absent|failed|unsupported|no-permission|timed-out|not-run|exited|signalled)$", re.I)
+_FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 _TOLD = r"(?:\"[^\"\n]{6,512}\"|'[^'\n]{6,512}'|[\"']?[^\s\"',;]{6,})"  # what stands behind such a name
 # what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
 _SHAPES = (
@@ -82,7 +85,7 @@ class Redactor:
         if isinstance(value, str):
             return MASK if name and sounds_secret(name) and not _HARMLESS_VALUE.match(value) else self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
+            return {k if _FIELD.fullmatch(str(k)) else self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.json(v) for v in value]
         return value
