@@ -189,9 +189,17 @@ class Engine:
         running.tally.add(clean)
         rank.lines = [*rank.lines, *(line for line in clean if line.strip())][-LAST_LINES:]
         if clean:
+            self._keep(rank, clean)
+
+    def _keep(self, rank: _RankState, lines: List[str]) -> None:
+        """Into the rank's file. A full disk costs the file, not the world: its result and last lines are in memory."""
+        try:
             rank.path.parent.mkdir(parents=True, exist_ok=True)
             with open(rank.path, "a", encoding="utf-8", errors="replace") as file:
-                file.write("\n".join(clean) + "\n")
+                file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            told = f"[runbook: the log file could not be written: {error.strerror or error}]"
+            rank.lines = [*(line for line in rank.lines if line != told), told][-LAST_LINES:]
 
     def _world(self, running: _Running) -> World:
         request = running.request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -38,6 +39,7 @@ class WarmLink:
         self.ended = threading.Event()
         self._reader = threading.Thread(target=self._live, name="warm process", daemon=True)
         self._reader.start()
+        atexit.register(self.close)  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
         if not self._ready.wait(start_s) or not self.hello.get("ready"):
             self.close()
             raise EngineError(self._why())
@@ -112,6 +114,7 @@ class WarmLink:
 
     def close(self) -> None:
         """End it and its ranks: the closed pipe first, SIGKILL for one that does not leave."""
+        atexit.unregister(self.close)
         if self.process is None:
             return
         try:
