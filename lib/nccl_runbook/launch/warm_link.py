@@ -51,13 +51,8 @@ class WarmLink:
     def _live(self) -> None:
         try:
             self.process = subprocess.Popen(
-                [*self.prefix, "-u", "-c", _LOADER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self.env,
-                start_new_session=True,
-            )
+                [*self.prefix, "-u", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=self.env, start_new_session=True)
         except OSError as error:
             self.errors.append(error.strerror or str(error))
             self._leave()
