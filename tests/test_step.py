@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 from nccl_runbook import records
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder
@@ -15,6 +14,7 @@ from nccl_runbook.parameters import ParameterError
 from nccl_runbook.probes import worlds
 from nccl_runbook.rules import fewer_gpus
 from nccl_runbook.step import Step, open_step
+from processes import ROOT
 
 BUSY = Finding("gpus-busy", Severity.UNKNOWN, "not run: busy (pid 4711, alice, 40213 MiB on GPU 2)")
 FOUND = [Finding("fine", Severity.OK, "fine")]
