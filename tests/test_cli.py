@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -79,6 +80,20 @@ def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
     assert "parameter budget_s: 'soon' is not a value of type int" in refused(book, *HERE, "-p", "budget_s", "soon")
     assert "parameter run_dir is set by --out" in refused(book, *HERE, "-p", "run_dir", "x")
     assert "-p budget_s has no value" in refused(book, *HERE, "-p", "budget_s")
+
+
+def test_a_parameter_that_means_nothing(book: Path) -> None:
+    assert "parameter budget_s: 0 is less than 1" in refused(book, *HERE, "-p", "budget_s", "0")
+    assert "parameter budget_s: -5 is less than 1" in refused(book, *HERE, "-p", "budget_s", "-5")
+    assert "gpus: '3-1' is no GPU index" in refused(book, *HERE, "--gpus", "0,3-1")
+
+
+def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "huge"):
+        assert f"{path} is not a record of this runbook (not a regular file of at most 64 MiB)" in refused(book, "--record", path)
 
 
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:

@@ -123,6 +123,14 @@ def test_no_such_interpreter_and_one_without_torch_are_one_sentence(tmp_path):
         Engine([sys.executable, "-S", "-I"], tmp_path, Redactor({})).software()
 
 
+def test_a_torch_whose_libraries_are_missing_says_which(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudart-of-nobody.so.12')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"cannot run ranks: OSError: libcudart-of-nobody\.so\.12: cannot open"):
+        Engine([sys.executable], tmp_path / "logs", Redactor({})).software()
+
+
 def test_cancel_ends_the_ranks_within_a_second(engine):
     engine.software()
     threading.Timer(1.0, engine.cancel).start()
