@@ -38,6 +38,11 @@ NEAR_MISSES = [
     "Connection closed by remote peer vm<45123>", "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.", "step 12 loss 2.31 out of memory pool 3",
     "misc/socket.cc NCCL WARN socketProgress: Connection closed by remote peer", "NCCL INFO init.cc:126 -> 5", "no space left in the batch",
     "NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 - Init COMPLETE", "transport/nvls.cc NCCL INFO NVLS multicast support is available",
+    "RuntimeError: CUDA error: invalid device function", "CUDA error: unspecified launch failure", "pcieport 0000:00:01.0: PCIe Bus Error",
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+    "[W socket.cpp:663] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai error: -2 - Name or service not known).",
+    "NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-abc (size 9637888), error: Too many open fds (0)",
+    "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
 ]
 
 
@@ -49,6 +54,19 @@ def test_recognise_fires_when_a_library_says_its_message(cause, line):
 @pytest.mark.parametrize("line", NEAR_MISSES)
 def test_recognise_stays_quiet_when_a_line_is_harmless(line):
     assert recognise([line]) is None
+
+
+@pytest.mark.parametrize("cause", ["more-ranks-than-gpus", "container-gpu-access", "gpu-exclusive-mode", "nvls-fabric-fault"])
+def test_a_message_with_several_causes_behind_it_is_likely_and_not_established(cause):
+    failed = world([rank(n, code=1, error=MESSAGES[cause]) for n in (0, 1)])
+    assert (explain("r", "2 ranks", failed, failed).cause, explain("r", "2 ranks", failed, failed).status) == (cause, "likely")
+
+
+def test_a_bus_error_is_likely_a_small_dev_shm_whether_the_rank_says_so_or_not():
+    for lines in ((), ("Fatal Python error: Bus error",)):
+        failed = world([rank(0, "signalled", 7, lines), rank(1, "timed-out", 15)])
+        found = explain("r", "2 ranks", failed, failed)
+        assert (found.cause, found.status) == ("shm-too-small", "likely")
 
 
 def test_every_cause_with_a_message_is_tested():

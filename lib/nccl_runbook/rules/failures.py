@@ -70,7 +70,7 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
             cause_id, status, words = _duplicate(world)
             return causes()[cause_id], status, [Evidence(known[1], f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
         if known:
-            return known[0], "established", [Evidence(known[1], f"rank {rank.rank}")]
+            return known[0], known[0].by_message, [Evidence(known[1], f"rank {rank.rank}")]
     return None
 
 
