@@ -1,6 +1,8 @@
 """Rules of 03 and 04: each fires on its case and stays quiet beside it."""
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
@@ -207,6 +209,41 @@ def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
 def test_transport_at_fault_stays_quiet_when_the_arm_that_passes_did_not_act():
     stuck = arms(control=hung(transports=P2P), p2p=world(transports=P2P), shm=hung(), both=hung(), pinned=hung(), after=hung())
     assert ids(transports.judge(stuck)) == [("control-fails", "broken", None)]
+
+
+@pytest.mark.parametrize("same_as_the_control", [{"shm": world()}, {"after": world()}, {"once": world()}])
+def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(same_as_the_control):
+    failing = {"shm": hung(), "both": hung(), "pinned": hung(), "after": hung()}
+    once = same_as_the_control.pop("once", None)
+    made = arms(control=hung(transports=P2P), **{**failing, **same_as_the_control})
+    if once:
+        made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
+    found = transports.judge(made)
+    assert [f.cause for f in found] == [None] and found[0].id == "control-fails" and "comes and goes" in found[0].evidence[-1].text
+
+
+def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
+    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), after=hung()))
+    assert ids(found) == [("control-fails", "broken", None)] and any(e.text == "interface pinned: pass" for e in found[0].evidence)
+
+
+def test_transport_at_fault_is_only_possible_when_the_control_never_connected():
+    found = transports.judge(arms(control=hung(transports={}), p2p=hung(), both=hung(), pinned=hung(), after=hung(), shm=world(transports=P2P)))
+    assert ids(found) == [("transport-at-fault", "broken", "shm-too-small")] and found[0].status == "possible"
+
+
+def test_transport_at_fault_says_that_lo_is_for_one_host():
+    found = transports.judge(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), after=hung()))
+    assert found[0].cause == "socket-interface-wrong" and "on this host alone" in found[0].remedy[-1].text
+
+
+def test_switched_off_already_fires_when_the_control_runs_without_p2p():
+    found = transports.judge(arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0)))
+    assert ids(found)[1] == ("switched-off-already", "note", None) and found[1].remedy[0].lines == ("unset NCCL_P2P_DISABLE",)
+
+
+def test_switched_off_already_stays_quiet_when_the_variable_leaves_it_on():
+    assert ids(transports.judge(arms(control=world(taken=["NCCL_P2P_DISABLE=0", "NCCL_DEBUG=INFO"])))) == [("transports-pass", "ok", None)]
 
 
 def test_control_fails_keeps_a_message_that_says_more_than_the_arms():
