@@ -71,6 +71,7 @@ class Step:
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
+        self._forbidden: Finding | None = None
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given)) if given else None
@@ -111,6 +112,7 @@ class Step:
         if self.replayed:
             self.facts[fact] = self._recorded(fact, probe)
         elif unless is not None:
+            self._forbidden = unless
             self.facts[fact] = Gap("not-run", unless.title)
         else:
             called = [a() if callable(a) else a for a in args]
@@ -157,7 +159,12 @@ class Step:
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
-        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*."""
+        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
+
+        Raises RuntimeError where a finding forbade the step's own tests (GPUs busy).
+        """
+        if self._forbidden is not None:
+            raise RuntimeError(f"{self._forbidden.title}; with allow_busy = True this step tests beside the other job")
         devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
