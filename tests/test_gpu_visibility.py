@@ -161,6 +161,7 @@ def test_torch_without_cuda_fires_when_gpus_are_there():
     cpu = cuda([], torch="2.13.0+cpu", cuda="", error="Torch not compiled with CUDA enabled", error_code=-1)
     judged = rules.judge(dataclasses.replace(machine(), cuda=cpu))
     assert ids(judged) == {"torch-without-cuda"} and the("torch-without-cuda", judged).remedy[0].who == "you"
+    assert the("torch-without-cuda", judged).remedy[0].lines[0].endswith("torch==2.13.0"), "the job's own version, not the newest"
 
 
 def test_torch_without_cuda_stays_quiet_when_there_is_no_gpu():

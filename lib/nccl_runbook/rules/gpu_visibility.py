@@ -189,8 +189,9 @@ def torch_without_cuda(machine: Machine) -> Finding | None:
     cuda = machine.cuda
     if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
         return None
+    same = cuda.torch.partition("+")[0]
     fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
-        "python3 -m pip install --force-reinstall torch", 'python3 -c "import torch; print(torch.version.cuda)"'))
+        f"python3 -m pip install --force-reinstall torch=={same}", 'python3 -c "import torch; print(torch.version.cuda)"'))
     return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {_nvml_count(machine)}",
                    (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
 
