@@ -50,6 +50,10 @@ def test_no_gpu_anywhere_fires_when_no_view_names_one():
     assert step_status(judged) == (Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none")
 
 
+def test_no_gpu_anywhere_says_where_to_run_instead():
+    assert "where the job runs" in the("no-gpu-anywhere", rules.judge(bare())).remedy[0].text
+
+
 def test_no_gpu_anywhere_fires_when_nvml_answers_and_lists_none():
     assert ids(rules.judge(dataclasses.replace(bare(), nvml=m.NvmlView("580", "13.0", "13", [], [])))) == {"no-gpu-anywhere"}
 

@@ -80,7 +80,7 @@ def test_duplicate_gpu_fires_when_the_device_map_repeats_an_index(message):
     failed = world([rank(n, code=1, error=message, uuid="same") for n in (0, 1)], devices=[0, 0])
     found = explain("r", "2 ranks", failed, failed)
     assert (found.cause, found.status, found.severity) == ("device-not-set-per-rank", "established", Severity.BROKEN)
-    assert any("ranks 0 and 1 on same" in e.text for e in found.evidence)
+    assert any("ranks 0 and 1 on same (asked for: GPU 0 and 0)" in e.text for e in found.evidence)
 
 
 def test_duplicate_gpu_names_the_scheduler_when_different_devices_are_one_gpu():

@@ -19,12 +19,14 @@ def parse_gpus(text: str, count: int) -> List[int]:
     found: List[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdecimal() or (dash and not last.isdecimal()):  # isdigit takes superscripts too, int does not
             raise ValueError(f"gpus: {part.strip()!r} is no GPU index; write all, 0,1 or 0-3")
-        found += range(int(first), int(last or first) + 1)
-    outside = [g for g in found if g >= count]
-    if outside:
-        raise ValueError(f"gpus: there is no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
+        low, high = int(first), int(last or first)
+        if low > high:
+            raise ValueError(f"gpus: {part.strip()!r} names no GPU: write {high}-{low}")
+        if high >= count:  # before the range is spelled out, however long it is
+            raise ValueError(f"gpus: there is no GPU {max(low, count)}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
+        found += range(low, high + 1)
     return found
 
 

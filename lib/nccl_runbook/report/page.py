@@ -19,7 +19,7 @@ from nccl_runbook.report.tables_verdict import not_looked_at_table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
-LEADING = 6  # pieces of evidence beside a cause; every step below shows all of its own
+LEADING = 4  # pieces of evidence beside a cause; every step below shows all of its own
 MAX_COLUMNS = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -50,8 +50,8 @@ def shared_gpus(world: World) -> list[tuple[list[int], str]]:
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
     shared = shared_gpus(world)
-    asked = [[world.request.devices[n] for n in who] for who, _ in shared]
-    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid}, asked for: {gpus}" for (who, uuid), gpus in zip(shared, asked))
+    asked = [" and ".join(str(world.request.devices[n]) for n in who) for who, _ in shared]
+    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU {gpus})" for (who, uuid), gpus in zip(shared, asked))
     if shared and len(set(world.request.devices)) < len(world.request.devices):
         return "device-not-set-per-rank", "established", words
     if shared:

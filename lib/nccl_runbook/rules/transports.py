@@ -78,7 +78,7 @@ def _rehearsal(arms: Arms) -> list[Finding]:
             "rehearsed",
             Severity.UNKNOWN,
             "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo",
-            (Evidence("control and interface pinned to lo", "arms"),),
+            (Evidence("control and interface pinned to lo", "table below"),),
         )
     ]
 
@@ -120,7 +120,7 @@ def _loss(arms: Arms) -> Finding:
     bandwidth = arms.control.world.busbw_gb_per_s("all_reduce")
     via = arms.control.world.transports
     evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
-    evidence += [Evidence(f"price of {_price(a, arms.control)}", "arms") for a in passed]
+    evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
     speed = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
     return Finding(
         "transports-pass", Severity.OK, f"your environment as it is passes{speed}: no transport has to be switched off", tuple(evidence)
@@ -145,9 +145,9 @@ def _control_fails(arms: Arms) -> list[Finding]:
     """Only an arm that passes with proof that it acted, while everything without it fails, tells which transport."""
     fault = explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
     by_chance, best = _pass_by_chance(arms), _cure(arms)
-    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "arms") for a in arms.arms))
+    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in arms.arms))
     if by_chance:
-        evidence = (*evidence, Evidence(f"it comes and goes, so no arm decides: passed were {', '.join(by_chance)}", "arms"))
+        evidence = (*evidence, Evidence(f"it comes and goes, so no switch decides: passed were {', '.join(by_chance)}", "table below"))
     if best is None or by_chance or fault.cause is not None:
         return [dataclasses.replace(fault, evidence=evidence)]
     return [_at_fault(arms, best, fault, evidence)]
