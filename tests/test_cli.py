@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from book_samples import GOOD, make_book, run_cli, start_cli, wait_for, with_library
-from conftest import gone, start_time
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
@@ -19,6 +18,7 @@ from nccl_runbook.cli.main import spread
 from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
+from processes import gone, start_time
 
 HERE = ["--python", sys.executable]
 REPLAY = """from nccl_runbook.findings import Finding, Severity

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 
+_SPAN = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
 
 
@@ -18,15 +20,16 @@ def parse_gpus(text: str, count: int) -> List[int]:
         return list(range(count))
     found: List[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):  # isdigit takes superscripts too, int does not
+        span = _SPAN.fullmatch(part.strip())
+        if not span:
             raise ValueError(f"gpus: {part.strip()!r} is no GPU index; write all, 0,1 or 0-3")
-        low, high = int(first), int(last or first)
+        low, high = int(span.group(1)), int(span.group(2) or span.group(1))
         if low > high:
             raise ValueError(f"gpus: {part.strip()!r} names no GPU: write {high}-{low}")
-        if high >= count:  # before the range is spelled out, however long it is
-            raise ValueError(f"gpus: there is no GPU {max(low, count)}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
         found += range(low, high + 1)
+    outside = [g for g in found if g >= count]
+    if outside:
+        raise ValueError(f"gpus: there is no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
     return found
 
 
