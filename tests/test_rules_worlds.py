@@ -98,6 +98,20 @@ def test_duplicate_gpu_stays_quiet_when_two_ranks_share_a_gpu_and_nothing_refuse
     assert explain("r", "2 ranks", failed, failed).cause is None
 
 
+def test_explain_takes_the_hardest_message_of_all_ranks():
+    failed = world([rank(0, code=1, error=MESSAGES["rendezvous-name-resolution"]), rank(1, code=1, error=MESSAGES["nvml-call-failed"])])
+    found = explain("r", "2 ranks", failed, failed)
+    assert (found.cause, found.status, found.evidence[0].source) == ("nvml-call-failed", "established", "rank 1")
+
+
+def test_explain_is_not_sure_of_a_message_before_a_hang_and_takes_none_beside_wrong_values():
+    line = MESSAGES["ulimit-too-low"]
+    stuck = world([rank(n, "timed-out", 15, [line]) for n in (0, 1)])
+    assert (explain("r", "2 ranks", stuck, stuck).cause, explain("r", "2 ranks", stuck, stuck).status) == ("ulimit-too-low", "likely")
+    wrong = world([rank(n, code=6, lines=[line], wrong={"index": 0, "got": 1.0, "expected": 2.0, "count": 1}) for n in (0, 1)])
+    assert explain("r", "2 ranks", wrong, wrong).cause is None
+
+
 def test_explain_names_a_stopped_rank_and_no_other():
     failed = world([rank(0, "timed-out", 15), rank(1, "timed-out", 9, state="T do_signal_stop")])
     found = explain("r", "2 ranks", failed, failed)
