@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, children, gone, start_time
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.redact import MASK, Redactor
+from processes import ROOT, children, gone, start_time
 
 
 def check(name="world", ranks=2, fault="", deadline_s=20.0, env=None, ops="barrier,all_reduce", extra=()):

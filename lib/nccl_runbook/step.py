@@ -71,6 +71,7 @@ class Step:
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
+        self._ask_who: Callable[[], Finding | None] = lambda: None
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given)) if given else None
@@ -118,6 +119,12 @@ class Step:
             self.facts[fact] = probe(*called, **kwargs)
         return self.facts[fact]
 
+    def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
+        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""
+        allowed = self.parameters.get("allow_busy", False)
+        self._ask_who = lambda: rule(probe(), allowed)
+        return rule(self.collect("users", probe), allowed)
+
     def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
         wanted = typing.get_type_hints(probe)["return"]
         if fact not in self.record.facts:
@@ -158,7 +165,13 @@ class Step:
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
-        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*."""
+        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
+
+        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged.
+        """
+        somebody = self._ask_who()
+        if somebody:
+            raise RuntimeError(somebody.title)
         devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
