@@ -1,4 +1,4 @@
-"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back."""
+"""One step as JSON: parameters, facts, findings; several in one array where a bare node was looked at. Written atomically, redacted, validated on the way back."""
 from __future__ import annotations
 
 import json
@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from nccl_runbook.findings import Finding
 from nccl_runbook.redact import Redactor
@@ -63,6 +63,9 @@ class Record(BaseModel):
     tables: list[dict[str, JsonValue]] = []
 
 
+_SEVERAL = TypeAdapter(list[Record])
+
+
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a record, as committed in the package."""
     return Record.model_json_schema(by_alias=True)
@@ -89,10 +92,20 @@ def save(record: Record, path: Path, redactor: Redactor) -> None:
     write_text(path, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
 
 
-def load(path: Path) -> Record:
-    """Read a record; RecordError says in one sentence what is wrong with the file."""
+def load(path: Path, step: str = "") -> Record:
+    """Read a record, of ``step`` where it is named; RecordError says in one sentence what is wrong with the file."""
+    found = load_all(path)
+    fit = [r for r in found if step in ("", r.step)]
+    if not fit:
+        raise RecordError(f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, not of {step or 'a step'}")
+    return fit[0]
+
+
+def load_all(path: Path) -> list[Record]:
+    """The records of a file: one, or the array of several that nccl-look.pyz writes; RecordError as in ``load``."""
     try:
-        return Record.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        return _SEVERAL.validate_json(data) if data.lstrip().startswith(b"[") else [Record.model_validate_json(data)]
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     except ValidationError as error:

@@ -31,10 +31,8 @@ def device_count():
         return {"device_count": 0, "device_count_note": "this torch is a CPU build"}
     try:
         torch.cuda.init()
-        return {
-            "device_count": torch.cuda.device_count(),
-            "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        }
+        count = torch.cuda.device_count()
+        return {"device_count": count, "devices": [torch.cuda.get_device_name(i) for i in range(count)]}
     except RuntimeError as error:
         return {"device_count_error": str(error).splitlines()[0]}
 
