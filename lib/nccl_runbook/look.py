@@ -7,7 +7,6 @@ not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import os
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.experiments import Trial
@@ -40,10 +39,10 @@ def utc_now() -> str:
 
 
 class Step:
-    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks, ``without`` then says why."""
+    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why no rank may run, None if it may."""
 
-    def __init__(self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], without: Optional[Gap]) -> None:
-        self.name, self.parameters, self.engine, self.why_not = name, parameters, engine, without
+    def __init__(self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]) -> None:
+        self.name, self.parameters, self.engine, self.why_not = name, parameters, engine, why_not
         self.facts: Dict[str, Any] = {}
         self.begin(parameters["budget_s"])
 
@@ -51,8 +50,11 @@ class Step:
         """The clock starts; ``left_s``: seconds left for all steps. A step without any says so in its facts."""
         self.started, self._clock, self._worlds_before = utc_now(), time.monotonic(), len(self.engine.history) if self.engine else 0
         self.parameters["budget_s"] = max(1, int(min(self.parameters["budget_s"], left_s)))
-        if left_s < 1 and self.why_not is None:
-            self.why_not = Gap("not-run", "the budget was spent: raise --budget")
+        self.forbid(Gap("not-run", "the budget was spent: raise --budget") if left_s < 1 else None)
+
+    def forbid(self, gap: Optional[Gap]) -> None:
+        """The first reason counts."""
+        self.why_not = gap if self.why_not is None else self.why_not
 
     @property
     def left_s(self) -> float:
@@ -60,27 +62,25 @@ class Step:
 
     @property
     def devices(self) -> List[Optional[int]]:
-        assert self.engine
-        return rank_devices(self.parameters["gpus"], self.parameters["max_ranks"], self.engine.cuda_count())
+        return rank_devices(self.parameters["gpus"], self.parameters["max_ranks"], self.engine.cuda_count() if self.engine else 0)
 
     def ask_who_works(self) -> None:
         """Nothing runs on GPUs that somebody uses."""
         self.facts["users"] = users.collect()
         busy = guard.in_the_way(self.facts["users"], self.parameters["allow_busy"])
-        if busy and self.why_not is None:
-            self.why_not = Gap("not-run", busy.reason)
+        self.forbid(Gap("not-run", busy.reason) if busy else None)
 
     def ask(self, fact: str, probe: Callable[[], Any]) -> Any:
-        found = self.facts[fact] = probe() if self.why_not is None else self.why_not
-        return found
+        self.facts[fact] = probe() if self.why_not is None else self.why_not
+        return self.facts[fact]
 
     def record(self, reason: str) -> Dict[str, Any]:
-        """As records.Record reads it."""
+        """As records.Record reads it; without a judgement."""
         judged = {"python": self.parameters["python"], **(self.engine.judged() if self.engine else {"host": os.uname().nodename})}
-        worlds_run = self.engine.history[self._worlds_before:] if self.engine else []
+        commands = [{"label": w.request.name, "line": w.shell_line} for w in (self.engine.history if self.engine else [])]
         return {"schema": "nccl-runbook/record/1", "step": self.name, "status": "unknown", "reason": reason, "started": self.started,
                 "ended": utc_now(), "wall_s": round(time.monotonic() - self._clock, 2), "parameters": self.parameters, "judged": judged,
-                "facts": to_json(self.facts), "commands": [{"label": w.request.name, "line": w.shell_line} for w in worlds_run]}
+                "facts": to_json(self.facts), "commands": commands[self._worlds_before:]}
 
 
 def visibility(step: Step) -> None:
@@ -103,9 +103,9 @@ def weight_sync(step: Step) -> None:
     step.ask_who_works()
     p, spec = step.parameters, settings()["spec"]
     plan = step.ask("plan", lambda: placement.place(step.devices))
-    layers = 0 if isinstance(plan, Gap) else placement.layers_to_move(plan, p["layers"], spec["layers_of"])
-    step.ask("runs", lambda: sync.collect(step.engine, {**spec, "layers": layers}, plan.devices, p["methods"], p["directory"],
-                                          p["repeats"], step.left_s))
+    step.ask("runs", lambda: sync.collect(
+        step.engine, {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])}, plan.devices, p["methods"],
+        p["directory"], p["repeats"], step.left_s))
 
 
 STEPS = {"01-gpu-visibility": visibility, "03-fewer-gpus": fewer_gpus, "04-transports": transports, "05-weight-sync": weight_sync}
@@ -145,70 +145,69 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 
 # --- the command
 
-def arguments(argv: List[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives here; the file is judged elsewhere: "
-                                     "nccl-runbook run --record FILE. Nothing is installed, and nothing but FILE is written.")
-    parser.add_argument("--json", metavar="FILE", default=f"nccl-look-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json",
-                        help="what to write, - for standard output; default: nccl-look-TIME.json here")
+def arguments() -> argparse.Namespace:
+    here = time.strftime("nccl-look-%Y%m%dT%H%M%SZ.json", time.gmtime())
+    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives here; what it saw is judged elsewhere: "
+                                     "nccl-runbook run --record FILE. Nothing is installed, and nothing but FILE is left behind.")
+    parser.add_argument("--json", metavar="FILE", default=here, help="what to write, - for standard output; default: nccl-look-TIME.json")
     parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
     parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one a rank; default: all")
     parser.add_argument("--allow-busy", action="store_true", help="test on GPUs that somebody else uses, too")
     parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="seconds for all steps together")
-    return parser.parse_args(argv)
+    return parser.parse_args()
 
 
-def write(records: List[Dict[str, Any]], path: str, redactor: Redactor) -> None:
-    """Replace the file as a whole, mode 0600: what is on disk is complete at every moment. Standard output waits for the end."""
-    if path == "-":
-        return
-    text = json.dumps(redactor.json(records), indent=1, ensure_ascii=False) + "\n"
-    with open(os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
-    os.replace(path + ".part", path)
+class Output:
+    """The file, replaced as a whole so that what is on disk is complete at every moment, mode 0600; or standard output at the end."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.redactor = path, Redactor(os.environ)
+
+    def write(self, records: List[Dict[str, Any]], last: bool = False) -> None:
+        text = json.dumps(self.redactor.json(records), indent=1) + "\n"
+        if self.path != "-":
+            with open(os.open(self.path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(self.path + ".part", self.path)
+        elif last:
+            sys.stdout.write(text)
+
+    def say(self, text: str) -> None:
+        print(self.redactor.text(text), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
 
 
-def start(redactor: Redactor) -> Tuple[Optional[Engine], Optional[Gap]]:
-    """An engine under this interpreter, or why it can have none."""
-    engine = Engine([sys.executable], None, redactor)
+def look(options: argparse.Namespace, output: Output) -> None:
+    """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError if the file cannot be written."""
+    engine, why_not = Engine([sys.executable], None, output.redactor), None
     try:
-        engine.software()
-        return engine, None
+        said = engine.judged()
+        output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
+        rank_devices(options.gpus, 0, engine.cuda_count())
     except EngineError as error:
-        return None, Gap("absent", str(error))
+        why_not = Gap("absent", str(error))
+        output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")
+    with engine:
+        _steps(options, output, engine if why_not is None else None, why_not)
 
 
-def look(options: argparse.Namespace, redactor: Redactor) -> List[Dict[str, Any]]:
-    """Every step asked for; a step that was not reached is on record as such."""
-    engine, without = start(redactor)
-    try:
-        said = engine.judged() if engine else {}
-        print(f"{os.uname().nodename}: {sys.executable}" + (f", torch {said['torch']}, NCCL {said['nccl'] or 'none'}" if said else
-                                                            f"\nlooked without running ranks: {without and without.detail}"), flush=True)
-        return _steps(options, redactor, engine, without)
-    finally:
-        if engine:
-            engine.close()
-
-
-def _steps(options: argparse.Namespace, redactor: Redactor, engine: Optional[Engine], without: Optional[Gap]) -> List[Dict[str, Any]]:
+def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap]) -> None:
     ends = time.monotonic() + options.budget
     own = {"python": shlex.quote(sys.executable), "gpus": options.gpus, "allow_busy": options.allow_busy}
-    asked = {n: Step(n, {**settings()["parameters"][n], **own}, engine, without) for n in STEPS if n in options.step}
-    records = {n: step.record("not run") for n, step in asked.items()}
-    write(list(records.values()), options.json, redactor)
-    if engine:
-        rank_devices(options.gpus, 0, engine.cuda_count())  # a GPU that does not exist is wrong usage, before anything runs
-    for name, step in asked.items():
-        step.begin(ends - time.monotonic())
-        print(name, flush=True)
-        try:
-            STEPS[name](step)
-        finally:
-            records[name] = step.record(NOT_JUDGED)
-            write(list(records.values()), options.json, redactor)
-        for line in (line for fact, found in step.facts.items() for line in lines(found, fact)):
-            print(f"  {redactor.text(line)}", flush=True)
-    return list(records.values())
+    asked = [Step(n, {**settings()["parameters"][n], **own}, engine, why_not) for n in STEPS if n in options.step]
+    records = [step.record("not run") for step in asked]
+    try:
+        for number, step in enumerate(asked):
+            output.write(records)
+            output.say(step.name)
+            step.begin(ends - time.monotonic())
+            try:
+                STEPS[step.name](step)
+            finally:
+                records[number] = step.record(NOT_JUDGED)
+            for line in (line for fact, found in step.facts.items() for line in lines(found, fact)):
+                output.say(f"  {line}")
+    finally:
+        output.write(records, last=True)
 
 
 def _find_scratch() -> None:
@@ -222,30 +221,26 @@ def _find_scratch() -> None:
 
 def main() -> int:
     if sys.argv[1:2] == [RANKS_OPTION]:
-        sys.argv[:] = sys.argv[2:]
+        del sys.argv[:2]
         runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)
         return 0
-    options, redactor = arguments(sys.argv[1:]), Redactor(os.environ)
+    options = arguments()
+    output = Output(options.json)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
-        write([], options.json, redactor)
+        output.write([])
         _find_scratch()
-    except OSError as error:
-        return _refuse(f"cannot write {error.filename or 'a temporary file (TMPDIR names a folder)'}: {error.strerror}; "
-                       "--json FILE names another, --json - writes to standard output", 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr if options.json == "-" else sys.stdout):
-            records = look(options, redactor)
+        look(options, output)
     except ValueError as error:
-        return _refuse(str(error), 2)
-    if options.json == "-":
-        print(json.dumps(redactor.json(records), indent=1))
-    else:
-        print(f"written: {options.json}; {NOT_JUDGED.replace('FILE', options.json)}")
+        return _sentence(str(error), 2)
+    except OSError as error:
+        return _sentence(f"cannot write {error.filename or 'temporary files: name a folder with TMPDIR'}: {error.strerror}"
+                         "; --json names another file, --json - standard output", 1)
+    output.say(NOT_JUDGED if options.json == "-" else f"written: {options.json}; {NOT_JUDGED.replace('FILE', shlex.quote(options.json))}")
     return 0
 
 
-def _refuse(sentence: str, code: int) -> int:
-    print(f"nccl-look: {sentence}", file=sys.stderr)
+def _sentence(text: str, code: int) -> int:
+    print(f"nccl-look: {text}", file=sys.stderr)
     return code

@@ -1,4 +1,7 @@
-"""One step as JSON: parameters, facts, findings; several in one array where a bare node was looked at. Written atomically, redacted, validated on the way back."""
+"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back.
+
+A file holds one record, or an array of several, as nccl-look.pyz writes it.
+"""
 from __future__ import annotations
 
 import json

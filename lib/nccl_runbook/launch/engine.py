@@ -57,8 +57,8 @@ class _Running:
 class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
-    ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given. ``run`` and
-    ``run_all`` block; ``cancel`` from another thread ends what runs.
+    ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
+    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs.
     Raises EngineError if the interpreter cannot import torch.
     """
 
@@ -85,23 +85,24 @@ class Engine:
         return worlds
 
     def software(self) -> Dict[str, Any]:
-        """What a fresh rank says of torch, CUDA, NCCL and the number of devices; keys as ranks/software.py reports them."""
+        """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the devices that CUDA shows a rank."""
         if self._software is None:
-            world = self.run_all([WorldRequest("software", "software.py", [None], deadline_s=60)], keep=False)[0]
-            said = world.ranks[0].first("software") or {"device_count_error": world.log or "no answer"}
-            self._software = {**self._link({}).hello, **said}
+            rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[0].ranks[0]
+            told = rank.first("cuda") or {"error": " ".join(rank.last_lines) or "no answer"}
+            self._software = {**told, **self._link({}).hello}
         return self._software
 
     def judged(self) -> Dict[str, Any]:
         """The software of the ranks and where they run, as a record names them."""
         said = self.software()
-        return {"torch": said.get("torch", ""), "cuda": said.get("cuda", ""), "nccl": said.get("nccl", ""),
-                "nccl_path": said.get("libnccl", ""), "gpus": said.get("devices", []), "host": said.get("host", "")}
+        nccl, names = said.get("nccl", ""), [gpu["name"] for gpu in said.get("gpus", [])]
+        return {"torch": said["torch"], "cuda": said.get("cuda", ""), "nccl": nccl if isinstance(nccl, str) else "",
+                "nccl_path": said["libnccl"], "gpus": names, "host": said["host"]}
 
     def cuda_count(self) -> Union[int, Gap]:
         """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
         said = self.software()
-        return said["device_count"] if "device_count" in said else Gap("failed", said.get("device_count_error", ""))
+        return Gap("failed", said["error"].splitlines()[0]) if said["error"] else len(said["gpus"])
 
     def cancel(self) -> None:
         """Kill every rank that runs now."""

@@ -22,16 +22,14 @@ def rank_file(entry: str) -> List[str]:
 
 
 def shell_line(prefix: List[str], request: WorldRequest) -> str:
-    """Runs as printed from the runbook's folder (of nccl-look.pyz: from where it was started): environment, interpreter, torchrun, the rank file and its arguments.
+    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started: environment, torchrun, the rank file.
 
     ``timeout`` stands in for the engine's deadline, as torchrun has none.
     """
     visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
     delta = {**request.env, **visible}
-    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ] + [
-        f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None
-    ]
+    unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
+    env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
     words = [*prefix, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.world_size),
              *rank_file(request.entry), *request.args, *arguments]
-    env_part = ("env " if any(e.startswith("-u") for e in env) else "") + " ".join(env) + " " if env else ""
-    return f"{env_part}timeout {int(request.deadline_s) + 30} {' '.join(map(shlex.quote, words))}"
+    return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])

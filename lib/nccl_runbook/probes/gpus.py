@@ -26,7 +26,8 @@ def collect(engine: Optional[Any]) -> Machine:
 def _alone(request: WorldRequest) -> RankResult:
     """The same file under this interpreter, over standard input."""
     try:
-        done = subprocess.run([sys.executable, "-"], input=source_of("ranks", request.entry), capture_output=True, timeout=request.deadline_s)
+        source = source_of("ranks", request.entry)
+        done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, timeout=request.deadline_s)
     except subprocess.TimeoutExpired:
         return RankResult(0, "timed-out")
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
