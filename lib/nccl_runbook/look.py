@@ -124,11 +124,12 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
         yield f"{name}: {fact}"
     elif isinstance(fact, Trial):
         failed = [e["text"] for r in fact.world.ranks for e in r.named("error")] + fact.world.log.splitlines()[-1:]
-        why = "" if fact.passed or not failed else f": {failed[0].splitlines()[0]}"
+        why = "" if fact.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
         yield f"{fact.name}: {fact.world.ended} ({fact.world.wall_s:.1f} s){f', again {fact.again.ended}' if fact.again else ''}{why}"
     elif isinstance(fact, SyncArm):
         took = [] if fact.steady_s is None else [f"{fact.steady_s:.3f} s a sync"]
-        yield f"{fact.method}: {', '.join(took + ['wrong bytes'] * bool(fact.wrong) + sorted(set(fact.ended)))}"
+        short = [f"{s.what}: {s.needed_bytes} bytes needed, {s.free_bytes} free" for s in [fact.shortage] if s]
+        yield f"{fact.method}: {', '.join(took + ['wrong bytes'] * bool(fact.wrong) + sorted(set(fact.ended)) + short)}"
     elif isinstance(fact, NvmlGpu):
         yield f"NVML: GPU {fact.nvml_index}, {fact.name}, {fact.uuid}"
     elif isinstance(fact, CudaView):
@@ -146,10 +147,10 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 # --- the command
 
 def arguments() -> argparse.Namespace:
-    here = time.strftime("nccl-look-%Y%m%dT%H%M%SZ.json", time.gmtime())
+    here = f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives here; what it saw is judged elsewhere: "
                                      "nccl-runbook run --record FILE. Nothing is installed, and nothing but FILE is left behind.")
-    parser.add_argument("--json", metavar="FILE", default=here, help="what to write, - for standard output; default: nccl-look-TIME.json")
+    parser.add_argument("--json", metavar="FILE", default=here, help="- for standard output; default: nccl-look-HOST-TIME.json")
     parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
     parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one a rank; default: all")
     parser.add_argument("--allow-busy", action="store_true", help="test on GPUs that somebody else uses, too")
@@ -210,13 +211,15 @@ def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine]
         output.write(records, last=True)
 
 
-def _find_scratch() -> None:
-    """/dev/shm where no temporary folder can be written. Raises OSError if that cannot be either."""
+def _find_scratch() -> str:
+    """/dev/shm where no temporary folder can be written, as warm.py does it; a sentence if that cannot be either, else ""."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
         tempfile.tempdir = "/dev/shm"
-        tempfile.TemporaryFile().close()
+        if not os.access("/dev/shm", os.W_OK):
+            return "no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR"
+    return ""
 
 
 def main() -> int:
@@ -230,13 +233,14 @@ def main() -> int:
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         output.write([])
-        _find_scratch()
+        lacking = _find_scratch()
+        if lacking:
+            return _sentence(lacking, 1)
         look(options, output)
     except ValueError as error:
         return _sentence(str(error), 2)
     except OSError as error:
-        return _sentence(f"cannot write {error.filename or 'temporary files: name a folder with TMPDIR'}: {error.strerror}"
-                         "; --json names another file, --json - standard output", 1)
+        return _sentence(f"cannot write {options.json}: {error.strerror}; name another file with --json, - for standard output", 1)
     output.say(NOT_JUDGED if options.json == "-" else f"written: {options.json}; {NOT_JUDGED.replace('FILE', shlex.quote(options.json))}")
     return 0
 
