@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 import test_structure as house
 from book_samples import run_cli, with_library
-from conftest import ROOT, children, gone, start_time
 from fake_nvml import fake_nvml
 from nccl_runbook import records
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import GpuUsers
 from nccl_runbook.rules.busy import gpus_busy
+from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 
 BUILDER = ROOT / ".ci" / "look"
@@ -187,6 +187,11 @@ def test_a_run_that_is_ended_leaves_what_it_saw_and_no_process(pyz: Path, tmp_pa
 def test_a_spent_budget_is_on_record(pyz: Path, tmp_path: Path) -> None:
     assert look(pyz, "--json", tmp_path / "look.json", *LADDER, "--budget", "0").returncode == 0
     assert records_of(tmp_path / "look.json")["03-fewer-gpus"].facts["ladder"]["detail"] == "the budget was spent: raise --budget"
+
+
+def test_gpus_that_mean_nothing_are_wrong_usage_in_one_sentence(pyz: Path, tmp_path: Path) -> None:
+    ended = look(pyz, "--json", tmp_path / "look.json", "--gpus", "0,x")
+    assert (ended.returncode, ended.stderr) == (2, "nccl-look: gpus: 'x' is no GPU index; write all, 0,1 or 0-3\n")
 
 
 def test_secrets_stay_there(pyz: Path, tmp_path: Path) -> None:

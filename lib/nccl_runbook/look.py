@@ -30,7 +30,6 @@ from nccl_runbook.planning import guard, placement
 from nccl_runbook.probes import gpus, sync, users, worlds
 from nccl_runbook.redact import Redactor
 
-RANKS_OPTION = "--rank"  # of the lines that repeat a world: everything after it belongs to the rank
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 
 
@@ -223,7 +222,7 @@ def _find_scratch() -> str:
 
 
 def main() -> int:
-    if sys.argv[1:2] == [RANKS_OPTION]:
+    if sys.argv[1:2] == ["--rank"]:  # in the lines that repeat a world: what follows belongs to the rank
         del sys.argv[:2]
         runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)
         return 0
@@ -235,16 +234,12 @@ def main() -> int:
         output.write([])
         lacking = _find_scratch()
         if lacking:
-            return _sentence(lacking, 1)
+            sys.exit(f"nccl-look: {lacking}")
         look(options, output)
     except ValueError as error:
-        return _sentence(str(error), 2)
+        print(f"nccl-look: {error}", file=sys.stderr)
+        return 2
     except OSError as error:
-        return _sentence(f"cannot write {options.json}: {error.strerror}; name another file with --json, - for standard output", 1)
+        sys.exit(f"nccl-look: cannot write {options.json}: {error.strerror}; name another file with --json, - for standard output")
     output.say(NOT_JUDGED if options.json == "-" else f"written: {options.json}; {NOT_JUDGED.replace('FILE', shlex.quote(options.json))}")
     return 0
-
-
-def _sentence(text: str, code: int) -> int:
-    print(f"nccl-look: {text}", file=sys.stderr)
-    return code

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from nccl_runbook.findings import Finding
 from nccl_runbook.redact import Redactor
 
 SCHEMA = "nccl-runbook/record/1"
+RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
@@ -76,7 +78,7 @@ def json_schema() -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` as a whole: a reader sees the old file or the new one, never a part. Mode 0600."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
@@ -107,6 +109,9 @@ def load(path: Path, step: str = "") -> Record:
 def load_all(path: Path) -> list[Record]:
     """The records of a file: one, or the array of several that nccl-look.pyz writes; RecordError as in ``load``."""
     try:
+        kind = path.stat()
+        if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
+            raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
         data = path.read_bytes()
         return _SEVERAL.validate_json(data) if data.lstrip().startswith(b"[") else [Record.model_validate_json(data)]
     except OSError as error:

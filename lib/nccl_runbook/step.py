@@ -21,7 +21,7 @@ from nccl_runbook.findings import Evidence, Finding, Severity, step_status, wors
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.parameters import check_names, coerce
+from nccl_runbook.parameters import check_names, check_range, coerce
 from nccl_runbook.redact import Redactor
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -58,7 +58,7 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
     check_names(_injected_names(namespace), known)
-    return {name: coerce(name, namespace[name], wanted) for name, wanted in known.items()}
+    return {name: check_range(name, coerce(name, namespace[name], wanted)) for name, wanted in known.items()}
 
 
 class Step:
@@ -71,6 +71,7 @@ class Step:
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
+        self._ask_who: Callable[[], Finding | None] = lambda: None
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
@@ -93,6 +94,7 @@ class Step:
             raise RuntimeError("a record is being judged: no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
+            self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
             self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
         return self._engine
@@ -111,6 +113,12 @@ class Step:
             called = [a() if callable(a) else a for a in args]
             self.facts[fact] = probe(*called, **kwargs)
         return self.facts[fact]
+
+    def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
+        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""
+        allowed = self.parameters.get("allow_busy", False)
+        self._ask_who = lambda: rule(probe(), allowed)
+        return rule(self.collect("users", probe), allowed)
 
     def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
         wanted = typing.get_type_hints(probe)["return"]
@@ -152,7 +160,13 @@ class Step:
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
-        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*."""
+        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
+
+        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged.
+        """
+        somebody = self._ask_who()
+        if somebody:
+            raise RuntimeError(somebody.title)
         devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))

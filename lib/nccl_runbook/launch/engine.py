@@ -102,7 +102,8 @@ class Engine:
     def cuda_count(self) -> Union[int, Gap]:
         """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
         said = self.software()
-        return Gap("failed", said["error"].splitlines()[0]) if said["error"] else len(said["gpus"])
+        cpu_build = "gpus" in said and not (said["cuda"] or said["hip"])
+        return Gap("failed", said["error"].splitlines()[0]) if said["error"] and not cpu_build else len(said["gpus"])
 
     def cancel(self) -> None:
         """Kill every rank that runs now."""

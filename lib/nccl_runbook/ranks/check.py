@@ -217,10 +217,8 @@ def inject(fault, rank):
     kind, _, where = fault.partition("@")
     if not fault or int(where) != rank:
         return False
-    if kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif kind == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+    if kind in ("kill", "stop"):
+        os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
     elif kind == "raise":
         raise RuntimeError("injected on rank %d" % rank)
     elif kind == "exit":

@@ -17,7 +17,7 @@ def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
 
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
     anyway = Remedy("you", "Wait until the GPUs are free, or test beside the other job: that may slow it down or leave it without memory.",
-                    ("nccl-runbook run --allow-busy",))
+                    ('make report ARGS="--allow-busy"',))
     if not mine:
         return (anyway,)
     pids = " ".join(map(str, mine))

@@ -1,0 +1,24 @@
+"""An engine on this machine's GPUs, under the interpreter that DESIGN's order finds; without any, every test here says why it is skipped."""
+from __future__ import annotations
+
+import os
+
+import pytest
+from nccl_runbook.facts import Gap
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.interpreters import InterpreterError, choose
+from nccl_runbook.redact import Redactor
+
+
+@pytest.fixture
+def on_gpus(tmp_path):
+    """The engine; skips where CUDA shows fewer than two GPUs."""
+    try:
+        prefix = choose(os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", "")).prefix
+    except InterpreterError as error:
+        pytest.skip(f"no GPU test: {error}")
+    with Engine(prefix, tmp_path / "logs", Redactor({})) as engine:
+        count = engine.cuda_count()
+        if isinstance(count, Gap) or count < 2:
+            pytest.skip(f"needs two CUDA GPUs: CUDA shows {count}")
+        yield engine

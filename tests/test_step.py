@@ -1,0 +1,122 @@
+"""One notebook at work: parameters, the guard, replay, trials by hand, and the notebooks under plain papermill."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nccl_runbook import records
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Ladder
+from nccl_runbook.findings import Finding, Severity
+from nccl_runbook.parameters import ParameterError
+from nccl_runbook.probes import worlds
+from nccl_runbook.rules import fewer_gpus
+from nccl_runbook.step import Step, open_step
+from processes import ROOT
+
+BUSY = Finding("gpus-busy", Severity.UNKNOWN, "not run: busy (pid 4711, alice, 40213 MiB on GPU 2)")
+FOUND = [Finding("fine", Severity.OK, "fine")]
+
+
+def nobody() -> int | Gap:
+    return 0
+
+
+def somebody() -> int | Gap:
+    return 1
+
+
+def rule(users: int, allow_busy: bool) -> Finding | None:
+    return BUSY if users and not allow_busy else None
+
+
+@pytest.fixture
+def step(tmp_path):
+    made = Step("03-fewer-gpus", {"run_dir": str(tmp_path), "python": sys.executable, "gpus": "", "max_ranks": 2, "budget_s": 60})
+    yield made
+    if made._engine:
+        made._engine.close()
+
+
+def read(step: Step) -> records.Record:
+    return records.load(step.run_dir / "03-fewer-gpus.json")
+
+
+def test_a_trial_joins_the_record_as_tried_by_hand(step):
+    step.guard(nobody, rule)
+    step.finish(FOUND)
+    world = step.trial(env={"GLOO_SOCKET_IFNAME": "lo"}, repeats=1, sizes=(4,))
+    tried = read(step).tried_by_hand
+    assert world.passed and [(t["env"], t["passed"], t["line"]) for t in tried] == [({"GLOO_SOCKET_IFNAME": "lo"}, True, world.shell_line)]
+    assert read(step).status == "ok"
+
+
+def test_a_trial_is_refused_while_somebody_uses_the_gpus(step):
+    assert step.guard(somebody, rule) is BUSY
+    with pytest.raises(RuntimeError, match="busy .pid 4711"):
+        step.trial()
+    assert step._engine is None  # nothing was started
+
+
+def test_the_guard_lets_go_where_the_user_allows_it(step):
+    step.parameters["allow_busy"] = True
+    assert step.guard(somebody, rule) is None
+
+
+def test_what_the_guard_forbids_is_a_gap_that_says_why(step):
+    ladder = step.collect("ladder", worlds.ladder, lambda: step.engine, unless=step.guard(somebody, rule))
+    assert ladder == Gap("not-run", BUSY.title) and step._engine is None
+
+
+def test_a_replay_gives_the_same_findings_and_touches_no_machine(step, tmp_path):
+    ladder = step.collect("ladder", worlds.ladder, lambda: step.engine, lambda: step.devices, lambda: step.left_s)
+    step.finish(fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run")))
+    again = Step("03-fewer-gpus", {"run_dir": str(tmp_path / "again"), "record_path": str(tmp_path / "03-fewer-gpus.json")})
+    replayed = again.collect("ladder", worlds.ladder, lambda: again.engine, lambda: again.devices, lambda: again.left_s)
+    assert isinstance(replayed, Ladder) and replayed == ladder
+    again.finish(fewer_gpus.judge(replayed, Gap("not-run"), Gap("not-run")))
+    assert read(again).findings == read(step).findings and read(again).judged == read(step).judged
+    with pytest.raises(RuntimeError, match="no machine is touched"):
+        again.trial()
+
+
+def test_the_judged_software_is_in_the_record(step):
+    assert step.engine.cuda_count() == 0
+    step.finish(FOUND)
+    assert read(step).judged.torch.startswith("2.") and read(step).judged.python
+    assert read(step).judged.own == (Path(sys.prefix) == ROOT / ".venv")  # `make test` runs in the runbook's own
+
+
+def test_no_findings_at_all_are_unknown(step):
+    step.finish([])
+    assert (read(step).status, read(step).reason) == ("unknown", "nothing was judged")
+
+
+def test_only_injected_cells_are_checked_for_names():
+    typed = {"run_dir": str, "budget_s": int}
+    mine = {"__annotations__": typed, "run_dir": "x", "budget_s": "7", "my_own": 1, "In": ["my_own = 1", "# Parameters\nbudget_s = '7'"]}
+    assert open_step("03-fewer-gpus", mine).parameters == {"run_dir": "x", "budget_s": 7}
+    with pytest.raises(ParameterError, match="unknown parameter budgets: did you mean budget_s"):
+        open_step("03-fewer-gpus", {**mine, "In": ["# Parameters\nbudgets = 7\n"]})
+
+
+def papermill(tmp_path, *parameters):
+    command = [sys.executable, "-m", "papermill", "notebooks/03-fewer-gpus.ipynb", str(tmp_path / "out.ipynb"), "-k", "python3",
+               "-p", "run_dir", str(tmp_path / "run"), "-p", "python", sys.executable, *parameters]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_a_notebook_runs_under_plain_papermill(tmp_path):
+    done = papermill(tmp_path, "-p", "max_ranks", "1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "run/03-fewer-gpus.json").read_text())
+    assert [r["name"] for r in record["facts"]["ladder"]["rungs"]] == ["1 rank"] and record["status"] == "unknown"
+
+
+@pytest.mark.parametrize(("name", "value", "sentence"), [("max_rank", "2", "did you mean max_ranks"), ("max_ranks", "two", "'two' is not a value of type int")])
+def test_plain_papermill_refuses_a_wrong_parameter(tmp_path, name, value, sentence):
+    done = papermill(tmp_path, "-p", name, value)
+    assert done.returncode == 1 and sentence in done.stderr
