@@ -226,10 +226,8 @@ def inject(fault, rank):
     elif kind == "flood":
         for number in range(1 << 20):
             print("flood %08d %s" % (number, "x" * 100))
-    elif kind == "ignore-term":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(3600)
-    elif kind == "skip":
+    elif kind in ("ignore-term", "skip"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "ignore-term" else signal.SIG_DFL)
         time.sleep(3600)
     return kind == "corrupt"
 
