@@ -124,10 +124,7 @@ class Operation:
         self.send = pattern(count, self.device, self.rank + round_number)
         if self.corrupt:
             self.send[count // 2] += 1000
-        if self.op == "all_gather":
-            self.received = torch.full((self.part * self.size,), -1.0, device=self.device)
-        elif self.op == "send_recv":
-            self.received = torch.full((self.count,), -1.0, device=self.device)
+        self.received = torch.full((self.part * self.size if self.op == "all_gather" else self.count,), -1.0, device=self.device)
 
     def run(self):
         if self.op == "barrier":
