@@ -55,6 +55,20 @@ def test_trainer_and_engine_share_gpu_stays_quiet_when_uuids_differ():
         ("refused-though-gpus-differ", Severity.BROKEN, "bus-id-collision", "likely")]
 
 
+def test_failed_on_one_gpu_fires_when_only_the_echo_of_the_refusal_is_left():
+    echo = "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error"
+    found = weight_sync.judge(runs(broken("nccl-flat", echo), devices=(0, 0), uuids=("GPU-a", "GPU-a")), TOGETHER)
+    assert [(f.id, f.severity, f.status) for f in found] == [("failed-on-one-gpu", Severity.NOTE, "likely")]
+
+
+@pytest.mark.parametrize(("method", "text", "devices"), [
+    ("nccl-flat", "NCCL error: remote process exited", (0, 1)), ("disk", "OSError: stale file handle", (0, 0)),
+    ("nccl-flat", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", (0, 0))])
+def test_failed_on_one_gpu_stays_quiet_when_gpus_differ_or_something_else_broke(method, text, devices):
+    plan, uuids = (TOGETHER, ("GPU-a", "GPU-a")) if devices == (0, 0) else (APART, ("GPU-a", "GPU-b"))
+    assert ids(runs(broken(method, text), devices=devices, uuids=uuids), plan) == ["weight-sync-failed"]
+
+
 def test_refused_though_gpus_differ_stays_quiet_when_two_indices_are_one_gpu():
     assert ids(runs(broken("nccl-flat", ERROR + DUPLICATE), uuids=("GPU-a", "GPU-a"))) == ["trainer-and-engine-share-gpu"]
 

@@ -132,7 +132,7 @@ def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_gpus):
     plan = placement.place([0])
     runs = sync.collect(on_gpus, models.find("Qwen/Qwen2.5-0.5B").spec(6), plan.devices, repeats=2)
     found = weight_sync.judge(runs, plan)
-    assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}
+    assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}, [(f.severity.value, f.title, f.evidence) for f in found]
 
 
 def test_nothing_of_ours_is_left_on_the_gpus(on_gpus):

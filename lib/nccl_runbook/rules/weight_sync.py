@@ -32,7 +32,8 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     """What is wrong with one method; None if nothing is."""
     if arm.complete and not arm.wrong:
         return shared_gpu_not_refused(arm, runs, plan)
-    return wrong_bytes(arm) or not_enough(arm) or refused(arm, runs, plan) or did_not_end(arm) or failed(arm)
+    refusal = refused(arm, runs, plan) or failed_on_one_gpu(arm, runs, plan)
+    return wrong_bytes(arm) or not_enough(arm) or refusal or did_not_end(arm) or failed(arm)
 
 
 def _said(arm: SyncArm) -> list[str]:
@@ -88,6 +89,18 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     title = "NCCL says that two ranks share a GPU, but they were placed on different ones"
     return Finding("refused-though-gpus-differ", Severity.BROKEN, title, (said, seen), remedies(cause), cause.id,
                    "likely" if different else "possible")
+
+
+def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
+    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's echo, a hang of the
+    experimental mode) tells nothing about this machine either."""
+    if not (arm.method.startswith("nccl") and _shared(runs, plan)) or recognise(_said(arm)):
+        return None
+    cause = causes()["trainer-and-engine-share-gpu"]
+    said = [*_said(arm), "no rank said anything"][0]
+    title = f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message"
+    evidence = (Evidence(said, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended), _source(arm)))
+    return Finding("failed-on-one-gpu", Severity.NOTE, title, evidence, remedies(cause), cause.id, "likely")
 
 
 def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
