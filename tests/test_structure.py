@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "facts": set(), "redact": set(), "ranks": set(), "findings": set(), "knowledge": set(), "parameters": set(),
     "launch": {"facts", "redact"},
     "probes": {"facts", "launch"},
-    "evidence": {"facts", "knowledge"},
+    "evidence": {"facts", "knowledge", "redact"},
     "planning": {"facts", "knowledge"},
     "rules": {"facts", "findings", "knowledge", "planning"},
     "records": {"facts", "findings", "redact"},

@@ -10,9 +10,10 @@ import re
 from typing import Any, Mapping
 
 MASK = "[redacted]"
-_SECRET_NAME = re.compile(
-    r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
+SECRET_NAME = (
+    r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
 )
+_SECRET_NAME = re.compile(SECRET_NAME, re.I)
 # a variable whose name only sounds secret: a path to a file or a yes/no is no secret
 _HARMLESS_VALUE = re.compile(r"^(|true|false|yes|no|none|null|auto|\d{1,4})$", re.I)
 # what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
