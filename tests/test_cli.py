@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from book_samples import GOOD, make_book, run_cli, start_cli, wait_for, with_library
-from conftest import gone, start_time
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
@@ -18,6 +18,7 @@ from nccl_runbook.cli.main import spread
 from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
+from processes import gone, start_time
 
 HERE = ["--python", sys.executable]
 REPLAY = """from nccl_runbook.findings import Finding, Severity
@@ -79,6 +80,20 @@ def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
     assert "parameter budget_s: 'soon' is not a value of type int" in refused(book, *HERE, "-p", "budget_s", "soon")
     assert "parameter run_dir is set by --out" in refused(book, *HERE, "-p", "run_dir", "x")
     assert "-p budget_s has no value" in refused(book, *HERE, "-p", "budget_s")
+
+
+def test_a_parameter_that_means_nothing(book: Path) -> None:
+    assert "parameter budget_s: 0 is less than 1" in refused(book, *HERE, "-p", "budget_s", "0")
+    assert "parameter budget_s: -5 is less than 1" in refused(book, *HERE, "-p", "budget_s", "-5")
+    assert "gpus: '3-1' is no GPU index" in refused(book, *HERE, "--gpus", "0,3-1")
+
+
+def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "huge"):
+        assert f"{path} is not a record of this runbook (not a regular file of at most 64 MiB)" in refused(book, "--record", path)
 
 
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, children, gone, start_time
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.redact import MASK, Redactor
+from processes import ROOT, children, gone, start_time
 
 
 def check(name="world", ranks=2, fault="", deadline_s=20.0, env=None, ops="barrier,all_reduce", extra=()):
@@ -121,6 +121,14 @@ def test_no_such_interpreter_and_one_without_torch_are_one_sentence(tmp_path):
         Engine([str(tmp_path / "python9")], tmp_path, Redactor({})).software()
     with pytest.raises(EngineError, match="No module named 'torch'"):
         Engine([sys.executable, "-S", "-I"], tmp_path, Redactor({})).software()
+
+
+def test_a_torch_whose_libraries_are_missing_says_which(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudart-of-nobody.so.12')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"cannot run ranks: OSError: libcudart-of-nobody\.so\.12: cannot open"):
+        Engine([sys.executable], tmp_path / "logs", Redactor({})).software()
 
 
 def test_cancel_ends_the_ranks_within_a_second(engine):

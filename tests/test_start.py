@@ -14,7 +14,6 @@ import click
 import papermill
 import pytest
 import typer
-from conftest import ROOT, children, gone, start_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook import cockpit, records
@@ -29,6 +28,7 @@ from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import matching, step_texts, symptoms
 from nccl_runbook.planning.steps import WITHOUT_REASON, plan
 from nccl_runbook.rules import start as rules
+from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 
 HEALTHY = "vm:1:1 [0] NCCL INFO Using network Socket\nvm:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 Init COMPLETE\nstep 1 loss 0.5\n"
@@ -238,7 +238,22 @@ def test_the_notebook_runs_headlessly_and_touches_nothing(tmp_path, monkeypatch)
     papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", out, parameters=given, progress_bar=False)
     record = records.load(tmp_path / "00-start.json")
     assert (record.status, record.facts["start"]["messages"][0]["line"], record.commands) == ("note", 4, [])
-    assert "widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 5
+    assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 5
+
+
+def test_fields_write_plain_variables_and_a_second_run_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("ipywidgets")
+    variables = dict(PLAIN)
+    fields = cockpit.Cockpit(variables, collect("", ""))
+    fields.gpus.value, fields.budget.value, fields.busy.value = " 0,1 ", 90, True
+    fields.boxes["04-transports"].value = False
+    assert (variables["gpus"], variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
+    assert variables["steps"] == [name for name in step_texts() if name != "04-transports"]
+    assert "--budget 90s --allow-busy" in fields.line.value and fields.cancel() == "Nothing is at work."
+    at_work = RunProcess(["--step", "none"], tmp_path)  # not watched yet: at work as far as anybody knows
+    monkeypatch.setattr(cockpit, "_latest", at_work)
+    assert "cancel it first" in fields.run() and cockpit._latest is at_work
+    assert at_work.start().wait(30)
 
 
 # a run as a process

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from nccl_runbook.findings import Finding
 from nccl_runbook.redact import Redactor
 
 SCHEMA = "nccl-runbook/record/1"
+RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
@@ -70,7 +72,7 @@ def json_schema() -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` as a whole: a reader sees the old file or the new one, never a part. Mode 0600."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
@@ -92,6 +94,9 @@ def save(record: Record, path: Path, redactor: Redactor) -> None:
 def load(path: Path) -> Record:
     """Read a record; RecordError says in one sentence what is wrong with the file."""
     try:
+        kind = path.stat()
+        if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
+            raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
         return Record.model_validate_json(path.read_bytes())
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error

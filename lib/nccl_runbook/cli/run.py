@@ -58,7 +58,7 @@ def run(
         steps = [*([_START] if brought and step and _START not in step else []), *step]
         plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
         options = Options(
-            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, plan),
+            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
             command=shlex.join(["nccl-runbook", *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
@@ -83,15 +83,21 @@ def _stop_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _interpreter(python: str, plan: list[Planned]) -> str:
+def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
     from nccl_runbook.book import UsageError
+    from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import InterpreterError, choose
 
     if any(p.record for p in plan):
         return ""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # until the runner takes over: the interpreter that is asked dies too
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    try:
+        for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
+            gpu_ranges(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     try:
         return choose(python).text
     except InterpreterError as error:

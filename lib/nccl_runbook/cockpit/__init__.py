@@ -129,7 +129,7 @@ class Cockpit:
         self._make_fields(w)
         self._make_buttons(w)
         label = w.Label("Steps", layout=w.Layout(width="9.5rem", margin="2px 6px 2px 2px", display="flex", justify_content="flex-end"))
-        chosen = w.HBox([label, *self.boxes.values()], layout=w.Layout(flex_flow="row wrap"))
+        chosen = w.HBox([label, w.HBox(list(self.boxes.values()), layout=w.Layout(flex_flow="row wrap", max_width="36rem"))])
         self.line, self.note = w.HTML(), w.HTML()
         self.box = w.VBox([self.choice, self.error, self.log, self.python, self.gpus, self.budget, chosen, self.busy, self.line,
                            w.HBox([self.run_button, self.cancel_button]), self.note])

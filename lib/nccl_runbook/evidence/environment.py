@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import functools
 import json
 import os
@@ -27,10 +28,10 @@ _COPIES = ("/usr/lib/*/libnccl.so.2*", "/usr/lib64/libnccl.so.2*", "/usr/local/l
            "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*", "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
 _CONF = ("~/.nccl.conf", "/etc/nccl.conf")
 _PROCESS_FILES = {"/proc/{pid}/limits": "", "/proc/{pid}/ns/ipc": ""}
-_HOST_FILES = {"/sys/class/net/*": "", "/proc/net/route": "", "/sys/class/infiniband/*": "", "/sys/class/cxi/*": "", "/sys/class/iommu/*": "", "/proc/cmdline": "iommu",
-               "/.dockerenv": "", "/run/.containerenv": "", "/singularity": ""}
-_SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
 _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
+_HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/proc/net/route", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
+                                *_CONTAINER), ""), "/proc/cmdline": "iommu"}
+_SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
 _SECRET = f"(?i:{SECRET_NAME})"
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
@@ -50,8 +51,9 @@ def _names() -> str:
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: str = "") -> str:
-    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the host's name."""
-    files = {**dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
+    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name."""
+    conf_files = dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "=")
+    files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps({"names": _names(), "secret": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole})
 
@@ -78,7 +80,20 @@ def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | G
         return done
     if done["event"] != "environment":
         return Gap(done["reason"], f"process {pid} cannot be looked at: {done['detail']}")
-    return role_of(name, done), host_of(done)
+    role = role_of(name, done)
+    if pid == "self" and isinstance(role.torch, Gap):
+        torch, nccl = installed(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "")
+        role = dataclasses.replace(role, torch=torch, reported=nccl)
+    return role, host_of(done)
+
+
+def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
+    """torch's and NCCL's versions in a virtual or conda environment, without importing anything."""
+    nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
+    sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
+    torch = [_python_string(p.read_text(encoding="utf-8"), "__version__") for s in sites for p in s.glob("torch/version.py")]
+    nccl = [_wheel(p.name).rpartition(" ")[2] for s in sites for p in s.glob("nvidia_nccl_cu*.dist-info")]
+    return next(iter(torch), nothing), next(iter(nccl), nothing)
 
 
 def _ask(asked: str) -> dict[str, Any] | Gap:
@@ -103,12 +118,19 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     mapped = said["mapped"]
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 _gap(mapped) if isinstance(mapped, dict) else [p for p in mapped if "/torch/lib/" not in p],
-                version_of_code(said["reports"]) if said["reports"] else Gap("not-run", "only a process itself can ask its library"),
+                version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
                 limits_of(next(t for p, t in files.items() if p.endswith("/limits"))))
 
 
+def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
+    """The version in the text of the mapped libnccl, where the process itself cannot be asked."""
+    mapped = said["mapped"] if isinstance(said["mapped"], list) else []
+    told = [said["libraries"].get(p, {}).get("says") for p in mapped if "/libnccl.so" in p]
+    return next((t[0] for t in told if t), Gap("not-run", "no libnccl is mapped, or it names no version"))
+
+
 def conf_lines(text: str) -> dict[str, str]:
-    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with # is left out, the first of a name wins."""
+    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with # is no setting, the first one wins."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.partition("=")
@@ -198,7 +220,8 @@ def library_of(path: str, said: Mapping[str, Any]) -> Library:
     if "reason" in said:
         return Library(path, _gap(said), _gap(said), _gap(said), {})
     version, cuda = said["says"] or [Gap("absent", "the file names no version")] * 2
-    return Library(path, said["sha256"], version, cuda, {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()})
+    wheels = {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()}
+    return Library(path, said["sha256"], version, cuda, wheels)
 
 
 def _wheel(folder: str) -> str:

@@ -22,8 +22,8 @@ class Library:
 @dataclasses.dataclass(frozen=True)
 class Role:
     """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where it was set; ``others``: how many
-    further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl, plugins and preloads in the process;
-    ``reported``: ncclGetVersion's answer; ``limits``: soft limits as the kernel writes them ("unlimited")."""
+    further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
+    ``reported``: ncclGetVersion's answer, else the file's own text; ``limits``: soft limits as the kernel writes them ("unlimited")."""
 
     name: str
     variables: Dict[str, str]
@@ -39,7 +39,7 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """``libraries``: every libnccl and NCCL plugin found, mapped or not; ``shm_bytes``: size and free bytes of /dev/shm; ``xids``: lines of the
+    """``libraries``: every libnccl and plugin found, mapped or not; ``shm_bytes``: size and free bytes of /dev/shm; ``xids``: lines of the
     kernel log; ``acs``: bridges with access control that redirects peer traffic; ``routes``: interfaces with a default route."""
 
     name: str

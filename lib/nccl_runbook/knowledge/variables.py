@@ -14,7 +14,8 @@ _TRUE_OR_FALSE = "y|yes|1|t|true|n|no|0|f|false"
 _LIST_OF_NAMES = r"\^?=?[\w.:@*-]+(,=?[\w.:@*-]+)*,?"
 _ALGORITHMS = "ring|tree|collnet|collnetchain|collnetdirect|nvls|nvlstree|pat"
 _PATTERNS = {
-    "interfaces": _LIST_OF_NAMES, "hcas": _LIST_OF_NAMES, "interfaces_exact": r"[\w.:@-]+(,[\w.:@-]+)*", "bool": r"-?\d+", "flag": _TRUE_OR_FALSE,
+    "interfaces": _LIST_OF_NAMES, "hcas": _LIST_OF_NAMES, "interfaces_exact": r"[\w.:@-]+(,[\w.:@-]+)*", "bool": r"-?\d+",
+    "flag": _TRUE_OR_FALSE,
     "algorithms": rf"(\w+:)?\^?({_ALGORITHMS})(,({_ALGORITHMS}))*(;\w+:\^?({_ALGORITHMS})(,({_ALGORITHMS}))*)*",
     "protocols": r"(\w+:)?\^?(ll|ll128|simple)(,(ll|ll128|simple))*(;\w+:\^?(ll|ll128|simple)(,(ll|ll128|simple))*)*",
 }

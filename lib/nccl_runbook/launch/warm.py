@@ -391,8 +391,8 @@ def main() -> None:
             host=os.uname().nodename, unsafe=why_not_fork(),
         )
         warm.serve()
-    except ImportError as error:
-        warm.send(ready=False, error=str(error))
+    except BaseException as error:  # whatever importing torch raised (OSError: a CUDA library is missing) is told, not swallowed
+        warm.send(ready=False, error=" ".join(("%s: %s" % (type(error).__name__, error)).split()))
     finally:
         warm.leave()
 

@@ -124,11 +124,12 @@ def look(request):
     maps = content("/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     nccl = [p for p in paths if "libnccl.so" in p]
-    versions = {d: content(root + d + "/version.py", "") for d in {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}}
-    copies = sorted({p[len(root):] for g in request["copies"] for p in glob.glob(root + os.path.expanduser(g))} | {p for p in paths if "nccl" in p})
+    torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
+    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + os.path.expanduser(g))}
     shm = os.statvfs(root + "/dev/shm") if os.path.isdir(root + "/dev/shm") else None
     return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
-            "mapped": paths, "libraries": {p: identity(p, root) for p in copies}, "reports": reported(nccl) if pid == "self" else 0, "torch": versions,
+            "mapped": paths, "libraries": {p: identity(p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
+            "reports": reported(nccl) if pid == "self" else 0, "torch": {d: content(root + d + "/version.py", "") for d in torch},
             "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()], "pid": os.getpid(),
             "addresses": addresses(socket.gethostname()) if request["resolve"] else {"reason": "not-run", "detail": "not asked here"},
             "shm": [shm.f_frsize * shm.f_blocks, shm.f_frsize * shm.f_bavail] if shm else None}

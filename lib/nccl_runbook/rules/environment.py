@@ -34,7 +34,8 @@ def unread_variable(s: Setting) -> Finding | None:
     near = nearest(s.name) if family(s.name) else ""
     if not near:
         return None
-    return told("unread-variable", Severity.WARN, s, f"no reader known; the nearest name is {near}", "Write the name that is read:", f"{near}={s.value}")
+    return told("unread-variable", Severity.WARN, s, f"no reader known; the nearest name is {near}", "Write the name that is read:",
+                f"{near}={s.value}")
 
 
 def wrong_value(s: Setting) -> Finding | None:
@@ -87,7 +88,8 @@ def dead_variable(s: Setting) -> Finding | None:
     v = s.known
     if v is None or not v.until or v.renamed_to or (s.in_use and s.in_use[:len(version(v.until))] <= version(v.until)):
         return None
-    return told("dead-variable", Severity.WARN, s, f"last read by {v.reader.name} {v.until}", "It does nothing. Take it out:", f"unset {s.name}")
+    return told("dead-variable", Severity.WARN, s, f"last read by {v.reader.name} {v.until}", "It does nothing. Take it out:",
+                f"unset {s.name}")
 
 
 def not_yet_read(s: Setting) -> Finding | None:
@@ -118,7 +120,7 @@ def _too_many(value: str) -> bool:
 def debugging_left_on(s: Setting) -> Finding | None:
     """A switch for experiments that stayed: a warning where it costs much, else a note."""
     v = s.known
-    if v is None or s.name in unread() or s.value in ("", v.default):
+    if v is None or s.value in ("", v.default) or not v.accepts(s.value):
         return None
     chatty = s.value.casefold() in [c.casefold() for c in _CHATTY.get(s.name, ())]
     if s.name in _FULL_COST and s.value not in ("0", ""):
@@ -181,4 +183,5 @@ def judge(env: Environment | Gap) -> list[Finding]:
     if any(f.severity is not Severity.NOTE and f.severity is not Severity.OK for f in found) or not env.roles:
         return found
     known = sum(1 for s in settings(env) if s.known)
-    return [*found, Finding("environment-fits", Severity.OK, f"{known} variables that matter are set; each is read, and holds what its reader takes")]
+    says = f"{known} variables that matter are set; each is read, and holds what its reader takes"
+    return [*found, Finding("environment-fits", Severity.OK, says)]

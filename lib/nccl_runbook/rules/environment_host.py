@@ -66,7 +66,8 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
     """Open files and locked memory."""
     for index, role in enumerate(roles):
         limits = {} if isinstance(role.limits, Gap) else role.limits
-        rows = (("nofile", LEAST_FILES, "open files", "ulimit -n 1048576"), ("memlock", LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited"))
+        rows = (("nofile", LEAST_FILES, "open files", "ulimit -n 1048576"),
+                ("memlock", LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited"))
         for key, least, words, line in rows:
             pins = bool(host.hcas) if not isinstance(host.hcas, Gap) else False
             if limits.get(key, "").isdecimal() and int(limits[key]) < least and (key != "memlock" or pins):
@@ -82,7 +83,8 @@ def shm_too_small(host: Host) -> Finding | None:
     size, free = (n >> 20 for n in host.shm_bytes)
     return Finding("shm-too-small", Severity.WARN, f"/dev/shm: {free} MiB free of {size} MiB",
                    (Evidence(f"{free} MiB of {size} MiB are free", "environment.host.shm_bytes"),),
-                   (Remedy("your launcher", "Give the container more shared memory:", ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE")),),
+                   (Remedy("your launcher", "Give the container more shared memory:",
+                           ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE")),),
                    "shm-too-small", "likely")
 
 
