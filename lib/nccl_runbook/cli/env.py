@@ -19,12 +19,12 @@ SCHEMA = "nccl-runbook/env/1"
 def env(
     file: Annotated[Path | None, typer.Argument(help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - is standard input.",
                                                 show_default=False)] = None,
-    pid: Annotated[list[int], typer.Option("--pid", metavar="N...", help="A running process; several are compared as roles.")] = [],  # noqa: B006
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="A running process; several are compared as roles.")] = [],  # noqa: B006
     torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch, such as 2.11.")] = "",
     nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL, such as 2.28.9.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The findings alone, as JSON, on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
-    fail_on: Annotated[str, typer.Option(help="broken, degraded, unknown or never: from which verdict on the exit code is not 0.")] = "unknown",
+    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
 ) -> None:
     """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
     from nccl_runbook.findings import worst_first

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.evidence import environment_file
+from nccl_runbook.evidence.environment_file import is_kept
 from nccl_runbook.evidence.pci import acs_redirects
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment, Host, Library, Role
@@ -23,7 +25,7 @@ from nccl_runbook.knowledge.variables import prefixes, variables
 from nccl_runbook.redact import SECRET_NAME, Redactor, sounds_secret
 
 _LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
-_MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch|libfabric\.so|libnccl-net-ofi"
+_MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
 _COPIES = ("/usr/lib/*/libnccl.so.2*", "/usr/lib64/libnccl.so.2*", "/usr/local/lib/libnccl.so.2*", "/usr/local/cuda*/lib64/libnccl.so.2*",
            "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*", "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
 _CONF = ("~/.nccl.conf", "/etc/nccl.conf")
@@ -35,11 +37,6 @@ _SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
 _SECRET = f"(?i:{SECRET_NAME})"
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
-
-
-def is_kept(name: str) -> bool:
-    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
-    return name in variables() or name.startswith(prefixes()) and not sounds_secret(name)
 
 
 @functools.cache
@@ -58,16 +55,20 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole})
 
 
-def collect(engine: Any) -> Environment:
-    """What one fresh rank under the job's interpreter has around it, with torch imported."""
+def collect(engine: Any, script: str = "") -> Environment | Gap:
+    """What one fresh rank under the job's interpreter has around it, with torch imported; ``script`` is read as a role beside it."""
     asked = request(whole=True, torch=True, conf=os.environ.get("NCCL_CONF_FILE", ""))
     rank = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], deadline_s=RANK_DEADLINE_S)).ranks[0]
     said = rank.first("environment")
     if said is None:
         last = " | ".join(rank.last_lines[-3:])
-        why = Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
-        return Environment([], why)
-    return Environment([role_of("a rank", said)], host_of(said))
+        return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
+    role = role_of("a rank", said)
+    given = environment_file.read(script) if script else None
+    if isinstance(given, Gap):
+        return given
+    beside = [] if given is None else [dataclasses.replace(given, torch=role.torch, torch_cuda=role.torch_cuda, reported=role.reported)]
+    return Environment([role, *beside], host_of(said))
 
 
 def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | Gap:
@@ -117,7 +118,7 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
     mapped = said["mapped"]
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
-                _gap(mapped) if isinstance(mapped, dict) else [p for p in mapped if "/torch/lib/" not in p],
+                _gap(mapped) if isinstance(mapped, dict) else mapped,
                 version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
                 limits_of(next(t for p, t in files.items() if p.endswith("/limits"))))
 
@@ -141,7 +142,7 @@ def conf_lines(text: str) -> dict[str, str]:
 
 def _python_string(text: str, name: str) -> str | Gap:
     found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
-    return found[1] if found else Gap("absent", "no torch is mapped")
+    return found[1] if found else Gap("absent", "no torch is mapped, or it names none")
 
 
 def version_of_code(code: int) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nccl_runbook.evidence.environment import is_kept
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Role
-from nccl_runbook.redact import Redactor
+from nccl_runbook.knowledge.variables import prefixes, variables
+from nccl_runbook.redact import Redactor, sounds_secret
 
 MOST_BYTES = 4 << 20
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
@@ -26,8 +26,14 @@ _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?value:\s*(?:{_VALUE})\s*$")
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
+_OURS = "NCCL_RUNBOOK_"
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+
+
+def is_kept(name: str) -> bool:
+    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
+    return name in variables() or name.startswith(prefixes()) and not name.startswith(_OURS) and not sounds_secret(name)
 
 
 def read(path: str) -> Role | Gap:

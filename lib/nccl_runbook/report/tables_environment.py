@@ -12,8 +12,10 @@ def variables_table(env: Environment | Gap) -> Table:
     roles = [] if isinstance(env, Gap) else env.roles
     names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
     rows = [[name, *(Cell(_value(r, name)) for r in roles), _reader(name), _meaning(name)] for name in names]
-    note = f"{sum(r.others for r in roles)} further variables are not looked at. A name that is not known to us may still be read by a plugin."
-    return Table("What is set", ["variable", *(r.name for r in roles), "read by", "what it does"], rows or [["none", *["" for _ in roles], "", ""]], note)
+    others = sum(r.others for r in roles)
+    note = f"{others} further variables are not looked at. A name that is not known to us may still be read by a plugin."
+    columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
+    return Table("What is set", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
 
 
 def _value(role, name: str) -> str:
@@ -53,9 +55,10 @@ def host_table(env: Environment | Gap) -> Table:
     if isinstance(host, Gap):
         return Table("The host", ["what", "seen"], [["host", Cell(str(host), "unknown")]])
     limits = [] if isinstance(env, Gap) else [(f"limits of {r.name}", r.limits) for r in env.roles]
-    seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces), ("default route", host.routes),
-            ("RDMA adapters", host.hcas), ("/dev/shm", _shm(host.shm_bytes)), ("container", host.container), ("IPC namespace", host.ipc_namespace),
-            ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs), ("GPU errors in the kernel log", host.xids), *limits]
+    seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces),
+            ("default route", host.routes), ("RDMA adapters", host.hcas), ("/dev/shm", _shm(host.shm_bytes)), ("container", host.container),
+            ("IPC namespace", host.ipc_namespace), ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
+            ("GPU errors in the kernel log", host.xids), *limits]
     return Table("The host", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
 
 

@@ -137,7 +137,7 @@ def cumem_must_agree(s: Setting) -> Finding | None:
     """NCCL_CUMEM_ENABLE set by hand: what matters is that all processes of a communicator agree."""
     if s.name != "NCCL_CUMEM_ENABLE" or s.value == "":
         return None
-    return told("cumem-must-agree", Severity.NOTE, s, "what matters is that trainer and engine agree; vLLM from 0.16 on must not be given it",
+    return told("cumem-must-agree", Severity.NOTE, s, "trainer and engine must agree on it; do not give it to vLLM from 0.16 on",
                  "Leave it out everywhere, or set it to the same value in every process of the communicator:", "unset NCCL_CUMEM_ENABLE")
 
 
@@ -145,8 +145,8 @@ def ranks_share_a_gpu(s: Setting) -> Finding | None:
     """NCCL_MULTI_RANK_GPU_ENABLE=1: experimental from 2.30 on, unread before."""
     if s.name != "NCCL_MULTI_RANK_GPU_ENABLE" or s.value in ("", "0") or (s.in_use and s.in_use < (2, 30)):
         return None
-    return told("ranks-share-a-gpu", Severity.WARN, s, "experimental from NCCL 2.30 on: NVLS is off, and it may hang when a GPU's SMs run out",
-                 "One rank a GPU is the sound way; else keep the blocks of each rank few:", "unset NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_MAX_CTAS=8")
+    return told("ranks-share-a-gpu", Severity.WARN, s, "experimental from NCCL 2.30 on: NVLS is off, and it may hang when SMs run out",
+                 "One rank a GPU is the sound way; else keep the blocks of each rank few:", f"unset {s.name}", "NCCL_MAX_CTAS=8")
 
 
 RULES: tuple[Callable[[Setting], Finding | None], ...] = (

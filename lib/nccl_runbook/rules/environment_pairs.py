@@ -10,7 +10,8 @@ from nccl_runbook.rules.settings import Setting, effective
 Set = Mapping[str, Setting]
 # what every process of one communicator must have alike, else it hangs, fails, or goes another way
 MUST_AGREE = ("NCCL_CUMEM_ENABLE", "NCCL_CUMEM_HOST_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE",
-              "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_BUFFSIZE", "NCCL_MAX_CTAS", "NCCL_MIN_CTAS",
+              "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_BUFFSIZE", "NCCL_MAX_CTAS",
+              "NCCL_MIN_CTAS",
               "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NTHREADS", "NCCL_SOCKET_FAMILY", "NCCL_SOCKET_MAGIC",
               "NCCL_MNNVL_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_HOSTID", "NCCL_OOB_NET_ENABLE", "NCCL_COLLNET_ENABLE")
 
@@ -36,7 +37,7 @@ _PAIRS: tuple[tuple[tuple[str, str], Callable[[Set], bool], str, str], ...] = (
     (("NCCL_IB_DISABLE", "NCCL_NET"), lambda s: _on(s, "NCCL_IB_DISABLE") and _is(s, "NCCL_NET", "ib"),
      "InfiniBand is demanded and off: NCCL finds no network and fails", "unset NCCL_IB_DISABLE"),
     (("NCCL_NET_PLUGIN", "NCCL_NET"), lambda s: _is(s, "NCCL_NET_PLUGIN", "none") and "NCCL_NET" in s
-     and not _is(s, "NCCL_NET", "", "ib", "socket"), "a plugin's network is demanded while plugins are off: NCCL fails", "unset NCCL_NET_PLUGIN"),
+     and not _is(s, "NCCL_NET", "", "ib", "socket"), "a plugin is demanded with plugins off: NCCL fails", "unset NCCL_NET_PLUGIN"),
     (("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), lambda s: 0 < _number(s, "NCCL_MAX_CTAS") < _number(s, "NCCL_MIN_CTAS"),
      "the lower limit is above the upper one", "unset NCCL_MIN_CTAS"),
     (("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"), lambda s: 0 < _number(s, "NCCL_MAX_NCHANNELS") < _number(s, "NCCL_MIN_NCHANNELS"),
@@ -48,13 +49,13 @@ _PAIRS: tuple[tuple[tuple[str, str], Callable[[Set], bool], str, str], ...] = (
     (("NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE"), lambda s: _on(s, "NCCL_MULTI_RANK_GPU_ENABLE") and _is(s, "NCCL_NVLS_ENABLE", "1"),
      "NVLink SHARP does not go with ranks that share a GPU: init fails", "NCCL_NVLS_ENABLE=0"),
     (("NCCL_GRAPH_STREAM_ORDERING", "NCCL_GRAPH_MIXING_SUPPORT"), lambda s: _is(s, "NCCL_GRAPH_STREAM_ORDERING", "0")
-     and _is(s, "NCCL_GRAPH_MIXING_SUPPORT", "1"), "graph mixing without stream ordering is not supported", "NCCL_GRAPH_MIXING_SUPPORT=0"),
-    (("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), lambda s: _number(s, "NCCL_SOCKET_NTHREADS") * _number(s, "NCCL_NSOCKS_PERTHREAD") > 64,
-     "threads times sockets may be 64 at most", "unset NCCL_NSOCKS_PERTHREAD"),
-    (("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZE"), lambda s: _on(s, "TORCH_NCCL_DUMP_ON_TIMEOUT") and _is(s, "TORCH_FR_BUFFER_SIZE", "0"),
-     "the flight recorder is off, so there is nothing to dump", "TORCH_FR_BUFFER_SIZE=2000"),
+     and _is(s, "NCCL_GRAPH_MIXING_SUPPORT", "1"), "graph mixing needs stream ordering", "NCCL_GRAPH_MIXING_SUPPORT=0"),
+    (("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), lambda s: _number(s, "NCCL_SOCKET_NTHREADS")
+     * _number(s, "NCCL_NSOCKS_PERTHREAD") > 64, "threads times sockets may be 64 at most", "unset NCCL_NSOCKS_PERTHREAD"),
+    (("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_FR_BUFFER_SIZE"), lambda s: _on(s, "TORCH_NCCL_DUMP_ON_TIMEOUT")
+     and _is(s, "TORCH_FR_BUFFER_SIZE", "0"), "the flight recorder is off: nothing to dump", "TORCH_FR_BUFFER_SIZE=2000"),
     (("TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE"), lambda s: _on(s, "TORCH_NCCL_DUMP_ON_TIMEOUT")
-     and _is(s, "TORCH_NCCL_TRACE_BUFFER_SIZE", "0"), "the flight recorder is off, so there is nothing to dump", "TORCH_FR_BUFFER_SIZE=2000"),
+     and _is(s, "TORCH_NCCL_TRACE_BUFFER_SIZE", "0"), "the flight recorder is off: nothing to dump", "TORCH_FR_BUFFER_SIZE=2000"),
 )
 
 
@@ -86,8 +87,9 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
         for path, name, value in ((p, n, v) for p, lines in role.conf.items() for n, v in lines.items() if acts[n][0] != v):
             said = Evidence(f"{path}: {name}={value}", f"environment.roles[{index}].conf.{path}.{name}")
             here = Evidence(f"{name}={acts[name][0]} ({role.name})", f"environment.roles[{index}].{acts[name][2]}")
-            yield Finding("conf-overridden", Severity.NOTE, f"{name}: {path} says {value}, {acts[name][1] or 'the environment'} says {acts[name][0]} and wins",
-                          (said, here), (Remedy("your launcher", "If the host's setting is meant:", (f"unset {name}",)),))
+            winner = f"{acts[name][1] or 'the environment'} says {acts[name][0]} and wins"
+            yield Finding("conf-overridden", Severity.NOTE, f"{name}: {path} says {value}, {winner}", (said, here),
+                          (Remedy("your launcher", "If the host's setting is meant:", (f"unset {name}",)),))
 
 
 def roles_differ(env: Environment) -> Iterator[Finding]:
@@ -98,9 +100,10 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     for name in MUST_AGREE:
         values = {role.name: one.get(name, "not set") for role, one in zip(env.roles, held)}
         if len(set(values.values())) > 1:
+            seen = (Evidence(f"{r}: {name}={v}", f"environment.roles[{i}].variables.{name}") for i, (r, v) in enumerate(values.items()))
             yield Finding("roles-differ", Severity.WARN, f"{name}: differs between {', '.join(f'{r} ({v})' for r, v in values.items())}",
-                          tuple(Evidence(f"{r}: {name}={v}", f"environment.roles[{i}].variables.{name}") for i, (r, v) in enumerate(values.items())),
-                          (Remedy("your launcher", "Processes of one communicator must agree: set it alike, or take it out everywhere.", (f"unset {name}",)),))
+                          tuple(seen), (Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.",
+                                               (f"unset {name}",)),))
 
 
 def judge(env: Environment, s: Set) -> Iterator[Finding]:

@@ -49,7 +49,8 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
     return Finding("two-libraries", severity, f"{role.name}: {len(paths)} copies of libnccl in one process: {words}",
                    tuple(Evidence(p, "environment.roles.mapped") for p in paths),
                    (Remedy("your launcher", "Load one: take LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel out.",
-                           ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",)),), "nccl-library-conflict", "likely" if len(distinct) > 1 else "possible")
+                           ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",)),),
+                   "nccl-library-conflict", "likely" if len(distinct) > 1 else "possible")
 
 
 def cuda_differs(role: Role, lib: Library) -> Finding | None:
@@ -71,7 +72,7 @@ def preload(role: Role) -> Finding | None:
     if at_work:
         return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {nccl_paths(role)[0]}", seen)
     return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {nccl_paths(role)[0]} is mapped", seen,
-                   (Remedy("your launcher", "The loader ignores a path that does not exist. Give the whole path, in this process's environment:",
+                   (Remedy("your launcher", "The loader leaves out a path that does not exist. Give the whole path to this process:",
                            (f"ls -l {named[0]}",)),), "nccl-library-conflict", "possible")
 
 
@@ -86,15 +87,19 @@ def roles_differ(env: Environment) -> Finding | None:
     words = ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items())
     return Finding("roles-libraries-differ", Severity.WARN, f"libnccl differs between roles, {says}: {words}",
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
-                   (Remedy("your launcher", "Give every process of one communicator the same library.", ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
+                   (Remedy("your launcher", "Give every process of one communicator the same library.",
+                           ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
                    "nccl-library-conflict", "possible")
 
 
 def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
-    """What is mapped, told by name."""
+    """What is mapped, told by name. A process with torch and without libnccl leaves it undecided."""
+    if not isinstance(role.mapped, Gap) and any("libtorch" in p for p in role.mapped) and not nccl_paths(role):
+        return Finding("library-named", Severity.UNKNOWN, f"{role.name}: no libnccl is mapped, so which NCCL runs is not known",
+                       (Evidence(f"torch {role.torch} without NCCL", "environment.roles.mapped"),))
     for path in nccl_paths(role)[:1]:
         lib = libraries.get(path)
-        says = role.reported if isinstance(role.reported, str) else lib.version if lib else "version unknown"
+        says = role.reported if isinstance(role.reported, str) else str(lib.version) if lib else "version unknown"
         return Finding("library-named", Severity.OK, f"{role.name}: libnccl {says} is mapped from {path}",
                        (Evidence(f"sha256 {lib.sha256}" if lib else path, "environment.roles.mapped"),))
     return None

@@ -51,7 +51,7 @@ def settings(env: Environment) -> list[Setting]:
 
 
 def effective(role: Role) -> dict[str, tuple[str, str, str]]:
-    """name -> value, where it was set, fact path. The environment wins over nccl.conf, the user's file over /etc (NCCL 2.30.7, param.cc)."""
+    """name -> value, where it was set, fact path. The environment wins over nccl.conf, the user's over /etc (NCCL 2.30.7, param.cc)."""
     acts = {n: (v, role.where.get(n, ""), f"variables.{n}") for n, v in role.variables.items()}
     for path, lines in role.conf.items():
         for name, value in lines.items():
@@ -59,5 +59,7 @@ def effective(role: Role) -> dict[str, tuple[str, str, str]]:
     return acts
 
 
-def told(rule: str, severity: Severity, s: Setting, text: str, advice: str, *lines: str, who: str = "your launcher", **more: object) -> Finding:
+def told(rule: str, severity: Severity, s: Setting, text: str, advice: str, *lines: str, who: str = "your launcher",
+         **more: object) -> Finding:
+    """A finding about one setting; ``lines`` are what to set instead."""
     return Finding(rule, severity, f"{s.name}: {text}", (s.seen,), (Remedy(who, advice, tuple(line for line in lines if line)),), **more)
