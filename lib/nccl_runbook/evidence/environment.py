@@ -120,7 +120,7 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 _gap(mapped) if isinstance(mapped, dict) else mapped,
                 version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
-                limits_of(next(t for p, t in files.items() if p.endswith("/limits"))))
+                *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))))
 
 
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
@@ -155,13 +155,12 @@ def _gap(said: Mapping[str, str]) -> Gap:
     return Gap(said["reason"], said["detail"])
 
 
-def limits_of(text: Any) -> dict[str, str] | Gap:
-    """Soft limits that matter out of /proc/PID/limits."""
+def limits_of(text: Any) -> list[str | Gap]:
+    """Soft limits of open files and of locked memory, out of /proc/PID/limits."""
     if isinstance(text, dict):
-        return _gap(text)
-    wanted = {"Max open files": "nofile", "Max locked memory": "memlock", "Max stack size": "stack", "Max processes": "nproc"}
-    rows = [(key, re.match(rf"{name}\s+(\S+)", line)) for line in text.splitlines() for name, key in wanted.items()]
-    return {key: row[1] for key, row in rows if row}
+        return [_gap(text)] * 2
+    found = [re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")]
+    return [row[1] if row else Gap("absent", "not in /proc/PID/limits") for row in found]
 
 
 def host_of(said: Mapping[str, Any]) -> Host:

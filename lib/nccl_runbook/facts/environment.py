@@ -23,7 +23,8 @@ class Library:
 class Role:
     """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where it was set; ``others``: how many
     further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
-    ``reported``: ncclGetVersion's answer, else the file's own text; ``limits``: soft limits as the kernel writes them ("unlimited")."""
+    ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
+    of open files and of locked memory in bytes, as the kernel writes them ("unlimited")."""
 
     name: str
     variables: Dict[str, str]
@@ -34,7 +35,8 @@ class Role:
     torch_cuda: Union[str, Gap]
     mapped: Union[List[str], Gap]
     reported: Union[str, Gap]
-    limits: Union[Dict[str, str], Gap]
+    nofile: Union[str, Gap]
+    memlock: Union[str, Gap]
 
 
 @dataclasses.dataclass(frozen=True)

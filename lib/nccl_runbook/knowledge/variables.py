@@ -10,6 +10,7 @@ import tomllib
 from importlib.resources import files
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
+_MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
 _TRUE_OR_FALSE = "y|yes|1|t|true|n|no|0|f|false"
 _LIST_OF_NAMES = r"\^?=?[\w.:@*-]+(,=?[\w.:@*-]+)*,?"
 _ALGORITHMS = "ring|tree|collnet|collnetchain|collnetdirect|nvls|nvlstree|pat"
@@ -123,15 +124,16 @@ def family(name: str) -> Reader | None:
     return max(fitting, key=lambda f: f[0])[1] if fitting else None
 
 
+@functools.cache
 def nearest(name: str) -> str:
     """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip."""
-    near = [n for n in difflib.get_close_matches(name, variables(), n=3, cutoff=0.85) if abs(len(n) - len(name)) <= 2]
-    return near[0] if near else ""
+    alike = [n for n in variables() if abs(len(n) - len(name)) <= 2]
+    return next(iter(difflib.get_close_matches(name, alike, n=1, cutoff=0.85)), "")
 
 
 def prefixes() -> tuple[str, ...]:
     """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
-    return tuple(sorted({p for r in readers().values() for p in r.families}))
+    return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))
 
 
 def version(text: str) -> tuple[int, ...]:

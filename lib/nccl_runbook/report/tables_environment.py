@@ -54,7 +54,8 @@ def host_table(env: Environment | Gap) -> Table:
     host = env if isinstance(env, Gap) else env.host
     if isinstance(host, Gap):
         return Table("The host", ["what", "seen"], [["host", Cell(str(host), "unknown")]])
-    limits = [] if isinstance(env, Gap) else [(f"limits of {r.name}", r.limits) for r in env.roles]
+    roles = [] if isinstance(env, Gap) else env.roles
+    limits = [(f"{words}, {r.name}", v) for r in roles for words, v in (("open files", r.nofile), ("locked memory", r.memlock))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces),
             ("default route", host.routes), ("RDMA adapters", host.hcas), ("/dev/shm", _shm(host.shm_bytes)), ("container", host.container),
             ("IPC namespace", host.ipc_namespace), ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
@@ -69,6 +70,4 @@ def _shm(value: list[int] | Gap) -> str | Gap:
 def _cell(value: object) -> Cell:
     if isinstance(value, Gap):
         return Cell(str(value), "unknown")
-    if isinstance(value, dict):
-        return Cell(", ".join(f"{k} {v}" for k, v in value.items()))
     return Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))

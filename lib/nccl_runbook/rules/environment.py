@@ -10,7 +10,7 @@ from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, 
 from nccl_runbook.rules import environment_host, environment_pairs, libnccl
 from nccl_runbook.rules.settings import Setting, settings, told
 
-RESTS_ON = ("environment", "environment.host", "environment.roles*.mapped")
+RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 _FULL_COST = {  # measured on 4 H200, torch 2.11, NCCL 2.28.9: all_reduce of 1 GiB
     "NCCL_P2P_DISABLE": "all_reduce of 1 GiB fell from 356.6 to 27.4 GB/s with it (4 H200, NCCL 2.28.9)",
@@ -31,7 +31,7 @@ def unread_variable(s: Setting) -> Finding | None:
     if s.name in unread():
         says, instead = unread()[s.name]
         return told("unread-variable", Severity.WARN, s, says, "It does nothing. Take it out; what does the work:", instead)
-    near = nearest(s.name) if family(s.name) else ""
+    near = nearest(s.name)
     if not near:
         return None
     return told("unread-variable", Severity.WARN, s, f"no reader known; the nearest name is {near}", "Write the name that is read:",

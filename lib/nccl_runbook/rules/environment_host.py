@@ -63,17 +63,15 @@ def cannot_act(host: Host, s: Setting) -> Finding | None:
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """Open files and locked memory."""
+    """Open files, and locked memory where adapters pin it."""
+    pins = not isinstance(host.hcas, Gap) and bool(host.hcas)
     for index, role in enumerate(roles):
-        limits = {} if isinstance(role.limits, Gap) else role.limits
-        rows = (("nofile", LEAST_FILES, "open files", "ulimit -n 1048576"),
-                ("memlock", LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited"))
-        for key, least, words, line in rows:
-            pins = bool(host.hcas) if not isinstance(host.hcas, Gap) else False
-            if limits.get(key, "").isdecimal() and int(limits[key]) < least and (key != "memlock" or pins):
-                severity = Severity.WARN if key == "memlock" else Severity.NOTE
-                yield Finding("limit-too-low", severity, f"{role.name}: only {limits[key]} {words} are allowed",
-                              (Evidence(f"{key} {limits[key]}", f"environment.roles[{index}].limits.{key}"),),
+        rows = (("nofile", role.nofile, LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
+                ("memlock", role.memlock, LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited", Severity.WARN))
+        for key, limit, least, words, line, severity in rows:
+            if isinstance(limit, str) and limit.isdecimal() and int(limit) < least and (key != "memlock" or pins):
+                yield Finding("limit-too-low", severity, f"{role.name}: only {limit} {words} are allowed",
+                              (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
                               (Remedy("your launcher", "Raise it before the job starts:", (line,)),), "ulimit-too-low", "possible")
 
 
