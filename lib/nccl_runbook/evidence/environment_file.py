@@ -71,7 +71,7 @@ def parse(text: str, name: str = "text") -> Role:
     redactor = Redactor({n: v for n, (v, _) in found.items()})
     kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
     nothing = Gap("not-run", "only a file was read")
-    return Role(name, kept, {n: found[n][1] for n in kept}, len(found) - len(kept), {}, nothing, nothing, nothing, nothing, nothing, nothing)
+    return Role(name, kept, {n: found[n][1] for n in kept}, len(found) - len(kept), {}, *[nothing] * 6)
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
