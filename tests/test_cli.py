@@ -14,6 +14,7 @@ from book_samples import GOOD, make_book, run_cli, start_cli, wait_for, with_lib
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
+from nccl_runbook.cli import run as cli_run
 from nccl_runbook.cli.main import spread
 from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
 from nccl_runbook.redact import Redactor
@@ -227,3 +228,13 @@ def test_a_parameters_cell_is_read_or_refused(tmp_path_factory: pytest.TempPathF
 def test_each_notebook_gets_only_what_it_declares(book: Path) -> None:
     declared = {"a": read_cell(book / "01-gpus.ipynb"), "b": {}}
     assert check_given([("budget_s", "7")], declared) == {"a": {"budget_s": 7}, "b": {}}
+
+
+@pytest.mark.parametrize(("on_path", "called"), [(False, ".venv/bin/nccl-runbook"), (True, "nccl-runbook")])
+def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monkeypatch, on_path, called):
+    program = tmp_path / "nccl-runbook"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if on_path else "/nowhere")
+    monkeypatch.setattr("sys.argv", [".venv/bin/nccl-runbook", "run"])
+    assert cli_run._program() == called

@@ -1,4 +1,7 @@
-"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back."""
+"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back.
+
+A file holds one record, or an array of several, as nccl-look.pyz writes it.
+"""
 from __future__ import annotations
 
 import json
@@ -8,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from nccl_runbook.findings import Finding
 from nccl_runbook.redact import Redactor
@@ -65,6 +68,9 @@ class Record(BaseModel):
     tables: list[dict[str, JsonValue]] = []
 
 
+_SEVERAL = TypeAdapter(list[Record])
+
+
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a record, as committed in the package."""
     return Record.model_json_schema(by_alias=True)
@@ -91,13 +97,23 @@ def save(record: Record, path: Path, redactor: Redactor) -> None:
     write_text(path, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
 
 
-def load(path: Path) -> Record:
-    """Read a record; RecordError says in one sentence what is wrong with the file."""
+def load(path: Path, step: str = "") -> Record:
+    """Read a record, of ``step`` where it is named; RecordError says in one sentence what is wrong with the file."""
+    found = load_all(path)
+    fit = [r for r in found if step in ("", r.step)]
+    if not fit:
+        raise RecordError(f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, not of {step or 'a step'}")
+    return fit[0]
+
+
+def load_all(path: Path) -> list[Record]:
+    """The records of a file: one, or the array of several that nccl-look.pyz writes; RecordError as in ``load``."""
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
-        return Record.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        return _SEVERAL.validate_json(data) if data.lstrip().startswith(b"[") else [Record.model_validate_json(data)]
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     except ValidationError as error:

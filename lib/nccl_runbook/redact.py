@@ -22,6 +22,7 @@ _HARMLESS_VALUE = re.compile(
     r"^(|true|false|yes|no|none|null|auto|\d{1,4}|default|enabled|disabled|healthy|degraded|broken|unknown|skipped|running|"
     r"established|likely|possible|ruled-out|absent|failed|unsupported|no-permission|timed-out|not-run|exited|signalled)$", re.I)
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
+_NAMED = r"(?:API[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)"
 _TOLD = r"(?:\"[^\"\n]{6,512}\"|'[^'\n]{6,512}'|[\"']?[^\s\"',;]{6,})"  # what stands behind such a name
 # what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
 _SHAPES = (
@@ -34,17 +35,9 @@ _SHAPES = (
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
     (re.compile(r"(?i)\b(authorization[\"']?\s{0,8}[=:]\s{0,8}[\"']?basic\s{1,8})[A-Za-z0-9+/=]{8,}"), r"\1" + MASK),
-    (
-        re.compile(r"(?i)((?:API[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]{0,64}[\"']?\s{0,8}[=:]\s{0,8})(?!\[redacted\])" + _TOLD),
-        r"\1" + MASK,
-    ),
+    (re.compile(r"(?i)(" + _NAMED + r"[A-Z0-9_]{0,64}[\"']?\s{0,8}[=:]\s{0,8})(?!\[redacted\])" + _TOLD), r"\1" + MASK),
     # an option and its value; --max-tokens 4096 and --tokenizer PATH are none
-    (
-        re.compile(
-            r"(?i)((?<![-\w])--?(?:[A-Z0-9]{1,32}[_-]){0,4}(?:API[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)\s{1,8})(?![-\[])" + _TOLD
-        ),
-        r"\1" + MASK,
-    ),
+    (re.compile(r"(?i)((?<![-\w])--?(?:[A-Z0-9]{1,32}[_-]){0,4}" + _NAMED + r"\s{1,8})(?![-\[])" + _TOLD), r"\1" + MASK),
 )
 
 

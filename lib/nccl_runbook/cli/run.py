@@ -4,6 +4,7 @@ from __future__ import annotations
 import enum
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -60,7 +61,7 @@ def run(
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
-            command=shlex.join(["nccl-runbook", *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
+            command=shlex.join([_program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
@@ -74,6 +75,11 @@ def run(
         sys.stdout.flush()
         os._exit(book.exit_code)
     sys.exit(book.exit_code)
+
+
+def _program() -> str:
+    """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
 
 
 def _stop_with_stdin() -> None:
