@@ -15,6 +15,8 @@ from nccl_runbook.evidence import environment as probe
 from nccl_runbook.evidence.environment_file import is_kept, parse, read
 from nccl_runbook.evidence.pci import acs_redirects
 from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.environment import Environment
+from nccl_runbook.rules.environment import judge
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
@@ -252,6 +254,22 @@ def test_a_script_is_a_role_beside_the_rank_and_a_missing_one_a_gap(engine, tmp_
     (tmp_path / "a.sh").write_text("export NCCL_DEBUG=ERROR")
     assert [r.name for r in probe.collect(engine, str(tmp_path / "a.sh")).roles] == ["a rank", "a.sh"]
     assert probe.collect(engine, str(tmp_path / "b.sh")).reason == "absent"
+
+
+def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
+    gap = {"reason": "absent", "detail": "no such file"}
+    asked = json.loads(probe.request())
+    said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
+            "mapped": gap, "libraries": {}, "reports": 0, "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
+    host, role = probe.host_of(said), probe.role_of("this process", said)
+    assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(host.shm_bytes, Gap) and isinstance(host.iommu, Gap)
+    assert judge(Environment([role], host))
+
+
+def test_settings_of_a_named_conf_file_are_judged(tmp_path):
+    (tmp_path / "my.conf").write_text("# a comment\nNCCL_SOCKET_IFNAME=nope0\nMY_TOKEN=" + CANARY + "\n")
+    done = run(env={"NCCL_CONF_FILE": str(tmp_path / "my.conf")})
+    assert done.returncode == 3 and "no interface here fits nope0" in done.stdout and CANARY not in done.stdout
 
 
 @given(st.text(max_size=300))

@@ -107,6 +107,11 @@ def test_unknown_names_stays_quiet_when_every_name_is_known():
     assert found(with_set(NCCL_DEBUG="WARN"), "unknown-names") == []
 
 
+def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
+    assert found(Environment([environment_file.parse("echo hello", "x.sh")], NOT_RUN), "nothing-read")[0].severity is Severity.UNKNOWN
+    assert not found(Environment([environment_file.parse("FOO=1", "x.sh")], NOT_RUN), "nothing-read")
+
+
 def test_wrong_value_says_what_the_reader_does_with_it():
     assert "as 0" in found(with_set(NCCL_P2P_DISABLE="true"), "wrong-value")[0].title
     assert lines(found(with_set(NCCL_P2P_LEVEL="nvl"), "wrong-value")[0]) == ["NCCL_P2P_LEVEL=NVL"]
@@ -265,6 +270,11 @@ def test_preload_tells_whether_it_is_at_work_or_ignored():
     assert found(env, "preload")[0].severity is Severity.WARN
     assert found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"})), "preload")[0].severity is Severity.NOTE
     assert not found(environment(role(variables={"LD_PRELOAD": "libjemalloc.so"})), "preload")
+
+
+def test_library_replaced_fires_when_the_mapped_file_is_gone():
+    assert found(environment(role(mapped=[f"{NCCL} (deleted)"])), "library-replaced")
+    assert not found(environment(), "library-replaced")
 
 
 def test_roles_libraries_differ_fires_when_one_version_number_has_two_contents():

@@ -26,8 +26,12 @@ from nccl_runbook.redact import SECRET_NAME, Redactor, sounds_secret
 
 _LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
 _MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
-_COPIES = ("/usr/lib/*/libnccl.so.2*", "/usr/lib64/libnccl.so.2*", "/usr/local/lib/libnccl.so.2*", "/usr/local/cuda*/lib64/libnccl.so.2*",
-           "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*", "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
+_SITE = "site-packages/nvidia/nccl/lib/libnccl.so.2*"
+_COPIES = (
+    "/usr/lib/*/libnccl.so.2*", "/usr/lib64/libnccl.so.2*", "/usr/local/lib/libnccl.so.2*", "/usr/local/cuda*/lib64/libnccl.so.2*",
+    f"~/.local/lib/python3*/{_SITE}", f"/usr/local/lib/python3*/{_SITE}", "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib/lib*.so.2",
+    "~/*conda*/lib/libnccl.so.2*", f"~/*conda*/envs/*/lib/python3*/{_SITE}", "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*",
+    "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
 _CONF = ("~/.nccl.conf", "/etc/nccl.conf")
 _PROCESS_FILES = {"/proc/{pid}/limits": "", "/proc/{pid}/ns/ipc": ""}
 _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
@@ -119,7 +123,7 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     mapped = said["mapped"]
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 _gap(mapped) if isinstance(mapped, dict) else mapped,
-                version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
+                version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
                 *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))))
 
 
@@ -168,15 +172,21 @@ def host_of(said: Mapping[str, Any]) -> Host:
     files = said["files"]
     kernel = files.get("/dev/kmsg", {"reason": "not-run", "detail": "not read here"})
     return Host(
-        said["host"], _gap(said["addresses"]) if isinstance(said["addresses"], dict) else said["addresses"], said["interfaces"],
+        said["host"], sorted({*told}) if isinstance(told := said["addresses"], list) else _or_gap(told), said["interfaces"],
         _routes(files["/proc/net/route"]), _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        said["shm"] or Gap("absent", "no /dev/shm"), _container(files), next(_text(t) for p, t in files.items() if p.endswith("/ns/ipc")),
+        _shm(said["shm"]), _container(files),
+        next(_or_gap(t) for p, t in files.items() if p.endswith("/ns/ipc")),
         _iommu(files), acs_redirects(_binaries(files)), _gap(kernel) if isinstance(kernel, dict) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
 
 
-def _text(value: Any) -> str | Gap:
-    return _gap(value) if isinstance(value, dict) else value
+def _shm(said: Any) -> list[int] | Gap:
+    return _gap(said) if isinstance(said, dict) else [said[0] * blocks for blocks in said[1:]]
+
+
+def _or_gap(value: Any) -> Any:
+    """The value, or the Gap that it stands for; None stands for what was not asked."""
+    return Gap("not-run", "not asked here") if value is None else _gap(value) if isinstance(value, dict) else value
 
 
 def _routes(text: Any) -> list[str] | Gap:

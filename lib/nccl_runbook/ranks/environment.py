@@ -29,35 +29,31 @@ def emit(event):
         line = line[os.write(fd, line):]
 
 
-def gap(error):
-    reason = {FileNotFoundError: "absent", ProcessLookupError: "absent", PermissionError: "no-permission"}.get(type(error), "failed")
-    return {"reason": reason, "detail": str(error)}
+def tried(function, *arguments):
+    """What the function gives, or why it gave nothing."""
+    try:
+        return function(*arguments)
+    except (OSError, AttributeError) as error:
+        reason = {FileNotFoundError: "absent", ProcessLookupError: "absent", PermissionError: "no-permission"}.get(type(error), "failed")
+        return {"reason": reason, "detail": str(error)}
 
 
 def raw(path):
     """The bytes of a file, or of a link its target; never waits (/dev/kmsg ends with EAGAIN)."""
-    if os.path.islink(path):
-        return os.readlink(path).encode()
-    if os.path.isdir(path):
-        return b""
-    parts, fd = [], os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        while sum(map(len, parts)) < MOST_BYTES:
-            parts.append(os.read(fd, 1 << 16))
-            if not parts[-1]:
+    if os.path.islink(path) or os.path.isdir(path):
+        return os.readlink(path).encode() if os.path.islink(path) else b""
+    data = b""
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        while len(data) < MOST_BYTES:
+            block = file.read(1 << 16)
+            if not block:  # b"" at the end, None where nothing more is there yet
                 break
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(fd)
-    return b"".join(parts)
+            data += block
+    return data
 
 
 def content(path, keep):
-    try:
-        data = raw(path)
-    except OSError as error:
-        return gap(error)
+    data = raw(path)
     if b"\0" in data and not keep:
         return {"binary": base64.b64encode(zlib.compress(data)).decode()}
     lines = data.decode("utf-8", "replace").splitlines()
@@ -65,29 +61,22 @@ def content(path, keep):
 
 
 def identity(path, root):
-    """Size, hash, what the file says of itself, and what the wheels beside it say of the file at this path."""
-    digest, size, said, tail = hashlib.sha256(), 0, None, b""
-    try:
-        with open(root + path, "rb") as file:
-            for block in iter(lambda: file.read(BLOCK), b""):
-                digest.update(block)
-                size, said, tail = size + len(block), said or SAYS.search(tail + block), block[-64:]
-    except OSError as error:
-        return gap(error)
-    beside = os.path.normpath(os.path.join(root + path, "..", "..", "..", ".."))
-    recorded = {os.path.basename(d): content(os.path.join(d, "RECORD"), re.escape(os.path.basename(path)) + ",")
-                for d in sorted(glob.glob(os.path.join(beside, "*nccl*.dist-info")))}
-    return {"bytes": size, "sha256": digest.hexdigest(), "says": [s.decode() for s in said.groups()] if said else [], "wheels": recorded,
-            "same_as": os.path.realpath(root + path)}
+    """Hash, what the file says of itself, and what the wheels beside it say of the file at this path."""
+    digest, said, tail = hashlib.sha256(), None, b""
+    with open(root + path, "rb") as file:
+        for block in iter(lambda: file.read(BLOCK), b""):
+            digest.update(block)
+            said, tail = said or SAYS.search(tail + block), block[-64:]
+    wheels = sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))
+    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",") for w in wheels}
+    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in said.groups()] if said else [], "wheels": recorded}
 
 
-def reported(paths):
+def reported(path):
     """The version that the mapped library answers; only within its own process."""
     version = ctypes.c_int()
-    try:
-        return version.value if paths and ctypes.CDLL(paths[0]).ncclGetVersion(ctypes.byref(version)) == 0 else 0
-    except (OSError, AttributeError):
-        return 0
+    ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+    return version.value
 
 
 def environ_of(pid):
@@ -105,13 +94,6 @@ def kept(env, names, secret):
     return allowed
 
 
-def addresses(name):
-    try:
-        return sorted({a[4][0] for a in socket.getaddrinfo(name, None)})
-    except OSError as error:
-        return gap(error)
-
-
 def look(request):
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
@@ -120,32 +102,29 @@ def look(request):
     for pattern, keep in request["files"].items():
         start = "" if pattern.startswith("/proc/") else root
         whole = start + os.path.expanduser(pattern.replace("{pid}", pid))
-        seen.update({path[len(start):]: content(path, keep) for path in sorted(glob.glob(whole)) or [whole]})
-    maps = content("/proc/%s/maps" % pid, request["mapped"])
+        seen.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
+    maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     nccl = [p for p in paths if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
     found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + os.path.expanduser(g))}
-    shm = os.statvfs(root + "/dev/shm") if os.path.isdir(root + "/dev/shm") else None
     return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
-            "mapped": paths, "libraries": {p: identity(p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
-            "reports": reported(nccl) if pid == "self" else 0, "torch": {d: content(root + d + "/version.py", "") for d in torch},
-            "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()], "pid": os.getpid(),
-            "addresses": addresses(socket.gethostname()) if request["resolve"] else {"reason": "not-run", "detail": "not asked here"},
-            "shm": [shm.f_frsize * shm.f_blocks, shm.f_frsize * shm.f_bavail] if shm else None}
+            "mapped": paths, "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
+            "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
+            "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
+            "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()],
+            "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
+            "shm": tried(lambda: [getattr(os.statvfs(root + "/dev/shm"), f) for f in ("f_frsize", "f_blocks", "f_bavail")])}
 
 
 def main():
     request = json.loads(sys.argv[1])
-    try:
-        if request["import_torch"]:
+    if request["import_torch"]:
+        try:
             import torch  # noqa: F401  (maps its libraries)
-    except ImportError:
-        pass
-    try:
-        emit(look(request))
-    except OSError as error:
-        emit({"event": "unreadable", **gap(error)})
+        except ImportError:
+            pass
+    emit({"event": "unreadable", **tried(look, request)})
 
 
 if __name__ == "__main__":

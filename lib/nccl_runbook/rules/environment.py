@@ -165,10 +165,16 @@ def unknown_names(env: Environment) -> Finding | None:
                    tuple(s.seen for s in settings(env) if s.name in names))
 
 
+def nothing_read(env: Environment) -> Finding | None:
+    """A file in which nothing at all is set: not health, but the wrong file perhaps."""
+    empty = [r.name for r in env.roles if not r.variables and not r.others and not r.conf]
+    return Finding("nothing-read", Severity.UNKNOWN, f"no setting was found in {', '.join(empty)}") if empty else None
+
+
 def _found(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
         yield from filter(None, (rule(setting) for rule in RULES))
-    yield from filter(None, [unknown_names(env)])
+    yield from filter(None, [unknown_names(env), nothing_read(env)])
     yield from environment_pairs.judge(env, {s.name: s for s in settings(env)})
     if not isinstance(env.host, Gap):
         yield from environment_host.judge(env.roles, env.host, settings(env))

@@ -72,7 +72,7 @@ def preload(role: Role) -> Finding | None:
     if at_work:
         return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {nccl_paths(role)[0]}", seen)
     return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {nccl_paths(role)[0]} is mapped", seen,
-                   (Remedy("your launcher", "The loader leaves out a path that does not exist. Give the whole path to this process:",
+                   (Remedy("your launcher", "The loader leaves out a path that is not there. Give the whole path to this process:",
                            (f"ls -l {named[0]}",)),), "nccl-library-conflict", "possible")
 
 
@@ -89,6 +89,17 @@ def roles_differ(env: Environment) -> Finding | None:
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
+                   "nccl-library-conflict", "possible")
+
+
+def replaced(role: Role) -> Finding | None:
+    """The file of a mapped libnccl was deleted or overwritten: what runs is not what is installed now."""
+    gone = [p for p in nccl_paths(role) if p.endswith(" (deleted)")]
+    if not gone:
+        return None
+    return Finding("library-replaced", Severity.WARN, f"{role.name}: the mapped libnccl was replaced on disk while the process ran",
+                   tuple(Evidence(p, "environment.roles.mapped") for p in gone),
+                   (Remedy("your launcher", "Start the job again: a new process loads another file.", (f"ls -l {gone[0].split()[0]}",)),),
                    "nccl-library-conflict", "possible")
 
 
@@ -110,6 +121,7 @@ def judge(env: Environment) -> Iterator[Finding]:
     mapped = {p for role in env.roles for p in nccl_paths(role)}
     yield from filter(None, (wheel_disagrees(lib) for path, lib in libraries.items() if path in mapped))
     for role in env.roles:
-        yield from filter(None, [two_libraries(role, libraries), preload(role), library_named(role, libraries)])
+        yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role)])
+        yield from filter(None, [library_named(role, libraries)])
         yield from filter(None, (cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries))
     yield from filter(None, [roles_differ(env)])
