@@ -13,9 +13,10 @@ from typing import Any, Mapping
 from urllib.parse import quote
 
 MASK = "[redacted]"
-_SECRET_NAME = re.compile(
-    r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
+SECRET_NAME = (
+    r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
 )
+_SECRET_NAME = re.compile(SECRET_NAME, re.I)
 # a variable whose name only sounds secret: a yes/no is no secret, nor a word without which no record could be read again
 _HARMLESS_VALUE = re.compile(
     r"^(|true|false|yes|no|none|null|auto|\d{1,4}|default|enabled|disabled|healthy|degraded|broken|unknown|skipped|running|"

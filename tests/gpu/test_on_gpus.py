@@ -7,13 +7,14 @@ import time
 
 import pytest
 from fake_nvml import fake_nvml
+from nccl_runbook.evidence import environment as environment_probe
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement
 from nccl_runbook.probes import gpus, sync, users, worlds
-from nccl_runbook.rules import busy, fewer_gpus, gpu_visibility, transports, weight_sync
+from nccl_runbook.rules import busy, environment, fewer_gpus, gpu_visibility, transports, weight_sync
 from nccl_runbook.rules.failures import explain
 
 pytestmark = pytest.mark.gpu
@@ -49,6 +50,15 @@ def test_healthy_transports_raise_no_alarm_and_the_log_proves_each_switch(on_gpu
     assert outcomes["P2P and SHM off"] == "pass" and set(arms["P2P and SHM off"].transports) <= {"NET/Socket", "NET/Socket/Shared"}
     if any(name.startswith("P2P") for name in arms["control"].transports):
         assert (outcomes["P2P off"], outcomes["SHM off"]) == ("pass", "no effect")
+
+
+def test_the_mapped_libnccl_is_named_and_agrees_with_its_wheel(on_gpus):
+    seen = environment_probe.collect(on_gpus)
+    found = environment.judge(seen)
+    mapped = [lib for lib in seen.host.libraries if lib.path in seen.roles[0].mapped and "libnccl.so" in lib.path]
+    assert mapped and mapped[0].version == seen.roles[0].reported
+    assert any(f.id == "library-named" and f.severity is Severity.OK for f in found)
+    assert not [f for f in found if f.id in ("wheel-disagrees", "two-libraries", "cuda-differs")]
 
 
 def test_two_ranks_on_one_gpu_are_named(on_gpus):

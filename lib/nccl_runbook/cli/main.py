@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import run
+from nccl_runbook.cli import env, run
 
 # options that take one value or more: click takes one a time
-_REPEATED = ("--step", "--record")
+_REPEATED = ("--step", "--record", "--pid")
 
 app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("run", epilog=run.EPILOG)(run.run)
+app.command("env", epilog=env.EPILOG)(env.env)
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,121 @@
+"""`nccl-runbook env`: what is set, who reads it, and what should stand there instead."""
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from nccl_runbook.facts.environment import Environment
+    from nccl_runbook.findings import Finding
+
+EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
+SCHEMA = "nccl-runbook/env/1"
+
+
+def env(
+    file: Annotated[Path | None, typer.Argument(help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - is standard input.",
+                                                show_default=False)] = None,
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="A running process; several are compared as roles.")] = [],  # noqa: B006
+    torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch, such as 2.11.")] = "",
+    nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL, such as 2.28.9.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="The findings alone, as JSON, on standard output.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
+    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
+) -> None:
+    """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
+    from nccl_runbook.findings import worst_first
+    from nccl_runbook.rules import environment
+
+    if file and pid or fail_on not in ("broken", "degraded", "unknown", "never") or any(p < 1 for p in pid):
+        _leave("name a file or processes, not both, and --fail-on one of broken, degraded, unknown, never", 2)
+    seen = _with_versions(_read(file, pid), torch, nccl)
+    findings = worst_first(environment.judge(seen))
+    verdict = _verdict(findings)
+    code = _exit_code(verdict, fail_on)
+    if html:
+        _write_page(html, seen, findings, verdict)
+    print(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
+    sys.exit(code)
+
+
+def _read(file: Path | None, pids: list[int]) -> Environment:
+    """What was named, as facts; leaves with one sentence where it cannot be read."""
+    from nccl_runbook.evidence import environment as probe
+    from nccl_runbook.evidence import environment_file
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.facts.environment import Environment
+
+    if file:
+        role = environment_file.parse(sys.stdin.read(), "standard input") if str(file) == "-" else environment_file.read(str(file))
+        seen = role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
+    elif pids:
+        seen = probe.looks(pids)
+    else:
+        looked = probe.look()
+        seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
+    if isinstance(seen, Gap):
+        _leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
+    return seen
+
+
+def _with_versions(seen: Environment, torch: str, nccl: str) -> Environment:
+    changes = {**({"torch": torch} if torch else {}), **({"reported": nccl} if nccl else {})}
+    return dataclasses.replace(seen, roles=[dataclasses.replace(role, **changes) for role in seen.roles])
+
+
+def _verdict(findings: list[Finding]) -> str:
+    from nccl_runbook.findings import StepResult, step_status, verdict
+
+    return verdict([StepResult("env", step_status(findings)[0].value, asked=True)])
+
+
+def _exit_code(word: str, fail_on: str) -> int:
+    from nccl_runbook.findings import EXIT_CODES
+
+    counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
+    return EXIT_CODES[word] if word in counts[fail_on] else 0
+
+
+def variable_of(finding: Finding) -> str:
+    """The variable that a finding is about, "" for one about the host or a library."""
+    path = finding.evidence[0].source if finding.evidence else ""
+    return path.rpartition(".")[2] if ".variables." in path or ".conf." in path else ""
+
+
+def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
+    import json
+
+    rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
+             "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
+    document = {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows}
+    return json.dumps(document, indent=1)
+
+
+def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.severity.value:7} {finding.title}")
+        lines += [f"        {' '.join(e.text.split())}" for e in finding.evidence[:3] if e.text not in finding.title]
+        for remedy in finding.remedy:
+            lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
+    count = sum(len(r.variables) for r in seen.roles)
+    lines.append(f"verdict: {verdict} (exit code {code}): {count} variables of {', '.join(r.name for r in seen.roles)}")
+    return "\n".join(lines)
+
+
+def _write_page(path: Path, seen: Environment, findings: list[Finding], verdict: str) -> None:
+    from nccl_runbook.report.page_environment import page
+
+    try:
+        path.write_text(page(seen, findings, verdict), encoding="utf-8")
+    except OSError as error:
+        _leave(f"cannot write {path}: {error.strerror or error}", 1)
+
+
+def _leave(sentence: str, code: int) -> None:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,100 @@
+"""Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block of Slurm, Ray or YAML.
+
+Nothing is executed and nothing is evaluated: a value with a shell expression in it stays as it is written. Only names that the table
+of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one in the same file.
+"""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.environment import Role
+from nccl_runbook.knowledge.variables import prefixes, variables
+from nccl_runbook.redact import Redactor, sounds_secret
+
+MOST_BYTES = 4 << 20
+_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
+_VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
+# NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
+_ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
+_SETENV = re.compile(rf"(?<!\S)setenv\s+(?P<name>{_NAME})\s+(?:{_VALUE})")
+# NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
+_MAPPED = re.compile(rf"(?<![\w.$-])[\"']?(?P<name>{_NAME})[\"']?\]?\s*(?::|(?<=\])\s*=)\s+(?![{{\[])(?:{_VALUE})")
+_NAME_KEY = re.compile(rf"^\s*(?:-\s*)?name:\s*[\"']?(?P<name>{_NAME})[\"']?\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?value:\s*(?:{_VALUE})\s*$")
+_UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
+_EXPORT_LIST = re.compile(r"--export[= ](\S+)")
+_DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
+_OURS = "NCCL_RUNBOOK_"
+_OPENS = {")": "(", "]": "[", "}": "{"}
+_LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+
+
+def is_kept(name: str) -> bool:
+    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
+    return name in variables() or name.startswith(prefixes()) and not name.startswith(_OURS) and not sounds_secret(name)
+
+
+def read(path: str) -> Role | Gap:
+    """The variables of a file, each with the line that set it last; a Gap says in words why it cannot be read."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return Gap("absent", f"no such file: {path}")
+    except PermissionError:
+        return Gap("no-permission", f"{path} cannot be read: permission denied")
+    except OSError as error:
+        return Gap("failed", f"{path} cannot be read: {error.strerror}")
+    if len(data) > MOST_BYTES:
+        return Gap("unsupported", f"{path} is larger than {MOST_BYTES >> 20} MiB: that is no environment")
+    return parse(data.decode("utf-8", "replace"), Path(path).name)
+
+
+def parse(text: str, name: str = "text") -> Role:
+    """The variables of a text."""
+    rows = text.split("\0") if "\0" in text else text.splitlines()
+    found: dict[str, tuple[str, str]] = {}
+    waiting = ""  # the name of a Kubernetes pair whose value stands on the next line
+    for number, row in enumerate(rows, 1):
+        line = row if "\0" in text else _without_comment(row)
+        for gone in _UNSET.finditer(line):
+            for word in gone[1].split():
+                found.pop(word, None)
+        if waiting and (pair := _VALUE_KEY.match(line)):
+            found[waiting] = _value(pair), f"line {number}"
+        named = _NAME_KEY.match(line)
+        waiting = named["name"] if named else ""
+        for variable, value in _pairs(line):
+            found[variable] = value, f"line {number}"
+    redactor = Redactor({n: v for n, (v, _) in found.items()})
+    kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
+    nothing = Gap("not-run", "only a file was read")
+    return Role(name, kept, {n: found[n][1] for n in kept}, len(found) - len(kept), {}, *[nothing] * 6)
+
+
+def _pairs(line: str) -> list[tuple[str, str]]:
+    exported = _EXPORT_LIST.search(line)
+    if exported:  # Slurm: a comma ends a value
+        parts = [part.partition("=") for part in exported[1].strip("\"'").split(",")]
+        return [(n, v) for n, equals, v in parts if equals and re.fullmatch(_NAME, n)]
+    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED) for m in pattern.finditer(line)]
+    return [(m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())]
+
+
+def _value(match: re.Match[str]) -> str:
+    value = match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
+    if match["b"] is not None:  # what closes a list or a call around it is not the value's
+        value = re.sub(r"[,\\]+$", "", value)
+        while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
+            value = re.sub(r"[,\\]+$", "", value[:-1])
+    default = _DEFAULT.match(value)
+    return default[1] if default else value
+
+
+def _without_comment(line: str) -> str:
+    """The line without a comment of shell or YAML; lines for the scheduler stay."""
+    if _LIVE_COMMENT.match(line):
+        return line
+    return re.sub(r"(^|\s)#.*", "", line)

@@ -1,0 +1,131 @@
+"""What one process has around it, read raw: allowed variables, named files, the libnccl and plugins it has mapped.
+
+Runs under the judged interpreter by file path, as a rank or by itself; imports nothing of ours. argv[1] is a request in JSON:
+``names``, ``secret``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
+process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}`` and ``~`` are filled in); ``mapped``: pattern of
+mapped paths; ``copies``: globs of other copies; ``import_torch``, ``resolve``: whether to. Reports one event, ``environment``; what
+cannot be read is {"reason", "detail"}. Parsing is not done here.
+"""
+import base64
+import ctypes
+import glob
+import hashlib
+import json
+import os
+import re
+import socket
+import sys
+import zlib
+
+BLOCK = 1 << 22
+MOST_BYTES = 1 << 22
+SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
+
+
+def emit(event):
+    line = (json.dumps(event) + "\n").encode()
+    fd = int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1"))
+    while line:
+        line = line[os.write(fd, line):]
+
+
+def tried(function, *arguments):
+    """What the function gives, or why it gave nothing."""
+    try:
+        return function(*arguments)
+    except (OSError, AttributeError) as error:
+        reason = {FileNotFoundError: "absent", ProcessLookupError: "absent", PermissionError: "no-permission"}.get(type(error), "failed")
+        return {"reason": reason, "detail": str(error)}
+
+
+def raw(path):
+    """The bytes of a file, or of a link its target; never waits (/dev/kmsg ends with EAGAIN)."""
+    if os.path.islink(path) or os.path.isdir(path):
+        return os.readlink(path).encode() if os.path.islink(path) else b""
+    data = b""
+    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        while len(data) < MOST_BYTES:
+            block = file.read(1 << 16)
+            if not block:  # b"" at the end, None where nothing more is there yet
+                break
+            data += block
+    return data
+
+
+def content(path, keep):
+    data = raw(path)
+    if b"\0" in data and not keep:
+        return {"binary": base64.b64encode(zlib.compress(data)).decode()}
+    lines = data.decode("utf-8", "replace").splitlines()
+    return "\n".join(line for line in lines if not keep or re.search(keep, line))
+
+
+def identity(path, root):
+    """Hash, what the file says of itself, and what the wheels beside it say of the file at this path."""
+    digest, said, tail = hashlib.sha256(), None, b""
+    with open(root + path, "rb") as file:
+        for block in iter(lambda: file.read(BLOCK), b""):
+            digest.update(block)
+            said, tail = said or SAYS.search(tail + block), block[-64:]
+    wheels = sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))
+    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",") for w in wheels}
+    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in said.groups()] if said else [], "wheels": recorded}
+
+
+def reported(path):
+    """The version that the mapped library answers; only within its own process."""
+    version = ctypes.c_int()
+    ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
+    return version.value
+
+
+def environ_of(pid):
+    if pid == "self":
+        return dict(os.environ)
+    pairs = raw("/proc/%s/environ" % pid).decode("utf-8", "replace").split("\0")
+    return dict(p.split("=", 1) for p in pairs if "=" in p)
+
+
+def kept(env, names, secret):
+    hidden = [v for n, v in env.items() if re.search(secret, n) and len(v) >= 6]
+    allowed = {n: v for n, v in env.items() if re.fullmatch(names, n)}
+    for value in sorted(hidden, key=len, reverse=True):
+        allowed = {n: v.replace(value, "[redacted]") for n, v in allowed.items()}
+    return allowed
+
+
+def look(request):
+    pid = request["pid"]
+    root = "" if pid == "self" else "/proc/%s/root" % pid
+    env = environ_of(pid)
+    seen = {}
+    for pattern, keep in request["files"].items():
+        start = "" if pattern.startswith("/proc/") else root
+        whole = start + os.path.expanduser(pattern.replace("{pid}", pid))
+        seen.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
+    maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
+    paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
+    nccl = [p for p in paths if "libnccl.so" in p]
+    torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
+    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + os.path.expanduser(g))}
+    return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
+            "mapped": paths, "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
+            "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
+            "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
+            "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()],
+            "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
+            "shm": tried(lambda: [getattr(os.statvfs(root + "/dev/shm"), f) for f in ("f_frsize", "f_blocks", "f_bavail")])}
+
+
+def main():
+    request = json.loads(sys.argv[1])
+    if request["import_torch"]:
+        try:
+            import torch  # noqa: F401  (maps its libraries)
+        except ImportError:
+            pass
+    emit({"event": "unreadable", **tried(look, request)})
+
+
+if __name__ == "__main__":
+    main()

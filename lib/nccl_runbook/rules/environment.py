@@ -1,0 +1,193 @@
+"""What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the versions and the machine."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.environment import Environment
+from nccl_runbook.findings import Finding, Severity
+from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, variables, version
+from nccl_runbook.rules import environment_host, environment_pairs, libnccl
+from nccl_runbook.rules.settings import Setting, settings, told
+
+RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped")
+MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
+_FULL_COST = {  # measured on 4 H200, torch 2.11, NCCL 2.28.9: all_reduce of 1 GiB
+    "NCCL_P2P_DISABLE": "all_reduce of 1 GiB fell from 356.6 to 27.4 GB/s with it (4 H200, NCCL 2.28.9)",
+    "NCCL_SHM_DISABLE": "without P2P, too, all_reduce of 1 GiB fell to 4.3 GB/s (4 H200, NCCL 2.28.9)",
+    "NCCL_IB_DISABLE": "between hosts everything goes through sockets",
+    "CUDA_LAUNCH_BLOCKING": "each kernel waits for the one before, and NCCL may hang with it",
+}
+_CHATTY = {"NCCL_DEBUG": ("INFO", "TRACE"), "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",), "CUDA_LAUNCH_BLOCKING": ("1",), "NCCL_CHECK_MODE":
+           ("DEBUG_LOCAL", "DEBUG_GLOBAL"), "TORCH_CPP_LOG_LEVEL": ("INFO", "0"), "FI_LOG_LEVEL": ("info", "debug", "trace"),
+           "NVSHMEM_DEBUG": ("INFO", "TRACE"), "UCX_LOG_LEVEL": ("info", "debug", "trace"), "TORCH_NCCL_NAN_CHECK": ("1",)}
+_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
+
+
+def unread_variable(s: Setting) -> Finding | None:
+    """Nobody reads this name: one that circulates, or a slip of the pen."""
+    if s.known:
+        return None
+    if s.name in unread():
+        says, instead = unread()[s.name]
+        return told("unread-variable", Severity.WARN, s, says, "It does nothing. Take it out; what does the work:", instead)
+    near = nearest(s.name)
+    if not near:
+        return None
+    return told("unread-variable", Severity.WARN, s, f"no reader known; the nearest name is {near}", "Write the name that is read:",
+                f"{near}={s.value}")
+
+
+def wrong_value(s: Setting) -> Finding | None:
+    """The value is none that the reader takes."""
+    v = s.known
+    if v is None or v.accepts(s.value):
+        return None
+    return told("wrong-value", Severity.WARN, s, f"{s.value!r} is not {v.values_in_words}{_what_happens(v)}",
+                 "Give it a value that is read, or take it out:", _right(v, s.value))
+
+
+def _what_happens(v: Variable) -> str:
+    kind = v.values.partition(":")[0]
+    if v.name == "NCCL_DEBUG":
+        return "; NCCL then hides its warnings"
+    if v.name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
+        return "; NCCL then leaves it out without a word (names are in capitals)"
+    if v.reader.key == "nccl" and kind in ("bool", "int"):
+        return "; NCCL reads what is no number as 0"
+    return "; torch then ends with an error" if kind == "flag" else ""
+
+
+def _right(v: Variable, value: str) -> str:
+    if v.name == "NCCL_DEBUG":
+        return "NCCL_DEBUG=WARN"
+    if v.values.startswith("re:") and v.accepts(value.upper()):
+        return f"{v.name}={value.upper()}"
+    if v.values in ("bool", "flag") and value.casefold() in ("true", "yes", "on", "enable", "enabled"):
+        return f"{v.name}=1"
+    if v.values in ("bool", "flag") and value.casefold() in ("false", "no", "off", "disable", "disabled"):
+        return f"{v.name}=0"
+    return f"{v.name}={v.default}" if v.default else f"unset {v.name}"
+
+
+def renamed_variable(s: Setting) -> Finding | None:
+    """An old name: still read (a note) or no longer (a warning) by the version in use."""
+    v = s.known
+    if v is None or not v.renamed_to or (s.in_use and s.in_use < version(v.renamed_in)):
+        return None
+    gone = bool(v.until) and (not s.in_use or s.in_use[:len(version(v.until))] > version(v.until))
+    since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in not in ("", "0") else ""
+    says = "no longer read" if gone else "still read, with a warning"
+    value = "" if v.values.startswith("count") and _too_many(s.value) else f"={s.value}"
+    return told("renamed-variable", Severity.WARN if gone else Severity.NOTE, s, f"the old name; {v.renamed_to}{since} ({says})",
+                 "Write the new name:", f"{v.renamed_to}{value or '=2000'}" if v.values != "bool" else v.renamed_to)
+
+
+def dead_variable(s: Setting) -> Finding | None:
+    """Read up to a version that is past, without a successor."""
+    v = s.known
+    if v is None or not v.until or v.renamed_to or (s.in_use and s.in_use[:len(version(v.until))] <= version(v.until)):
+        return None
+    return told("dead-variable", Severity.WARN, s, f"last read by {v.reader.name} {v.until}", "It does nothing. Take it out:",
+                f"unset {s.name}")
+
+
+def not_yet_read(s: Setting) -> Finding | None:
+    """The version in use is older than the first that reads it."""
+    v = s.known
+    if v is None or not v.since or not s.in_use or s.in_use >= version(v.since):
+        return None
+    old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
+    here = ".".join(map(str, s.in_use))
+    return told("not-yet-read", Severity.WARN, s, f"read from {v.reader.name} {v.since} on; {here} runs here",
+                 "Write the name of this version:" if old else "It does nothing here. Take it out, or use a newer version:",
+                 f"{old}={s.value}" if old else f"unset {s.name}")
+
+
+def bytes_for_events(s: Setting) -> Finding | None:
+    """A buffer of the flight recorder given in bytes: it counts events."""
+    if s.known is None or s.known.values != "count" or not _too_many(s.value):
+        return None
+    old = bool(s.in_use) and s.in_use < (2, 9)
+    return told("bytes-for-events", Severity.WARN, s, f"{int(s.value):,} events are asked for: this is a count, not bytes",
+                 "A few thousand are enough:", f"{'TORCH_NCCL_TRACE_BUFFER_SIZE' if old else 'TORCH_FR_BUFFER_SIZE'}=2000")
+
+
+def _too_many(value: str) -> bool:
+    return value.isdecimal() and len(value) < 20 and int(value) > MOST_EVENTS
+
+
+def debugging_left_on(s: Setting) -> Finding | None:
+    """A switch for experiments that stayed: a warning where it costs much, else a note."""
+    v = s.known
+    if v is None or s.value in ("", v.default) or not v.accepts(s.value):
+        return None
+    chatty = s.value.casefold() in [c.casefold() for c in _CHATTY.get(s.name, ())]
+    if s.name in _FULL_COST and s.value not in ("0", ""):
+        return told("debugging-left-on", Severity.WARN, s, f"left on; {_FULL_COST[s.name]}",
+                     "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")
+    if not chatty and (not v.debugging or s.name in _OWN_RULE):
+        return None
+    says = "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), but fills the disk"
+    return told("debugging-left-on", Severity.NOTE, s, says if s.name == "NCCL_DEBUG" else "for experiments; not to stay in scripts",
+                 "Once the fault is found:", "NCCL_DEBUG=WARN" if s.name == "NCCL_DEBUG" else f"unset {s.name}")
+
+
+def cumem_must_agree(s: Setting) -> Finding | None:
+    """NCCL_CUMEM_ENABLE set by hand: what matters is that all processes of a communicator agree."""
+    if s.name != "NCCL_CUMEM_ENABLE" or s.value == "":
+        return None
+    return told("cumem-must-agree", Severity.NOTE, s, "trainer and engine must agree on it; do not give it to vLLM from 0.16 on",
+                 "Leave it out everywhere, or set it to the same value in every process of the communicator:", "unset NCCL_CUMEM_ENABLE")
+
+
+def ranks_share_a_gpu(s: Setting) -> Finding | None:
+    """NCCL_MULTI_RANK_GPU_ENABLE=1: experimental from 2.30 on, unread before."""
+    if s.name != "NCCL_MULTI_RANK_GPU_ENABLE" or s.value in ("", "0") or (s.in_use and s.in_use < (2, 30)):
+        return None
+    return told("ranks-share-a-gpu", Severity.WARN, s, "experimental from NCCL 2.30 on: NVLS is off, and it may hang when SMs run out",
+                 "One rank a GPU is the sound way; else keep the blocks of each rank few:", f"unset {s.name}", "NCCL_MAX_CTAS=8")
+
+
+RULES: tuple[Callable[[Setting], Finding | None], ...] = (
+    unread_variable, wrong_value, renamed_variable, dead_variable, not_yet_read, bytes_for_events, debugging_left_on, cumem_must_agree,
+    ranks_share_a_gpu)
+
+
+def unknown_names(env: Environment) -> Finding | None:
+    """Names of known families that the table does not hold: not known to us, which is not dead."""
+    names = sorted({s.name for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)})
+    if not names:
+        return None
+    read = [n for n in names if (r := family(n)) and r.is_complete]
+    more = f"; NCCL and PyTorch as read here have no such name, a plugin may: {', '.join(read)}" if read else ""
+    return Finding("unknown-names", Severity.NOTE, f"not known to us, which does not mean dead: {', '.join(names)}{more}",
+                   tuple(s.seen for s in settings(env) if s.name in names))
+
+
+def nothing_read(env: Environment) -> Finding | None:
+    """A file in which nothing at all is set: not health, but the wrong file perhaps."""
+    empty = [r.name for r in env.roles if not r.variables and not r.others and not r.conf]
+    return Finding("nothing-read", Severity.UNKNOWN, f"no setting was found in {', '.join(empty)}") if empty else None
+
+
+def _found(env: Environment) -> Iterator[Finding]:
+    for setting in settings(env):
+        yield from filter(None, (rule(setting) for rule in RULES))
+    yield from filter(None, [unknown_names(env), nothing_read(env)])
+    yield from environment_pairs.judge(env, {s.name: s for s in settings(env)})
+    if not isinstance(env.host, Gap):
+        yield from environment_host.judge(env.roles, env.host, settings(env))
+    yield from libnccl.judge(env)
+
+
+def judge(env: Environment | Gap) -> list[Finding]:
+    """Every finding about one environment, worst first by the caller; one that says what was right if nothing was wrong."""
+    if isinstance(env, Gap):
+        return []
+    found = list(_found(env))
+    if any(f.severity is not Severity.NOTE and f.severity is not Severity.OK for f in found) or not env.roles:
+        return found
+    known = sum(1 for s in settings(env) if s.known)
+    says = f"{known} variables that matter are set; each is read, and holds what its reader takes"
+    return [*found, Finding("environment-fits", Severity.OK, says)]

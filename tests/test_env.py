@@ -1,0 +1,287 @@
+"""`env` end to end, the readers of files and processes, secrets, and what the node's part answers."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_runbook.evidence import environment as probe
+from nccl_runbook.evidence.environment_file import is_kept, parse, read
+from nccl_runbook.evidence.pci import acs_redirects
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.environment import Environment
+from nccl_runbook.rules.environment import judge
+
+ROOT = Path(__file__).resolve().parents[1]
+CANARY = "canary9f3a71c2e5"
+SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/env.json").read_text())
+CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(ROOT / "lib")}
+
+
+def run(*arguments: str, env: dict[str, str] | None = None, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "env", *arguments], capture_output=True, text=True, timeout=60,
+                          env={**CLEAN, **(env or {})}, input=given)
+
+
+def findings(*arguments: str, **more) -> dict[str, dict]:
+    document = json.loads(run("--json", *arguments, **more).stdout)
+    jsonschema.validate(document, SCHEMA)
+    return {f["variable"] or f["id"]: f for f in document["findings"]}
+
+
+# ---- files -------------------------------------------------------------------------------------------------------------------------
+
+FORMS = {
+    "env output": "NCCL_DEBUG=INFO\nFOO=bar", "export": "export NCCL_DEBUG=INFO  # why", "quoted": 'export NCCL_DEBUG="INFO"', "prefix": "NCCL_DEBUG=INFO python t.py",
+    "declare": 'declare -x NCCL_DEBUG="INFO"', "env command": "env NCCL_DEBUG=INFO python t.py", "docker": "docker run -e NCCL_DEBUG=INFO image",
+    "beaker": "  --env NCCL_DEBUG=INFO \\", "mpirun": "mpirun -x NCCL_DEBUG=INFO ./a", "sbatch": "#SBATCH --export=ALL,NCCL_DEBUG=INFO,X=1",
+    "srun": "srun --export ALL,NCCL_DEBUG=INFO python t.py", "csh": "setenv NCCL_DEBUG INFO", "yaml": "env:\n  NCCL_DEBUG: INFO",
+    "yaml quoted": "env:\n  NCCL_DEBUG: 'INFO'", "kubernetes": "env:\n  - name: NCCL_DEBUG\n    value: \"INFO\"", "compose": "environment:\n  - NCCL_DEBUG=INFO",
+    "ray": 'runtime_env={"env_vars": {"NCCL_DEBUG": "INFO"}}', "python": 'os.environ["NCCL_DEBUG"] = "INFO"', "flow yaml": "{env: {NCCL_DEBUG: INFO, A: b}}",
+    "default": "export NCCL_DEBUG=${NCCL_DEBUG:-INFO}", "last wins": "NCCL_DEBUG=WARN\nNCCL_DEBUG=INFO", "proc environ": "A=b\0NCCL_DEBUG=INFO\0",
+    "dotenv": "NCCL_DEBUG=INFO\r\n", "exports": "export A=1 NCCL_DEBUG=INFO B=2", "and": "cd /x && export NCCL_DEBUG=INFO; python t.py",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_a_setting_is_read(form):
+    assert parse(FORMS[form]).variables == {"NCCL_DEBUG": "INFO"}
+
+
+@pytest.mark.parametrize("text", ["#export NCCL_DEBUG=INFO", "# NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO\nunset NCCL_DEBUG", "MY_NCCL_DEBUG=INFO", "x.NCCL_DEBUG=INFO",
+                                  "python t.py  # NCCL_DEBUG=INFO", "echo $NCCL_DEBUG", "NCCL_DEBUG", ""])
+def test_what_is_no_setting_is_not_read(text):
+    assert parse(text).variables == {}
+
+
+def test_where_a_setting_stands_is_told_and_the_rest_is_counted():
+    role = parse("FOO=1\nexport NCCL_NET=IB\nBAR=2\n", "x.sh")
+    assert (role.where, role.others, role.name) == ({"NCCL_NET": "line 2"}, 2, "x.sh")
+
+
+@given(st.text(max_size=400))
+def test_any_text_is_read_without_an_error_and_only_allowed_names_are_kept(text):
+    assert all(is_kept(name) for name in parse(text).variables)
+
+
+values = st.text(st.characters(codec="ascii", categories=("L", "N"), include_characters="=,:/._-+^"), min_size=1, max_size=30).filter(lambda v: v[-1] not in ",")
+
+
+@given(st.dictionaries(st.sampled_from(["NCCL_ALGO", "NCCL_SOCKET_IFNAME", "TORCH_FR_BUFFER_SIZE", "NCCL_TOPO_FILE"]), values, max_size=4))
+def test_env_output_and_exports_give_the_same_back(chosen):
+    assert parse("".join(f"{n}={v}\n" for n, v in chosen.items())).variables == chosen
+    assert parse("".join(f'export {n}="{v}" \n' for n, v in chosen.items())).variables == chosen
+
+
+@given(st.dictionaries(st.sampled_from(["NCCL_ALGO", "NCCL_NET", "NCCL_PROTO"]), values))
+def test_nccl_conf_is_read_as_nccl_does(chosen):
+    assert probe.conf_lines("# NCCL_NET=no\n" + "".join(f"{n}={v}\n{n}=second\n" for n, v in chosen.items())) == chosen
+
+
+@given(st.binary(max_size=300), st.text(max_size=10))
+def test_any_configuration_space_is_read_without_an_error(data, bus):
+    assert isinstance(acs_redirects({bus: data}), (list, Gap))
+
+
+def bridge(control: int) -> bytes:
+    head = bytes(10) + (0x0604).to_bytes(2, "little") + bytes(0x100 - 12)
+    first = (0x0001 | 1 << 16 | 0x140 << 20).to_bytes(4, "little") + bytes(0x3C)
+    return head + first + (0x000D | 1 << 16).to_bytes(4, "little") + bytes(2) + control.to_bytes(2, "little") + bytes(0x100)
+
+
+def test_acs_is_found_where_a_bridge_redirects_and_is_a_gap_for_a_plain_user():
+    assert acs_redirects({"0000:00:01.0": bridge(0x1D), "0000:00:02.0": bridge(0)}) == ["0000:00:01.0"]
+    assert acs_redirects({"0000:00:01.0": bridge(0x1D)[:64]}).reason == "no-permission"
+
+
+@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "no such file"), ("/", "cannot be read")])
+def test_a_file_that_cannot_be_read_is_one_sentence(path, words):
+    assert words in read(path).detail
+    done = run(path)
+    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+
+
+# ---- the command -------------------------------------------------------------------------------------------------------------------
+
+def test_env_of_this_process_and_its_exit_codes():
+    assert run().returncode == 0
+    done = run(env={"NCCL_TIMEOUT": "1800"})
+    assert done.returncode == 3 and "verdict: degraded (exit code 3)" in done.stdout
+    assert run("--fail-on", "broken", env={"NCCL_TIMEOUT": "1800"}).returncode == 0
+    assert run("--fail-on", "sometimes").returncode == 2 and run("x", "--pid", "1").returncode == 2
+    assert "NCCL_SOCKET_IFNAME" in findings(env={"NCCL_SOCKET_IFNAME": "nope0"})
+
+
+def test_env_json_holds_its_contract(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("export TORCH_NCCL_TRACE_BUFFER_SIZE=67108864\n")
+    found = findings(str(script), "--torch", "2.7")
+    row = found["TORCH_NCCL_TRACE_BUFFER_SIZE"]
+    assert set(row) == {"id", "variable", "severity", "text", "replacement"}
+    assert (row["id"], row["replacement"]) == ("bytes-for-events", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000")
+    assert "NCCL_NET" not in findings("-", given="NCCL_NET=IB\n")
+
+
+def test_env_answers_within_half_a_second_without_torch_or_jupyter(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("".join(f"export NCCL_UNKNOWN_{i}=1 NCCL_DEBUG=ERROR\n" for i in range(300)))
+    best = min(_cpu_seconds(str(script)) for _ in range(3))
+    assert best < 0.5, f"{best:.2f} s"
+    ask = ("import sys; sys.argv = ['x', 'env', sys.argv[1]]\nfrom nccl_runbook.cli import main\ntry:\n main.main()\nexcept SystemExit:\n pass\n"
+           "print([m for m in ('torch', 'jupyter_client', 'papermill', 'nbformat', 'IPython', 'jinja2') if m in sys.modules])")
+    assert subprocess.run([sys.executable, "-c", ask, str(script)], capture_output=True, text=True, env=CLEAN).stdout.splitlines()[-1] == "[]"
+
+
+def _cpu_seconds(*arguments: str) -> float:
+    """Of the child, which has one thread: its wall time on a machine that other tests do not share."""
+    before = os.times()
+    run(*arguments)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def test_env_looks_at_other_processes_as_roles():
+    one, two = (subprocess.Popen(["sleep", "60"], env={**CLEAN, "NCCL_CUMEM_ENABLE": v}) for v in "01")
+    try:
+        done = run("--pid", str(one.pid), str(two.pid))
+        assert f"NCCL_CUMEM_ENABLE: differs between pid {one.pid} (0), pid {two.pid} (1)" in done.stdout and done.returncode == 3
+    finally:
+        for child in (one, two):
+            child.kill()
+            child.wait()
+    assert run("--pid", str(one.pid)).returncode == 2
+
+
+def test_env_html_is_a_page_without_script_or_request(tmp_path):
+    page = tmp_path / "env.html"
+    run("-", "--html", str(page), given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
+    text = page.read_text()
+    assert "&lt;script&gt;" in text and "<script" not in text and "http" not in text and "NCCL_TIMEOUT" in text
+
+
+# ---- secrets -----------------------------------------------------------------------------------------------------------------------
+
+SECRETS = {"WANDB_API_KEY": CANARY + "a", "HF_TOKEN": CANARY + "b", "VLLM_API_KEY": CANARY + "c", "NCCL_TOPO_FILE": f"/x/{CANARY}a/y", "MY_DB": CANARY + "d",
+           "NCCL_DEBUG_FILE": f"http://user:{CANARY}b@host/log", "NCCL_FASTRAK_SECRET": CANARY + "e", "NCCL_TIMEOUT": "1", "UCX_TLS": f"{CANARY}c"}
+
+
+def everything(*arguments: str, tmp_path: Path, **more) -> str:
+    page = tmp_path / "page.html"
+    told = [run(*arguments, "--json", **more), run(*arguments, "--html", str(page), **more)]
+    return "".join(t.stdout + t.stderr for t in told) + page.read_text()
+
+
+def test_no_secret_of_this_process_is_told_anywhere(tmp_path):
+    text = everything(tmp_path=tmp_path, env=SECRETS)
+    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted]" in text
+
+
+def test_no_secret_of_a_file_is_told_anywhere(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("".join(f"export {n}='{v}'\n" for n, v in SECRETS.items()))
+    text = everything(str(script), tmp_path=tmp_path)
+    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted]" in text
+
+
+def test_no_secret_of_another_process_is_told_anywhere(tmp_path):
+    child = subprocess.Popen(["sleep", "60"], env={**CLEAN, **SECRETS})
+    try:
+        text = everything("--pid", str(child.pid), tmp_path=tmp_path)
+    finally:
+        child.kill()
+        child.wait()
+    assert CANARY not in text and "NCCL_TIMEOUT" in text
+
+
+def test_no_secret_leaves_the_node():
+    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), probe.request()], capture_output=True, text=True,
+                          env={**CLEAN, **SECRETS})
+    assert CANARY not in done.stdout.replace(f"user:{CANARY}b", "") and "WANDB" not in done.stdout and '"NCCL_TIMEOUT": "1"' in done.stdout
+
+
+# ---- the node's part and libraries -------------------------------------------------------------------------------------------------
+
+def library(tmp_path: Path, wheels: dict[str, bool], text: bytes = b"NCCL version 2.28.9+cuda13.0\0") -> Path:
+    """A file that says what a libnccl says, with wheels beside it that claim it; True: with its real hash."""
+    import base64
+    import hashlib
+
+    file = tmp_path / "site-packages/nvidia/nccl/lib/libnccl.so.2"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\x7fELF" + bytes(5 << 20) + text + bytes(100))
+    own = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).decode().rstrip("=")
+    for wheel, is_its in wheels.items():
+        folder = tmp_path / "site-packages" / f"{wheel}.dist-info"
+        folder.mkdir()
+        (folder / "RECORD").write_text(f"nvidia/nccl/lib/libnccl.so.2,sha256={own if is_its else 'A' * 43},123\n")
+    return file
+
+
+def looked(tmp_path: Path, file: Path) -> dict:
+    asked = json.loads(probe.request())
+    asked["copies"] = [str(file)]
+    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def test_a_library_says_its_version_and_which_wheel_wrote_it(tmp_path):
+    file = library(tmp_path, {"nvidia_nccl_cu13-2.28.9": True, "nvidia_nccl_cu12-2.27.5": False})
+    seen, = probe.host_of(looked(tmp_path, file)).libraries
+    assert (seen.version, seen.cuda, len(seen.sha256)) == ("2.28.9", "13.0", 64)
+    assert seen.wheels == {"nvidia-nccl-cu13 2.28.9": "same", "nvidia-nccl-cu12 2.27.5": "other"}
+
+
+def test_a_library_without_a_version_is_a_gap(tmp_path):
+    seen, = probe.host_of(looked(tmp_path, library(tmp_path, {}, b"nothing"))).libraries
+    assert isinstance(seen.version, Gap) and seen.wheels == {}
+
+
+def test_a_real_rank_tells_its_environment(engine):
+    seen = probe.collect(engine)
+    role, = seen.roles
+    assert role.variables["RANK"] == "0" and isinstance(role.torch, str) and role.nofile.isdecimal()
+    assert "lo" in seen.host.interfaces and seen.host.name and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
+    assert to_json(seen)
+
+
+def test_a_script_is_a_role_beside_the_rank_and_a_missing_one_a_gap(engine, tmp_path):
+    (tmp_path / "a.sh").write_text("export NCCL_DEBUG=ERROR")
+    assert [r.name for r in probe.collect(engine, str(tmp_path / "a.sh")).roles] == ["a rank", "a.sh"]
+    assert probe.collect(engine, str(tmp_path / "b.sh")).reason == "absent"
+
+
+def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
+    gap = {"reason": "absent", "detail": "no such file"}
+    asked = json.loads(probe.request())
+    said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
+            "mapped": gap, "libraries": {}, "reports": 0, "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
+    host, role = probe.host_of(said), probe.role_of("this process", said)
+    assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(host.shm_bytes, Gap) and isinstance(host.iommu, Gap)
+    assert judge(Environment([role], host))
+
+
+def test_settings_of_a_named_conf_file_are_judged(tmp_path):
+    (tmp_path / "my.conf").write_text("# a comment\nNCCL_SOCKET_IFNAME=nope0\nMY_TOKEN=" + CANARY + "\n")
+    done = run(env={"NCCL_CONF_FILE": str(tmp_path / "my.conf")})
+    assert done.returncode == 3 and "no interface here fits nope0" in done.stdout and CANARY not in done.stdout
+
+
+@given(st.text(max_size=300))
+def test_limits_and_routes_of_any_text_are_read_without_an_error(text):
+    assert len(probe.limits_of(text)) == 2
+    assert isinstance(probe._routes(text), list)
+
+
+def test_versions_are_read_out_of_an_environment_without_importing(tmp_path):
+    site = tmp_path / "lib/python3.12/site-packages"
+    (site / "torch").mkdir(parents=True)
+    (site / "torch/version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n")
+    (site / "nvidia_nccl_cu13-2.28.9.dist-info").mkdir()
+    assert probe.installed(str(tmp_path)) == ("2.11.0+cu130", "2.28.9")
+    assert isinstance(probe.installed("")[0], Gap)

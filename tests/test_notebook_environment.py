@@ -1,0 +1,34 @@
+"""02-environment run by the runner: a real rank, a launch script, and the record judged again."""
+from __future__ import annotations
+
+import json
+import sys
+
+from nccl_runbook.cli import main
+from nccl_runbook.cli.main import spread
+from typer.testing import CliRunner
+
+CANARY = "canary9f3a71c2e5"
+
+
+def run(*arguments: str) -> dict:
+    done = CliRunner().invoke(main.app, spread(["run", "--json", *arguments]))
+    assert done.exit_code in (0, 3, 4), done.output
+    return json.loads(done.stdout[done.stdout.index("{"):])
+
+
+def test_the_notebook_judges_a_rank_and_a_script_and_its_record_is_judged_alike(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", CANARY)
+    monkeypatch.setenv("NCCL_TOPO_FILE", f"/x/{CANARY}")
+    monkeypatch.setenv("NCCL_TIMEOUT", "1800")
+    script = tmp_path / "run.sh"
+    script.write_text(f"export WANDB_API_KEY={CANARY}w\nexport NCCL_DEBUG=ERROR\n")
+    out = tmp_path / "run"
+    document = run("--step", "02-environment", "--python", sys.executable, "-p", "script", str(script), "--out", str(out))
+    step = next(s for s in document["steps"] if s["notebook"] == "02-environment")
+    titles = [f["title"] for f in step["findings"]]
+    assert step["status"] == "warn" and any(t.startswith("NCCL_TIMEOUT") for t in titles) and any(t.startswith("NCCL_DEBUG") for t in titles)
+    assert not [p for p in out.rglob("*") if p.is_file() and CANARY in p.read_text(errors="replace")]
+    again = run("--record", str(out / "02-environment.json"), "--out", str(tmp_path / "again"))
+    judged = next(s for s in again["steps"] if s["notebook"] == "02-environment")
+    assert [f["title"] for f in judged["findings"]] == titles

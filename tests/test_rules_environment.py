@@ -1,0 +1,314 @@
+"""Rules about environments: each fires where it should, and stays quiet beside it."""
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from environments import NCCL, NOT_RUN, environment, host, library, role, with_set
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import environment_file
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.environment import Environment
+from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge.variables import unread, variables
+from nccl_runbook.rules import environment as rules
+from nccl_runbook.rules.environment import judge
+from pydantic import TypeAdapter
+
+QUIET = (Severity.OK, Severity.NOTE)
+
+
+def found(env, rule):
+    return [f for f in judge(env) if f.id == rule]
+
+
+def lines(finding):
+    return [line for r in finding.remedy for line in r.lines]
+
+
+def loud(env):
+    return [f for f in judge(env) if f.severity not in QUIET]
+
+
+# ---- the first table of FACTS.md: advice that circulates, found with its replacement ----------------------------------------------
+
+@pytest.mark.parametrize(("setting", "rule", "instead"), [
+    ("NCCL_TIMEOUT=1800", "unread-variable", "init_process_group(timeout="), ("NCCL_DEBUG=ERROR", "wrong-value", "NCCL_DEBUG=WARN"),
+    ("TORCH_NCCL_DEBUG=INFO", "unread-variable", "TORCH_CPP_LOG_LEVEL=INFO"), ("NCCL_LIBRARY=/x/libnccl.so.2", "unread-variable", "LD_PRELOAD="),
+    ("NCCL_ASYNC_ERROR_HANDLING=1", "renamed-variable", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE=67108864", "bytes-for-events", "TORCH_FR_BUFFER_SIZE=2000"),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "renamed-variable", "TORCH_FR_BUFFER_SIZE=2000"),
+    ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/x_", "renamed-variable", "TORCH_FR_DUMP_TEMP_FILE=/tmp/x_"),
+    ("NCCL_MULTI_RANK_GPU_ENABLE=1", "not-yet-read", "unset NCCL_MULTI_RANK_GPU_ENABLE"),
+    ("NCCL_CUMEM_ENABLE=0", "cumem-must-agree", "unset NCCL_CUMEM_ENABLE"), ("NCCL_DEBUG=INFO", "debugging-left-on", "NCCL_DEBUG=WARN")])
+def test_advice_that_is_wrong_is_found_with_what_to_do_instead(setting, rule, instead):
+    name, _, value = setting.partition("=")
+    finding, = found(with_set(**{name: value}), rule)
+    assert finding.title.startswith(f"{name}: ") and any(instead in line for line in lines(finding))
+    assert finding.evidence[0].source == f"environment.roles[0].variables.{name}"
+
+
+# ---- quiet where nothing is wrong -------------------------------------------------------------------------------------------------
+
+def test_a_clean_environment_says_what_was_right():
+    assert {f.severity for f in judge(environment())} == {Severity.OK}
+    assert {f.id for f in judge(environment())} == {"environment-fits", "library-named"}
+
+
+SANE = {
+    "NCCL_DEBUG": ["WARN", "VERSION"], "NCCL_SOCKET_IFNAME": ["eth0", "=eth0", "eth", "^docker,lo", "ib0,eth0", "^=docker0"],
+    "NCCL_IB_HCA": ["mlx5", "=mlx5_0:1,mlx5_1:1", "^=mlx5_1", "mlx5_0,mlx5_1"], "NCCL_IB_TIMEOUT": ["18", "22", "23"],
+    "NCCL_IB_RETRY_CNT": ["7"], "NCCL_IB_GID_INDEX": ["3", "-1"], "NCCL_IB_TC": ["106"], "NCCL_IB_SL": ["1"], "NCCL_CROSS_NIC": ["0", "1", "2"],
+    "NCCL_NET": ["IB"], "NCCL_SOCKET_NTHREADS": ["4"], "NCCL_NSOCKS_PERTHREAD": ["4"], "NCCL_CUMEM_ENABLE": ["0", "1"], "NCCL_MIN_CTAS": ["4"],
+    "NCCL_NVLS_ENABLE": ["0", "2"], "NCCL_MAX_CTAS": ["16"], "NCCL_BUFFSIZE": ["8388608"], "NCCL_TOPO_FILE": ["/etc/topo.xml"],
+    "NCCL_NET_GDR_LEVEL": ["PHB", "SYS"], "NCCL_P2P_LEVEL": ["NVL", "SYS"], "NCCL_ALGO": ["Ring", "ring,tree"], "NCCL_RAS_ENABLE": ["1"],
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": ["1", "3"], "TORCH_NCCL_BLOCKING_WAIT": ["0", "1"], "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": ["600"],
+    "TORCH_FR_BUFFER_SIZE": ["2000", "20000"], "TORCH_NCCL_DUMP_ON_TIMEOUT": ["1", "true"], "TORCH_DISTRIBUTED_DEBUG": ["OFF", "INFO"],
+    "TORCH_NCCL_AVOID_RECORD_STREAMS": ["1"], "TORCH_NCCL_ENABLE_MONITORING": ["0", "1"], "GLOO_SOCKET_IFNAME": ["eth0", "ib0,eth0"],
+    "OMP_NUM_THREADS": ["1", "8"], "MASTER_ADDR": ["node1", "10.0.0.1"], "MASTER_PORT": ["29500"], "RANK": ["0", "7"], "WORLD_SIZE": ["8"],
+    "LOCAL_RANK": ["0"], "CUDA_VISIBLE_DEVICES": ["0,1,2,3", "GPU-ef50b440"], "CUDA_DEVICE_ORDER": ["PCI_BUS_ID"], "NCCL_VERSION": ["2.28.9-1"],
+    "CUDA_DEVICE_MAX_CONNECTIONS": ["1"], "FI_PROVIDER": ["efa"], "FI_EFA_USE_DEVICE_RDMA": ["1"], "OFI_NCCL_PROTOCOL": ["RDMA"],
+    "UCX_TLS": ["rc,cuda_copy"], "VLLM_HOST_IP": ["10.0.0.1"], "VLLM_WORKER_MULTIPROC_METHOD": ["spawn"], "PYTORCH_CUDA_ALLOC_CONF": ["expandable_segments:True"],
+    "NCCL_SOME_PLUGIN_SETTING": ["on"], "LD_LIBRARY_PATH": ["/opt/lib"], "TORCHELASTIC_RUN_ID": ["none"], "NVIDIA_VISIBLE_DEVICES": ["all"],
+}
+one_sane = st.sampled_from(sorted(SANE)).flatmap(lambda n: st.tuples(st.just(n), st.sampled_from(SANE[n])))
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(SANE)), st.integers(0, 5), max_size=20).map(lambda d: {n: SANE[n][i % len(SANE[n])] for n, i in d.items()}))
+def test_a_thousand_sane_environments_give_nothing_above_a_note(chosen):
+    assert [f.title for f in loud(with_set(**chosen))] == []
+
+
+@given(st.dictionaries(st.sampled_from(sorted({**variables(), **unread()})), st.text(max_size=20), max_size=8), st.sampled_from(["2.11.0", "2.1.2"]))
+def test_any_environment_is_judged_without_an_error_and_every_warning_says_what_instead(chosen, torch):
+    for finding in judge(with_set(torch=torch, **chosen)):
+        assert finding.severity in QUIET or all(r.lines for r in finding.remedy)
+
+
+def test_each_default_of_the_table_is_quiet_by_itself():
+    skipped = {n for n, v in variables().items() if not v.default or v.until or v.renamed_to or v.since}
+    told = {n: [f.title for f in loud(with_set(**{n: v.default}))] for n, v in variables().items() if n not in skipped}
+    assert {n: t for n, t in told.items() if t} == {}
+
+
+# ---- one variable --------------------------------------------------------------------------------------------------------------
+
+def test_unread_variable_fires_when_a_name_is_a_slip_and_stays_quiet_when_a_plugin_may_read_it():
+    assert lines(found(with_set(NCCL_IB_HCAS="mlx5"), "unread-variable")[0]) == ["NCCL_IB_HCA=mlx5"]
+    assert found(with_set(NCCL_FASTRAK_IFNAME="eth1"), "unread-variable") == []
+    note, = found(with_set(NCCL_FASTRAK_IFNAME="eth1"), "unknown-names")
+    assert note.severity is Severity.NOTE and "does not mean dead" in note.title
+
+
+def test_unknown_names_stays_quiet_when_every_name_is_known():
+    assert found(with_set(NCCL_DEBUG="WARN"), "unknown-names") == []
+
+
+def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
+    assert found(Environment([environment_file.parse("echo hello", "x.sh")], NOT_RUN), "nothing-read")[0].severity is Severity.UNKNOWN
+    assert not found(Environment([environment_file.parse("FOO=1", "x.sh")], NOT_RUN), "nothing-read")
+
+
+def test_wrong_value_says_what_the_reader_does_with_it():
+    assert "as 0" in found(with_set(NCCL_P2P_DISABLE="true"), "wrong-value")[0].title
+    assert lines(found(with_set(NCCL_P2P_LEVEL="nvl"), "wrong-value")[0]) == ["NCCL_P2P_LEVEL=NVL"]
+    assert "torch then ends" in found(with_set(TORCH_NCCL_BLOCKING_WAIT="on"), "wrong-value")[0].title
+    assert found(with_set(NCCL_P2P_LEVEL="NVL", NCCL_SOCKET_NTHREADS="$N"), "wrong-value") == []
+
+
+@pytest.mark.parametrize(("torch", "name", "rule"), [
+    ("2.8.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", None), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", "renamed-variable"), (Gap("absent"), "TORCH_NCCL_TRACE_BUFFER_SIZE",
+     "renamed-variable"), ("2.8.0", "TORCH_FR_BUFFER_SIZE", "not-yet-read"), ("2.9.1", "TORCH_FR_BUFFER_SIZE", None), (Gap("absent"), "TORCH_FR_BUFFER_SIZE", None)])
+def test_renamed_and_not_yet_read_go_by_the_torch_in_use(torch, name, rule):
+    ids = {f.id for f in judge(with_set(torch=torch, **{name: "2000"}))} & {"renamed-variable", "not-yet-read"}
+    assert ids == ({rule} if rule else set())
+
+
+def test_not_yet_read_names_the_old_name_where_there_was_one():
+    assert lines(found(with_set(torch="2.8.0", TORCH_FR_BUFFER_SIZE="2000"), "not-yet-read")[0]) == ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
+
+
+def test_dead_variable_fires_when_the_version_is_past_its_last_reader():
+    assert found(with_set(NCCL_LL_THRESHOLD="16384"), "dead-variable")[0].title.endswith("last read by NCCL 2.4")
+    assert found(with_set(nccl="2.4.8", NCCL_LL_THRESHOLD="16384"), "dead-variable") == []
+    assert found(with_set(NCCL_IB_CUDA_SUPPORT="1"), "renamed-variable")[0].severity is Severity.WARN
+
+
+def test_bytes_for_events_fires_when_a_buffer_is_given_in_bytes_under_either_name():
+    assert lines(found(with_set(torch="2.8", TORCH_NCCL_TRACE_BUFFER_SIZE="67108864"), "bytes-for-events")[0]) == ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
+    assert found(with_set(TORCH_FR_BUFFER_SIZE="67108864"), "bytes-for-events") and not found(with_set(TORCH_FR_BUFFER_SIZE="20000"), "bytes-for-events")
+
+
+def test_debugging_left_on_warns_when_a_transport_is_off_and_notes_chatter():
+    assert found(with_set(NCCL_P2P_DISABLE="1"), "debugging-left-on")[0].severity is Severity.WARN
+    assert found(with_set(NCCL_DEBUG="INFO"), "debugging-left-on")[0].severity is Severity.NOTE
+    assert found(with_set(NCCL_P2P_DISABLE="0", NCCL_DEBUG="WARN"), "debugging-left-on") == []
+
+
+def test_ranks_share_a_gpu_fires_when_it_is_on_and_the_version_reads_it():
+    assert found(with_set(nccl="2.30.7", NCCL_MULTI_RANK_GPU_ENABLE="1"), "ranks-share-a-gpu")
+    assert not found(with_set(nccl="2.30.7", NCCL_MULTI_RANK_GPU_ENABLE="0"), "ranks-share-a-gpu")
+
+
+# ---- several ---------------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("text", [
+    "NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=NVL", "NCCL_IB_DISABLE=1 NCCL_IB_HCA=mlx5", "NCCL_IB_DISABLE=1 NCCL_NET=IB", "NCCL_NET_PLUGIN=none NCCL_NET=AWS",
+    "NCCL_MIN_CTAS=32 NCCL_MAX_CTAS=4", "NCCL_CUMEM_ENABLE=0 NCCL_NVLS_ENABLE=1", "NCCL_CUMEM_ENABLE=0 NCCL_MNNVL_ENABLE=1",
+    "NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_NVLS_ENABLE=1", "NCCL_SOCKET_NTHREADS=16 NCCL_NSOCKS_PERTHREAD=8", "NCCL_MIN_NCHANNELS=32 NCCL_MAX_NCHANNELS=2",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=0", "NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+    "NCCL_GRAPH_STREAM_ORDERING=0 NCCL_GRAPH_MIXING_SUPPORT=1", "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_TRACE_BUFFER_SIZE=0"])
+def test_contradiction_fires_when_one_setting_undoes_another_and_stays_quiet_when_it_is_alone(text):
+    pair = dict(part.split("=") for part in text.split())
+    assert found(with_set(**pair), "contradiction")
+    for name, value in pair.items():
+        assert not found(with_set(**{name: value}), "contradiction")
+
+
+def test_cannot_act_fires_when_a_log_setting_has_no_log():
+    assert found(with_set(NCCL_DEBUG_SUBSYS="NET"), "cannot-act") and not found(with_set(NCCL_DEBUG_SUBSYS="NET", NCCL_DEBUG="INFO"), "cannot-act")
+
+
+def test_conf_overridden_fires_when_the_environment_says_otherwise():
+    conf = {"/home/a/.nccl.conf": {"NCCL_IB_HCA": "mlx5_0"}, "/etc/nccl.conf": {"NCCL_SOCKET_IFNAME": "nope0", "NCCL_IB_HCA": "mlx5_1"}}
+    env = environment(role(variables={"NCCL_SOCKET_IFNAME": "eth0"}, conf=conf))
+    assert [f.title for f in found(env, "conf-overridden")] == [
+        "NCCL_SOCKET_IFNAME: /etc/nccl.conf says nope0, the environment says eth0 and wins",
+        "NCCL_IB_HCA: /etc/nccl.conf says mlx5_1, /home/a/.nccl.conf says mlx5_0 and wins"]
+    assert loud(env) == []
+    assert found(environment(role(variables={"NCCL_IB_HCA": "mlx5_0"}, conf={"/etc/nccl.conf": {"NCCL_IB_HCA": "mlx5_0"}})), "conf-overridden") == []
+
+
+def test_a_setting_in_nccl_conf_is_judged_like_one_in_the_environment():
+    env = environment(role(conf={"/etc/nccl.conf": {"NCCL_SOCKET_IFNAME": "nope0"}}))
+    finding, = found(env, "interface-missing")
+    assert finding.evidence[0].text == "NCCL_SOCKET_IFNAME=nope0 (/etc/nccl.conf, a rank)"
+
+
+def test_roles_differ_fires_when_trainer_and_engine_are_set_differently():
+    env = environment(role("trainer", {"NCCL_CUMEM_ENABLE": "0"}), role("engine"))
+    assert found(env, "roles-differ")[0].title == "NCCL_CUMEM_ENABLE: differs between trainer (0), engine (not set)"
+    assert not found(environment(role("a", {"NCCL_CUMEM_ENABLE": "0"}), role("b", {"NCCL_CUMEM_ENABLE": "0"})), "roles-differ")
+
+
+# ---- the host --------------------------------------------------------------------------------------------------------------------
+
+def test_interface_missing_fires_when_no_interface_fits_and_stays_quiet_for_prefixes_and_exclusions():
+    broken, = found(with_set(NCCL_SOCKET_IFNAME="ens1f0"), "interface-missing")
+    assert (broken.severity, broken.cause, lines(broken)) == (Severity.BROKEN, "socket-interface-wrong", ["NCCL_SOCKET_IFNAME=eth0"])
+    assert found(with_set(NCCL_SOCKET_IFNAME="eth0,ens1f0"), "interface-missing")[0].severity is Severity.NOTE
+    assert found(with_set(NCCL_SOCKET_IFNAME="=eth"), "interface-missing") and found(with_set(GLOO_SOCKET_IFNAME="eth"), "interface-missing")
+    for good in ("eth", "=eth0", "^ens", "^=ens1", "ib,eth"):
+        assert not found(with_set(NCCL_SOCKET_IFNAME=good), "interface-missing")
+    assert not found(with_set(on=NOT_RUN, NCCL_SOCKET_IFNAME="ens1f0"), "interface-missing")
+
+
+def test_hca_missing_fires_when_no_adapter_fits():
+    assert "sockets" in found(with_set(NCCL_IB_HCA="mlx4"), "hca-missing")[0].title
+    assert found(with_set(NCCL_IB_HCA="=mlx5_0:1,mlx5_9:1"), "hca-missing")[0].severity is Severity.NOTE
+    assert not found(with_set(NCCL_IB_HCA="mlx5_0:1"), "hca-missing") and not found(with_set(NCCL_IB_HCA="^mlx5_9"), "hca-missing")
+
+
+def test_cannot_act_fires_when_the_network_is_not_there():
+    bare = host(hcas=[])
+    assert found(with_set(on=bare, NCCL_IB_TIMEOUT="22"), "cannot-act") and not found(with_set(NCCL_IB_TIMEOUT="22"), "cannot-act")
+    assert found(with_set(FI_CXI_RX_MATCH_MODE="hybrid"), "cannot-act")
+    assert not found(with_set(on=host(hcas=["cxi0"]), FI_CXI_RX_MATCH_MODE="hybrid"), "cannot-act")
+    assert found(with_set(NCCL_SOCKET_IFNAME="lo"), "cannot-act") and not found(with_set(on=bare, NCCL_IB_DISABLE="1"), "cannot-act")
+
+
+@pytest.mark.parametrize(("changes", "rule"), [
+    ({"shm_bytes": [64 << 20, 64 << 20]}, "shm-too-small"), ({"addresses": Gap("failed", "Name or service not known")}, "name-not-resolved"),
+    ({"acs": ["0000:00:01.0"], "iommu": "on"}, "peer-traffic-redirected"), ({"xids": ["NVRM: Xid (PCI:0000:06:00): 79"]}, "xids-seen")])
+def test_host_rules_fire_when_the_host_lacks_something(changes, rule):
+    assert found(environment(on=host(**changes)), rule)[0].severity is Severity.WARN
+    gaps = {name: Gap("no-permission", "root only") for name in changes if name != "addresses"}
+    assert not found(environment(), rule) and not found(environment(on=host(**gaps)), rule)
+
+
+def test_limit_too_low_fires_when_few_files_or_little_locked_memory_are_allowed():
+    low = role(nofile="1024", memlock="65536")
+    assert [f.severity for f in found(environment(low), "limit-too-low")] == [Severity.NOTE, Severity.WARN]
+    assert len(found(environment(low, on=host(hcas=[])), "limit-too-low")) == 1
+    assert not found(environment(role(nofile=NOT_RUN, memlock=NOT_RUN)), "limit-too-low") and not found(environment(), "limit-too-low")
+
+
+# ---- libnccl ---------------------------------------------------------------------------------------------------------------------
+
+def test_wheel_disagrees_fires_when_two_wheels_claim_one_path():
+    lib = library(version="2.27.5", cuda="12.9", wheels={"nvidia-nccl-cu13 2.28.9": "other", "nvidia-nccl-cu12 2.27.5": "same"})
+    finding, = found(environment(on=host(libraries=[lib])), "wheel-disagrees")
+    assert "is libnccl 2.27.5 of nvidia-nccl-cu12 2.27.5, while nvidia-nccl-cu13 2.28.9 is installed at the same path" in finding.title
+    assert not found(environment(), "wheel-disagrees")
+    elsewhere = library("/opt/libnccl.so.2", wheels={"nvidia-nccl-cu12 2.19.3": "other"})
+    assert not found(environment(on=host(libraries=[library(), elsewhere])), "wheel-disagrees"), "not mapped: nobody runs it"
+
+
+def test_wheel_disagrees_fires_when_one_version_number_has_another_hash():
+    assert found(environment(on=host(libraries=[library(wheels={"nvidia-nccl-cu13 2.28.9": "other"})])), "wheel-disagrees")
+    assert not found(environment(on=host(libraries=[library(wheels={"nvidia-nccl-cu13 2.28.9": "unknown"})])), "wheel-disagrees")
+
+
+def test_two_libraries_fires_when_one_process_has_two_copies():
+    second = library("/opt/nccl/libnccl.so.2", sha256="b6" * 32, version="2.27.5")
+    env = environment(role(mapped=[NCCL, second.path, "/opt/libnccl-net.so"]), on=host(libraries=[library(), second]))
+    assert "2 copies of libnccl" in found(env, "two-libraries")[0].title
+    assert not found(environment(role(mapped=[NCCL, "/opt/libnccl-net.so"])), "two-libraries")
+
+
+def test_cuda_differs_fires_when_the_major_version_is_another():
+    assert found(environment(on=host(libraries=[library(cuda="12.9")])), "cuda-differs")
+    assert not found(environment(on=host(libraries=[library(cuda="13.1")])), "cuda-differs")
+    assert not found(environment(role(torch_cuda=NOT_RUN), on=host(libraries=[library(cuda="12.9")])), "cuda-differs")
+
+
+def test_preload_tells_whether_it_is_at_work_or_ignored():
+    env = environment(role(variables={"LD_PRELOAD": "/opt/libnccl.so.2"}))
+    assert found(env, "preload")[0].severity is Severity.WARN
+    assert found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"})), "preload")[0].severity is Severity.NOTE
+    assert not found(environment(role(variables={"LD_PRELOAD": "libjemalloc.so"})), "preload")
+
+
+def test_library_replaced_fires_when_the_mapped_file_is_gone():
+    assert found(environment(role(mapped=[f"{NCCL} (deleted)"])), "library-replaced")
+    assert not found(environment(), "library-replaced")
+
+
+def test_roles_libraries_differ_fires_when_one_version_number_has_two_contents():
+    other = library("/opt/libnccl.so.2", sha256="b6" * 32)
+    env = environment(role("trainer"), role("engine", mapped=["/opt/libnccl.so.2"]), on=host(libraries=[library(), other]))
+    assert "one version number, but different files" in found(env, "roles-libraries-differ")[0].title
+    assert not found(environment(role("trainer"), role("engine")), "roles-libraries-differ")
+
+
+def test_library_named_is_unknown_when_torch_is_mapped_without_nccl():
+    env = environment(role(mapped=["/v/torch/lib/libtorch_cpu.so"]))
+    assert found(env, "library-named")[0].severity is Severity.UNKNOWN
+    assert found(environment(role(mapped=[])), "library-named") == []
+
+
+def test_facts_survive_json():
+    for env in (environment(), Environment([dataclasses.replace(role(), mapped=NOT_RUN, nofile=NOT_RUN)], NOT_RUN)):
+        assert TypeAdapter(Environment | Gap).validate_python(to_json(env)) == env
+
+
+NOTES = {
+    "export NCCL_DEBUG=ERROR\nexport NCCL_CUMEM_ENABLE=0\nNCCL_LIBRARY=$VENV/libnccl.so.2\nLD_PRELOAD=$NCCL_LIBRARY python grpo.py": {"NCCL_DEBUG", "NCCL_LIBRARY"},
+    "export NCCL_DEBUG=INFO          # Verbose\nexport NCCL_TIMEOUT=1800        # 30 min\ndeepspeed --num_gpus=4 t.py": {"NCCL_TIMEOUT"},
+    "beaker experiment create x.yml \\\n --env TORCH_NCCL_DEBUG=INFO \\\n --env NCCL_DEBUG=INFO \\\n --env TORCH_NCCL_TRACE_BUFFER_SIZE=67108864 \\\n"
+    " --env NCCL_ASYNC_ERROR_HANDLING=1": {"TORCH_NCCL_DEBUG", "TORCH_NCCL_TRACE_BUFFER_SIZE"},
+}
+
+
+@pytest.mark.parametrize("text", NOTES)
+def test_launch_lines_as_they_are_written_in_the_field_are_found(text):
+    seen = Environment([environment_file.parse(text)], NOT_RUN)
+    assert {f.title.split(":")[0] for f in loud(seen)} == NOTES[text]
+
+
+def test_every_rule_is_named_in_a_test():
+    text = Path(__file__).read_text()
+    assert [r.__name__ for r in rules.RULES if r.__name__.replace("_", "-") not in text] == []
