@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import run
+from nccl_runbook.cli import run, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record")
 
 app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("run", epilog=run.EPILOG)(run.run)
+app.command("triage", epilog=triage.EPILOG)(triage.triage)
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One row of causes.toml. ``remedy``: (who, text, lines to copy)."""
+    """One row of causes.toml. ``remedy``: (who, text, lines to copy); ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
 
     id: str
     title: str
@@ -20,6 +20,7 @@ class Cause:
     says: str = ""
     signatures: tuple[str, ...] = ()
     remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    decides: tuple[str, str, str] = ("", "", "")
 
 
 @functools.cache
@@ -31,7 +32,9 @@ def causes() -> dict[str, Cause]:
 
 def _cause(row: dict) -> Cause:
     remedy = tuple((r["who"], r["text"], tuple(r["lines"])) for r in row.pop("remedy", []))
-    return Cause(**{**row, "signatures": tuple(row.get("signatures", ())), "remedy": remedy})
+    decides = row.pop("decides")
+    settled = (decides["probe"], decides["why"], decides["line"])
+    return Cause(**{**row, "signatures": tuple(row.get("signatures", ())), "remedy": remedy, "decides": settled})
 
 
 @functools.cache
