@@ -62,6 +62,12 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
     return reader.facts(files, context)
 
 
+def collect_named(log: str, context: str = "") -> Logs:
+    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
+    named = log.strip()
+    return collect([named] if os.path.lexists(os.path.expanduser(named)) else [p for p in named.split(":") if p], context)
+
+
 class _Reader:
     """One pass over all texts."""
 
