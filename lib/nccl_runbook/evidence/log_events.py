@@ -20,7 +20,11 @@ _VIA = re.compile(r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])
 _ERROR = re.compile(
     r"^\s*(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)(?::\s|$)|Fatal Python error|"
     r"terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error")
-_WATCHED = re.compile(r"Watchdog caught|watchdog thread terminated|failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
+_WATCHED = re.compile(r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
+# an exception that only echoes what another rank did
+ECHO = re.compile(
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|KeyboardInterrupt|"
+    r"SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError")
 _PROGRESS = re.compile(
     r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d")
 _ENDED = re.compile(r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|job (?:completed|finished) successfully)\b|Training finished|stopped: `max_")
@@ -57,6 +61,7 @@ class Ranks:
         self._comms: dict[int, set[str]] = defaultdict(set)
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
+        self.raised: LogLine | None = None
 
     def rank_of(self, host: str, pid: str, name: str) -> int | None:
         """The rank of a process, once one of its lines has told."""
@@ -110,7 +115,9 @@ class Ranks:
         if error or watched:
             self._broke[line.rank] = order
             self.failed = self.failed or line
-            self.timeout = self.timeout or (line if _WORK.search(text) else None)
+            self.timeout = self.timeout or (line if _WORK.search(text) or "checkTimeout" in text else None)
+        if error and not ECHO.search(text):
+            self.raised = self.raised or line
         elif _PROGRESS.search(text):
             self._progress[line.rank] = order
             if row is not None:

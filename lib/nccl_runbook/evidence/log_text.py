@@ -9,6 +9,7 @@ LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line: a line of a gigabyte is no message
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
+_GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")  # a progress bar without its newline
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
     r"\s*(?:"
@@ -17,6 +18,8 @@ _PREFIX = re.compile(
     r"(?P<srun>\d{1,5}):(?=\s|$)|\[1,(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
     r"(?P<stamp>\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?)|"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?=\s)|\[\d{1,3}(?:;\d{1,3}){0,4}m|\|(?=\s)|"
+    r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]|"
     r"> (?=\S))"
 )
 _STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
@@ -49,7 +52,7 @@ def pieces(raw: bytes) -> list[str]:
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
-        return [text]
+        return _GLUED.split(text) if ".cpp:" in text else [text]
     step = LINE_CHARACTERS // 2
     cut = (part[at : at + LINE_CHARACTERS] for part in text.split("\r") if part for at in range(0, max(1, len(part) - step), step))
     return [piece for piece, _ in zip(cut, range(MAX_PIECES))]

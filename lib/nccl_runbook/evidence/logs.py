@@ -170,7 +170,7 @@ class _Reader:
                 self._ask(expression, texts)
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         return Logs([dataclasses.replace(f, name=short(f.name)) for f in files], context, seen, self._table.rows(), log_events.launcher(texts), self._strange(),
-                    bool(texts) and not self._ours and not seen, self._table.versions(), self._table.failed, self._table.timeout)
+                    bool(texts) and not self._ours and not seen, self._table.versions(), self._table.failed, self._table.timeout, self._table.raised)
 
     def _ask(self, expression: str, texts: list[tuple[str, LogLine]]) -> None:
         pattern = compiled(expression)
@@ -190,7 +190,7 @@ class _Reader:
 # what libraries advise in general in the same line: it tells nothing about this job
 _ADVICE = re.compile(
     r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|You can specify device_id.*|"
-    r"In rare cases this process .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|This (?:may|could) indicate .*")
+    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|This (?:may|could) indicate .*")
 
 
 def plain(text: str) -> str:

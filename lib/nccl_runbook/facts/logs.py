@@ -91,7 +91,7 @@ class Template:
 class Logs:
     """Everything that was read. ``seen``: expression -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like
     a job's log (no word of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the
-    first fatal line, and the first watchdog line, of whichever rank."""
+    first fatal line, and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure."""
 
     files: List[FileRead]
     context: str
@@ -103,3 +103,4 @@ class Logs:
     nccl_versions: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
     failed: Optional[LogLine] = None
     timeout: Optional[LogLine] = None
+    raised: Optional[LogLine] = None

@@ -12,6 +12,10 @@ from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
+_WORDS = {
+    "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|never (?:returns?|ends?|completes?|finish)",
+    "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
+}
 _SHORTEST = 3  # a literal of two characters is in every line
 
 
@@ -33,7 +37,13 @@ class Clue:
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
     rows = tomllib.loads((files(__package__) / "clues.toml").read_text(encoding="utf-8"))["clue"]
-    return tuple(Clue(r["cause"], r["line"], r["status"], tuple(r.get("also", ())), tuple(r.get("not", ()))) for r in rows)
+    return tuple(Clue(r["cause"], _spelt(r["line"]), r["status"], tuple(map(_spelt, r.get("also", ()))), tuple(map(_spelt, r.get("not", ())))) for r in rows)
+
+
+def _spelt(expression: str) -> str:
+    for short, words in _WORDS.items():
+        expression = expression.replace(short, words)
+    return expression
 
 
 @functools.cache

@@ -47,8 +47,9 @@ def judge(logs: Logs) -> list[Hypothesis]:
     known = {p.evidence[0] for p in named if p.status != "possible"}  # an exception with a known cause is that cause
     pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
     kept = [_weighed(p, logs) for p in pointers]
+    kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
-    order = {cause: place for place, cause in enumerate(_by_cause(sorted(kept, key=lambda p: p.place)))}
+    order = {cause: place for place, cause in enumerate(_by_cause(kept))}
     ranked = sorted(merged, key=lambda h: (STATUSES.index(h.status), order[h.cause]))
     return _without_noise(ranked, logs)[:MOST]
 
@@ -68,8 +69,8 @@ def _from_clues(logs: Logs) -> list[Pointer]:
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
     """Less sure where it is only told, not printed, and where it came after the timeout that it should explain."""
     status, against = pointer.status, pointer.against
-    if status == "established" and all(line.file == "--context" for line in pointer.evidence):
-        status = "likely"
+    if pointer.evidence[0].file == "--context" and status != "possible":
+        status, against = "possible", (*against, "it was told, not printed by the job")
     if pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small") and status != "possible" and _after_timeout(pointer, logs):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
     return dataclasses.replace(pointer, status=status, against=against)

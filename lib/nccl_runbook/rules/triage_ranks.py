@@ -30,9 +30,9 @@ class Pointer:
 
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
-    rules = (ranks_on_one_gpu, rank_raised_first, rank_never_came, counts_differ, calls_differ, all_wait_alike, rank_is_silent, versions_differ,
-             networks_differ, communicators_pile_up)
-    return [p for rule in rules for p in rule(logs)]
+    who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
+    others = (ranks_on_one_gpu, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
+    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
@@ -163,3 +163,8 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
     return [Pointer("communicator-recreated", "possible", (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),), (), 950)]
+
+
+def somebody_raised(logs: Logs) -> list[Pointer]:
+    """An exception of the program's own, and no other rank is heard."""
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800)] if logs.raised else []
