@@ -1,9 +1,10 @@
 # make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
 # make lab       open them in JupyterLab
 # make test      the default test suite
+# make look      build/nccl-look.pyz: one file that looks where nothing can be installed
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test clean
+.PHONY: help report lab test look clean
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -26,6 +27,9 @@ lab: .venv/.lab
 
 test: .venv/.test
 	@.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+look: .venv/.headless
+	@.venv/bin/python .ci/look build/nccl-look.pyz
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

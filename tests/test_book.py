@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -64,6 +65,69 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     assert record.status == "unknown" and record.ended
     page = (book.run_dir / "index.html").read_text()
     assert "01-bad" in page and why.split(":")[0] in page
+
+
+def test_two_runs_of_one_second_have_a_folder_each(tmp_path: Path) -> None:
+    plan = make_plan(make_book(tmp_path / "notebooks", n01_good=GOOD), [], [])
+    made = [Book(plan, Options(outputs=tmp_path / "outputs", command="x"), print) for _ in range(3)]
+    for one in made:
+        one._open_folder()
+    assert len({one.run_dir for one in made}) == 3 and all((one.run_dir / "index.html").exists() for one in made)
+
+
+def test_the_folder_of_a_run_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        _, book, _ = run(make_book(tmp_path / "notebooks", n01_good=GOOD))
+    finally:
+        os.umask(before)
+    assert book.run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_page_that_is_there_already_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/index.html").write_text("mine")
+    with pytest.raises(UsageError, match="name a new folder"):
+        run(make_book(tmp_path / "notebooks", n01_good=GOOD), out=tmp_path / "site")
+    assert (tmp_path / "site/index.html").read_text() == "mine"
+
+
+def test_neither_start_up_files_nor_kernel_specs_of_others_get_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "jupyter/kernels/python3/kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "stale", "language": "python"}))
+    (tmp_path / "start.py").write_text("raise SystemExit('the start-up file ran')\n")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "start.py"))
+    document, _, _ = run(make_book(tmp_path / "notebooks", n01_good=GOOD))
+    assert reasons(document) == {"01-good": "ok: all was seen to be right"}
+
+
+SLOW_IMPORTS = """
+import atexit, sys, threading, time
+threads = []
+class Slow:
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in ("jupyter_client", "IPython", "nbclient", "papermill"):
+            threads.append(threading.current_thread().name)
+            time.sleep(0.01)
+def tell():
+    changes = sum(one != two for one, two in zip(threads, threads[1:]))
+    if changes > 1:
+        print("imported in turns:", changes, file=sys.stderr)
+atexit.register(tell)
+sys.meta_path.insert(0, Slow)
+from nccl_runbook.cli.main import main
+main()
+"""
+
+
+def test_the_first_run_of_a_fresh_checkout_imports_in_order(tmp_path: Path) -> None:
+    """Nothing is compiled yet, so imports are slow, and threads that import at the same time meet in circles."""
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD)
+    line = [sys.executable, "-c", SLOW_IMPORTS, "run", "--notebooks", str(book), "--python", sys.executable]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("fault", ["exception", "kill_9"])
@@ -224,7 +288,7 @@ def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_good=GOOD)
     run(book, out=tmp_path / "out")
     before = (tmp_path / "out" / "verdict.json").read_text()
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="holds a run or a page already"):
         run(book, out=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == before
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from book_samples import GOOD, make_book, start_cli, with_library
-from conftest import children, gone, start_time
 from nccl_runbook.report.verdict import VerdictDocument
+from processes import children, gone, start_time
 
 RANKS = 3
 BUSY = """from nccl_runbook.facts.world import WorldRequest

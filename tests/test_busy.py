@@ -22,7 +22,7 @@ def users(*owners: Owner, used_mib: int = 0, percent: tuple[int, ...] = (0, 0), 
 def test_gpus_busy_fires_when_a_foreign_process_computes():
     found = gpus_busy(users(owner()), allow_busy=False)
     assert (found.severity, found.title) == (Severity.UNKNOWN, "not run: busy (pid 4711, alice, 40213 MiB on GPU 2)")
-    assert found.remedy[0].lines == ("nccl-runbook run --allow-busy",)
+    assert found.remedy[0].lines == ('make report ARGS="--allow-busy"',)
 
 
 def test_gpus_busy_fires_when_the_owner_is_in_another_namespace():

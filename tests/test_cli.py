@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,14 +11,15 @@ from pathlib import Path
 
 import pytest
 from book_samples import GOOD, make_book, run_cli, start_cli, wait_for, with_library
-from conftest import gone, start_time
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
+from nccl_runbook.cli import run as cli_run
 from nccl_runbook.cli.main import spread
 from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
+from processes import gone, start_time
 
 HERE = ["--python", sys.executable]
 REPLAY = """from nccl_runbook.findings import Finding, Severity
@@ -79,6 +81,20 @@ def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
     assert "parameter budget_s: 'soon' is not a value of type int" in refused(book, *HERE, "-p", "budget_s", "soon")
     assert "parameter run_dir is set by --out" in refused(book, *HERE, "-p", "run_dir", "x")
     assert "-p budget_s has no value" in refused(book, *HERE, "-p", "budget_s")
+
+
+def test_a_parameter_that_means_nothing(book: Path) -> None:
+    assert "parameter budget_s: 0 is less than 1" in refused(book, *HERE, "-p", "budget_s", "0")
+    assert "parameter budget_s: -5 is less than 1" in refused(book, *HERE, "-p", "budget_s", "-5")
+    assert "gpus: '3-1' is no GPU index" in refused(book, *HERE, "--gpus", "0,3-1")
+
+
+def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "huge"):
+        assert f"{path} is not a record of this runbook (not a regular file of at most 64 MiB)" in refused(book, "--record", path)
 
 
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
@@ -212,3 +228,13 @@ def test_a_parameters_cell_is_read_or_refused(tmp_path_factory: pytest.TempPathF
 def test_each_notebook_gets_only_what_it_declares(book: Path) -> None:
     declared = {"a": read_cell(book / "01-gpus.ipynb"), "b": {}}
     assert check_given([("budget_s", "7")], declared) == {"a": {"budget_s": 7}, "b": {}}
+
+
+@pytest.mark.parametrize(("on_path", "called"), [(False, ".venv/bin/nccl-runbook"), (True, "nccl-runbook")])
+def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monkeypatch, on_path, called):
+    program = tmp_path / "nccl-runbook"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if on_path else "/nowhere")
+    monkeypatch.setattr("sys.argv", [".venv/bin/nccl-runbook", "run"])
+    assert cli_run._program() == called

@@ -100,6 +100,12 @@ def test_bus_ids_collide_fires_when_distinct_gpus_share_one(nccl, severity):
     assert (found.severity, found.cause) == (severity, "bus-id-collision")
 
 
+@pytest.mark.parametrize("version", ["12.8", "13.0"])
+def test_bus_ids_collide_names_the_wheel_of_the_jobs_cuda(version):
+    found = of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl="2.28.9", cuda=version))
+    assert f"nvidia-nccl-cu{version[:2]}>=2.30" in found.remedy[0].lines[0]
+
+
 def test_bus_ids_collide_fires_when_only_cuda_mixes_them_up():
     same = [dataclasses.replace(g, pci_bus_id="0000:00:06.0") for g in machine().cuda.gpus]
     assert of("bus-ids-collide", change(machine(), "cuda", gpus=same))

@@ -50,6 +50,10 @@ def test_no_gpu_anywhere_fires_when_no_view_names_one():
     assert step_status(judged) == (Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none")
 
 
+def test_no_gpu_anywhere_says_where_to_run_instead():
+    assert "where the job runs" in the("no-gpu-anywhere", rules.judge(bare())).remedy[0].text
+
+
 def test_no_gpu_anywhere_fires_when_nvml_answers_and_lists_none():
     assert ids(rules.judge(dataclasses.replace(bare(), nvml=m.NvmlView("580", "13.0", "13", [], [])))) == {"no-gpu-anywhere"}
 
@@ -161,6 +165,7 @@ def test_torch_without_cuda_fires_when_gpus_are_there():
     cpu = cuda([], torch="2.13.0+cpu", cuda="", error="Torch not compiled with CUDA enabled", error_code=-1)
     judged = rules.judge(dataclasses.replace(machine(), cuda=cpu))
     assert ids(judged) == {"torch-without-cuda"} and the("torch-without-cuda", judged).remedy[0].who == "you"
+    assert the("torch-without-cuda", judged).remedy[0].lines[0].endswith("torch==2.13.0"), "the job's own version, not the newest"
 
 
 def test_torch_without_cuda_stays_quiet_when_there_is_no_gpu():

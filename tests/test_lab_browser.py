@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, children, gone, start_time
+from processes import ROOT, children, gone, start_time
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.skipif(find_spec("jupyterlab") is None, reason="JupyterLab is not installed"),
               pytest.mark.skipif(find_spec("ipywidgets") is None, reason="ipywidgets is not installed"),

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, children, gone, start_time
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.redact import MASK, Redactor
+from processes import ROOT, children, gone, start_time
 
 
 def check(name="world", ranks=2, fault="", deadline_s=20.0, env=None, ops="barrier,all_reduce", extra=()):
@@ -121,6 +121,32 @@ def test_no_such_interpreter_and_one_without_torch_are_one_sentence(tmp_path):
         Engine([str(tmp_path / "python9")], tmp_path, Redactor({})).software()
     with pytest.raises(EngineError, match="No module named 'torch'"):
         Engine([sys.executable, "-S", "-I"], tmp_path, Redactor({})).software()
+
+
+def test_a_log_that_cannot_be_written_costs_neither_the_world_nor_the_time(tmp_path):
+    (tmp_path / "logs").write_text("a file is in the way")
+    with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
+        engine.software()
+        began = time.monotonic()
+        world = engine.run(WorldRequest("bad option", "check.py", [None], ["--ops", "no-such-op"], deadline_s=20))
+    assert time.monotonic() - began < 15 and world.ranks[0].outcome == "exited" and world.ranks[0].code == 1
+    assert "[runbook: the log file could not be written: Not a directory]" in world.ranks[0].last_lines
+
+
+def test_a_process_that_ends_without_closing_its_engine_leaves_no_folder(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    source = (f"import sys; sys.path[:0] = {sys.path!r}\nfrom pathlib import Path\nfrom nccl_runbook.launch.engine import Engine\n"
+              f"from nccl_runbook.redact import Redactor\nEngine([sys.executable], Path({str(tmp_path)!r}), Redactor({{}})).software()")
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=60, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
+    assert not list((tmp_path / "tmp").glob("nccl-runbook-*"))
+
+
+def test_a_torch_whose_libraries_are_missing_says_which(tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudart-of-nobody.so.12')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineError, match=r"cannot run ranks: OSError: libcudart-of-nobody\.so\.12: cannot open"):
+        Engine([sys.executable], tmp_path / "logs", Redactor({})).software()
 
 
 def test_cancel_ends_the_ranks_within_a_second(engine):

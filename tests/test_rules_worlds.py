@@ -1,6 +1,8 @@
 """Rules of 03 and 04: each fires on its case and stays quiet beside it."""
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
@@ -38,6 +40,11 @@ NEAR_MISSES = [
     "Connection closed by remote peer vm<45123>", "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.", "step 12 loss 2.31 out of memory pool 3",
     "misc/socket.cc NCCL WARN socketProgress: Connection closed by remote peer", "NCCL INFO init.cc:126 -> 5", "no space left in the batch",
     "NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 60 - Init COMPLETE", "transport/nvls.cc NCCL INFO NVLS multicast support is available",
+    "RuntimeError: CUDA error: invalid device function", "CUDA error: unspecified launch failure", "pcieport 0000:00:01.0: PCIe Bus Error",
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+    "[W socket.cpp:663] [c10d] The IPv6 network addresses of (node7, 29500) cannot be retrieved (gai error: -2 - Name or service not known).",
+    "NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-abc (size 9637888), error: Too many open fds (0)",
+    "NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
 ]
 
 
@@ -51,6 +58,19 @@ def test_recognise_stays_quiet_when_a_line_is_harmless(line):
     assert recognise([line]) is None
 
 
+@pytest.mark.parametrize("cause", ["more-ranks-than-gpus", "container-gpu-access", "gpu-exclusive-mode", "nvls-fabric-fault"])
+def test_a_message_with_several_causes_behind_it_is_likely_and_not_established(cause):
+    failed = world([rank(n, code=1, error=MESSAGES[cause]) for n in (0, 1)])
+    assert (explain("r", "2 ranks", failed, failed).cause, explain("r", "2 ranks", failed, failed).status) == (cause, "likely")
+
+
+def test_a_bus_error_is_likely_a_small_dev_shm_whether_the_rank_says_so_or_not():
+    for lines in ((), ("Fatal Python error: Bus error",)):
+        failed = world([rank(0, "signalled", 7, lines), rank(1, "timed-out", 15)])
+        found = explain("r", "2 ranks", failed, failed)
+        assert (found.cause, found.status) == ("shm-too-small", "likely")
+
+
 def test_every_cause_with_a_message_is_tested():
     assert {c.id for c in causes().values() if c.signatures} == {*MESSAGES, "duplicate-gpu"}
 
@@ -60,7 +80,7 @@ def test_duplicate_gpu_fires_when_the_device_map_repeats_an_index(message):
     failed = world([rank(n, code=1, error=message, uuid="same") for n in (0, 1)], devices=[0, 0])
     found = explain("r", "2 ranks", failed, failed)
     assert (found.cause, found.status, found.severity) == ("device-not-set-per-rank", "established", Severity.BROKEN)
-    assert any("ranks 0 and 1 on same" in e.text for e in found.evidence)
+    assert any("ranks 0 and 1 on same (asked for: GPU 0 and 0)" in e.text for e in found.evidence)
 
 
 def test_duplicate_gpu_names_the_scheduler_when_different_devices_are_one_gpu():
@@ -76,6 +96,20 @@ def test_duplicate_gpu_names_the_bus_ids_when_the_uuids_differ():
 def test_duplicate_gpu_stays_quiet_when_two_ranks_share_a_gpu_and_nothing_refused():
     failed = hung(devices=[0, 0])
     assert explain("r", "2 ranks", failed, failed).cause is None
+
+
+def test_explain_takes_the_hardest_message_of_all_ranks():
+    failed = world([rank(0, code=1, error=MESSAGES["rendezvous-name-resolution"]), rank(1, code=1, error=MESSAGES["nvml-call-failed"])])
+    found = explain("r", "2 ranks", failed, failed)
+    assert (found.cause, found.status, found.evidence[0].source) == ("nvml-call-failed", "established", "rank 1")
+
+
+def test_explain_is_not_sure_of_a_message_before_a_hang_and_takes_none_beside_wrong_values():
+    line = MESSAGES["ulimit-too-low"]
+    stuck = world([rank(n, "timed-out", 15, [line]) for n in (0, 1)])
+    assert (explain("r", "2 ranks", stuck, stuck).cause, explain("r", "2 ranks", stuck, stuck).status) == ("ulimit-too-low", "likely")
+    wrong = world([rank(n, code=6, lines=[line], wrong={"index": 0, "got": 1.0, "expected": 2.0, "count": 1}) for n in (0, 1)])
+    assert explain("r", "2 ranks", wrong, wrong).cause is None
 
 
 def test_explain_names_a_stopped_rank_and_no_other():
@@ -189,6 +223,41 @@ def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
 def test_transport_at_fault_stays_quiet_when_the_arm_that_passes_did_not_act():
     stuck = arms(control=hung(transports=P2P), p2p=world(transports=P2P), shm=hung(), both=hung(), pinned=hung(), after=hung())
     assert ids(transports.judge(stuck)) == [("control-fails", "broken", None)]
+
+
+@pytest.mark.parametrize("same_as_the_control", [{"shm": world()}, {"after": world()}, {"once": world()}])
+def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(same_as_the_control):
+    failing = {"shm": hung(), "both": hung(), "pinned": hung(), "after": hung()}
+    once = same_as_the_control.pop("once", None)
+    made = arms(control=hung(transports=P2P), **{**failing, **same_as_the_control})
+    if once:
+        made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
+    found = transports.judge(made)
+    assert [f.cause for f in found] == [None] and found[0].id == "control-fails" and "comes and goes" in found[0].evidence[-1].text
+
+
+def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
+    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), after=hung()))
+    assert ids(found) == [("control-fails", "broken", None)] and any(e.text == "interface pinned: pass" for e in found[0].evidence)
+
+
+def test_transport_at_fault_is_only_possible_when_the_control_never_connected():
+    found = transports.judge(arms(control=hung(transports={}), p2p=hung(), both=hung(), pinned=hung(), after=hung(), shm=world(transports=P2P)))
+    assert ids(found) == [("transport-at-fault", "broken", "shm-too-small")] and found[0].status == "possible"
+
+
+def test_transport_at_fault_says_that_lo_is_for_one_host():
+    found = transports.judge(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), after=hung()))
+    assert found[0].cause == "socket-interface-wrong" and "on this host alone" in found[0].remedy[-1].text
+
+
+def test_switched_off_already_fires_when_the_control_runs_without_p2p():
+    found = transports.judge(arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0)))
+    assert ids(found)[1] == ("switched-off-already", "note", None) and found[1].remedy[0].lines == ("unset NCCL_P2P_DISABLE",)
+
+
+def test_switched_off_already_stays_quiet_when_the_variable_leaves_it_on():
+    assert ids(transports.judge(arms(control=world(taken=["NCCL_P2P_DISABLE=0", "NCCL_DEBUG=INFO"])))) == [("transports-pass", "ok", None)]
 
 
 def test_control_fails_keeps_a_message_that_says_more_than_the_arms():

@@ -14,7 +14,6 @@ import click
 import papermill
 import pytest
 import typer
-from conftest import ROOT, children, gone, start_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook import cockpit, records
@@ -29,6 +28,7 @@ from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import matching, step_texts, symptoms
 from nccl_runbook.planning.steps import WITHOUT_REASON, plan
 from nccl_runbook.rules import start as rules
+from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 
 HEALTHY = "vm:1:1 [0] NCCL INFO Using network Socket\nvm:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 Init COMPLETE\nstep 1 loss 0.5\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from nccl_runbook import records
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder
@@ -15,6 +15,7 @@ from nccl_runbook.parameters import ParameterError
 from nccl_runbook.probes import worlds
 from nccl_runbook.rules import fewer_gpus
 from nccl_runbook.step import Step, open_step
+from processes import ROOT
 
 BUSY = Finding("gpus-busy", Severity.UNKNOWN, "not run: busy (pid 4711, alice, 40213 MiB on GPU 2)")
 FOUND = [Finding("fine", Severity.OK, "fine")]
@@ -85,7 +86,8 @@ def test_a_replay_gives_the_same_findings_and_touches_no_machine(step, tmp_path)
 def test_the_judged_software_is_in_the_record(step):
     assert step.engine.cuda_count() == 0
     step.finish(FOUND)
-    assert read(step).judged.torch.startswith("2.") and read(step).judged.python and not read(step).judged.own
+    assert read(step).judged.torch.startswith("2.") and read(step).judged.python
+    assert read(step).judged.own == (Path(sys.prefix) == ROOT / ".venv")  # `make test` runs in the runbook's own
 
 
 def test_no_findings_at_all_are_unknown(step):

@@ -30,13 +30,17 @@ MAY_IMPORT = {
     "records": {"facts", "findings", "redact"},
     "report": {"facts", "findings", "records", "knowledge", "redact"},
     "book": {"records", "report", "redact", "parameters"},
+    "look": {"facts", "redact", "launch", "planning", "probes"},
     "step": BELOW_CLI,
     "run_process": {"report"},
     "cockpit": BELOW_CLI | {"step", "run_process"},
     "cli": BELOW_CLI | {"step", "book"},
     "__init__": BELOW_CLI | {"step"},
 }
-ON_NODE = ("facts", "launch", "ranks", "probes", "redact")
+ON_NODE = ("facts", "launch", "ranks", "probes", "redact", "look")
+PURE_ON_NODE = [LIB / "planning" / "placement.py", LIB / "planning" / "guard.py"]  # what is settled before anything starts
+# in rooms of the node, but not in nccl-look.pyz: it judges the interpreter that runs it, and brings no log
+ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB / "facts" / "run.py", LIB / "facts" / "logs.py"]
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -71,7 +75,7 @@ def test_who_may_import_whom(path: Path) -> None:
     assert named - {room} <= MAY_IMPORT[room], f"{room} imports {sorted(named - {room} - MAY_IMPORT[room])}"
 
 
-@pytest.mark.parametrize("path", [p for room in ON_NODE for p in sources(room)], ids=lambda p: str(p.relative_to(LIB)))
+@pytest.mark.parametrize("path", [*PURE_ON_NODE, *(p for room in ON_NODE for p in sources(room))], ids=lambda p: str(p.relative_to(LIB)))
 def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
     assert outside <= FOREIGN_ON_NODE
@@ -95,7 +99,8 @@ def code_lines(path: Path) -> int:
 def test_the_library_stays_small() -> None:
     lines = {p: code_lines(p) for p in sources()}
     assert sum(lines.values()) < 8000
-    assert sum(count for path, count in lines.items() if room_of(path) in ("facts", "launch", "ranks", "probes")) < 2500
+    on_node = [p for p in lines if p in PURE_ON_NODE or room_of(p) in ("facts", "launch", "ranks", "probes", "look") and p not in ELSEWHERE]
+    assert sum(lines[p] for p in on_node) < 2500
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))

@@ -130,7 +130,7 @@ def test_merging_takes_the_best_status_and_joins_evidence():
         ]
     )
     assert merged.status == "established" and len(merged.remedy) == 2
-    assert [e.source.split(":")[0] for e in merged.evidence] == ["01-gpu-visibility"] * 2 + ["03-fewer-gpus"] * 2
+    assert [e.source.split(":")[0] for e in merged.evidence] == ["01-gpu-visibility"] * 2  # the second step saw the same
     assert merged.against == [Evidence("4 UUIDs", "04-transports: gpus")]
 
 
@@ -146,12 +146,21 @@ def test_fixes_come_surest_first_and_once():
     assert [(title, len(remedies)) for title, remedies in fixes(document)] == [("ranks 0 and 1 share one GPU", 2), ("swap is on", 1)]
 
 
+def test_evidence_in_the_same_words_is_told_once_with_the_first_place():
+    said = [Finding("r", Severity.BROKEN, "t", (Evidence("Duplicate GPU", "rank 0"), Evidence(f"exit code {n}")), (Remedy("you", "x"),),
+                    "more-ranks-than-gpus", "likely") for n in (1, 2)]
+    steps = [samples.record("03-fewer-gpus", said[:1]), samples.record("04-transports", said[1:])]
+    (cause,) = merge_causes(steps)
+    assert [(e.text, e.source) for e in cause.evidence] == [
+        ("Duplicate GPU", "03-fewer-gpus: rank 0"), ("exit code 1", "03-fewer-gpus"), ("exit code 2", "04-transports")]
+
+
 def test_what_is_missing_for_one_reason_shares_a_row():
     run, found = samples.healthy()
     found[0].not_looked_at = ["gpus[0].ecc: absent: no ECC", "gpus[1].ecc: absent: no ECC", "gpus.xid: no-permission: /dev/kmsg", "odd"]
     rows = [[cell.text for cell in row] for row in not_looked_at_table(verdict_document(run, found)).cells()]
     step = "01-gpu-visibility"
-    assert rows == [[step, "gpus[0].ecc and 1 more", "absent: no ECC"], [step, "gpus.xid", "no-permission: /dev/kmsg"], [step, "odd", ""]]
+    assert rows == [[step, "absent: no ECC", "gpus[0].ecc and 1 more"], [step, "no-permission: /dev/kmsg", "gpus.xid"], [step, "odd", ""]]
 
 
 def test_steps_that_judged_different_software_are_told():

@@ -1,6 +1,11 @@
 """Probes of 03 and 04 on real Gloo ranks, and the pure parts under them."""
 from __future__ import annotations
 
+import html
+import json
+import shlex
+import urllib.parse
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +14,7 @@ from nccl_runbook.facts.experiments import Arms, Ladder
 from nccl_runbook.launch.devices import device_arguments, parse_gpus, rank_devices
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.probes import worlds
+from nccl_runbook.records import Record, load, save
 from nccl_runbook.redact import MASK, Redactor
 from nccl_runbook.rules import fewer_gpus, transports
 from pydantic import TypeAdapter
@@ -64,6 +70,19 @@ def test_parse_gpus_gives_indices_that_exist_or_one_sentence(text, count):
         assert str(error).startswith("gpus: ")
 
 
+@pytest.mark.parametrize("text", ["0-", "3-1", ",", "0,,1", "x", "-1", "0-999999999999", "²"])
+def test_gpus_that_mean_nothing_are_refused_with_and_without_gpus(text):
+    for count in (4, 0):
+        with pytest.raises(ValueError, match="gpus: "):
+            rank_devices(text, 0, count)
+
+
+def test_a_huge_range_costs_nothing_and_a_rehearsal_stays_small():
+    with pytest.raises(ValueError, match="there is no GPU 4;"):
+        parse_gpus("0-999999", 4)
+    assert len(rank_devices("", 100_000, 0)) == 64
+
+
 def test_parse_gpus_reads_lists_ranges_and_repeats():
     assert parse_gpus("0-2, 2", 4) == [0, 1, 2, 2] and parse_gpus("", 3) == parse_gpus("all", 3) == [0, 1, 2]
 
@@ -112,6 +131,31 @@ def test_tally_takes_any_text(lines):
 SECRETS = {"WANDB_API_KEY": "abc123def456", "HF_TOKEN": "hunter2hunter2", "DB_PASSWORD": "p@ss word!", "AWS_SECRET_ACCESS_KEY": "x/y+z=1234567"}
 
 
+WRITTEN = [str, json.dumps, lambda s: json.dumps(s, ensure_ascii=False), repr, html.escape, lambda s: html.escape(s, quote=False), shlex.quote,
+           lambda s: html.escape(shlex.quote(s)).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"), lambda s: html.escape(json.dumps(s)),
+           lambda s: s.encode("unicode_escape").decode().replace('"', '\\"'), lambda s: urllib.parse.quote(s, safe="")]
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1), st.sampled_from(WRITTEN))
+def test_a_secret_value_does_not_survive_as_something_else_writes_it(odd, write):
+    """A page, a notebook's source and the line that repeats a run hold a value in the spelling of HTML, Python and a shell."""
+    value = "swordfish" + odd + "canary"
+    said = Redactor({"MY_TOKEN": value}).text(f"a {write(value)} b")
+    assert "swordfish" not in said and "canary" not in said
+
+
+@pytest.mark.parametrize("word", ["status", "findings", "unknown", "timed-out"])
+def test_a_secret_that_is_a_word_of_ours_leaves_the_record_readable(word, tmp_path):
+    record = Record(step="03-fewer-gpus", status="unknown", started="2026-01-01T00:00:00Z", facts={"a": to_json(Gap("timed-out"))})
+    save(record, tmp_path / "r.json", Redactor({"MY_TOKEN": word}))
+    assert load(tmp_path / "r.json") == record
+
+
+def test_a_secret_of_many_lines_is_known_by_each():
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0\n-----END PRIVATE KEY-----"
+    assert "MIIEvQ" not in Redactor({"MY_PRIVATE_KEY": key}).text("line 2 is MIIEvQIBADANBgkqhkiG9w0")
+
+
 @given(st.text(), st.text(), st.sampled_from(sorted(SECRETS)))
 def test_a_secret_value_never_survives(before, after, name):
     redactor = Redactor(SECRETS)
@@ -120,12 +164,14 @@ def test_a_secret_value_never_survives(before, after, name):
 
 
 @pytest.mark.parametrize("text", ["sk-abcdefghijklmnop1234", "ghp_abcdefghijklmnopqrst12", "hf_abcdefghijklmnopq", "AKIAABCDEFGHIJKLMNOP",
-                                  "https://user:secretpw@host/x", "Authorization: Bearer abcdef1234567890", "MY_API_KEY=abcdef123456"])
+                                  "https://user:secretpw@host/x", "Authorization: Bearer abcdef1234567890", "MY_API_KEY=abcdef123456",
+                                  "train.py --hf-token abcdef123", '{"api_key": "abcdef123"}', "-e PASSWORD='abc def 123'", "--api-key=abcdef",
+                                  "Authorization: Basic YWJjOmRlZmdo"])
 def test_a_secret_is_known_by_its_shape(text):
     assert MASK in Redactor({}).text(text) and text not in Redactor({}).text(text)
 
 
 @pytest.mark.parametrize("text", ["NCCL_P2P_DISABLE=1", "GPU-ef50b440-0000-4000-8000-000000000000", "https://host:8080/path", "rank 0 token 5 of 12",
-                                  "tokens=4096", "max_new_tokens: 128", "KeyError: 'model.embed_tokens.weight'"])
+                                  "tokens=4096", "--max-tokens 4096000", "--tokenizer /models/qwen", "--token --other-option", "max_new_tokens: 128", "KeyError: 'model.embed_tokens.weight'"])
 def test_redaction_leaves_what_is_no_secret(text):
     assert Redactor({"TOKENIZERS_PARALLELISM": "false", "NCCL_KEY": "1"}).text(text) == text

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 TAG = "parameters"
+_LEAST = {"budget_s": 1, "repeats": 1}  # of a number; of every other 0
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 
 
@@ -43,6 +44,14 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
             pass
     allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
     raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
+
+
+def check_range(name: str, value: Any) -> Any:
+    """The value; ParameterError for a number that means nothing. Every number of a notebook counts something."""
+    least = _LEAST.get(name, 0)
+    if type(value) in (int, float) and not value >= least:
+        raise ParameterError(f"parameter {name}: {value} is less than {least}")
+    return value
 
 
 def did_you_mean(what: str, name: str, known: Iterable[str]) -> str:
@@ -85,5 +94,5 @@ def _read_line(node: ast.stmt) -> Parameter:
 def check_given(given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]) -> dict[str, dict[str, Any]]:
     """For every notebook the values among ``given`` that it declares, typed; ParameterError for a name that none of them has."""
     check_names((name for name, _ in given), dict.fromkeys(n for known in declared.values() for n in known))
-    return {notebook: {name: coerce(name, value, known[name].wanted) for name, value in given if name in known}
+    return {notebook: {name: check_range(name, coerce(name, value, known[name].wanted)) for name, value in given if name in known}
             for notebook, known in declared.items()}

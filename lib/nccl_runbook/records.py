@@ -1,18 +1,23 @@
-"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back."""
+"""One step as JSON: parameters, facts, findings. Written atomically, redacted, validated on the way back.
+
+A file holds one record, or an array of several, as nccl-look.pyz writes it.
+"""
 from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from nccl_runbook.findings import Finding
 from nccl_runbook.redact import Redactor
 
 SCHEMA = "nccl-runbook/record/1"
+RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
@@ -63,6 +68,9 @@ class Record(BaseModel):
     tables: list[dict[str, JsonValue]] = []
 
 
+_SEVERAL = TypeAdapter(list[Record])
+
+
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a record, as committed in the package."""
     return Record.model_json_schema(by_alias=True)
@@ -70,7 +78,7 @@ def json_schema() -> dict[str, Any]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` as a whole: a reader sees the old file or the new one, never a part. Mode 0600."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
@@ -89,10 +97,23 @@ def save(record: Record, path: Path, redactor: Redactor) -> None:
     write_text(path, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
 
 
-def load(path: Path) -> Record:
-    """Read a record; RecordError says in one sentence what is wrong with the file."""
+def load(path: Path, step: str = "") -> Record:
+    """Read a record, of ``step`` where it is named; RecordError says in one sentence what is wrong with the file."""
+    found = load_all(path)
+    fit = [r for r in found if step in ("", r.step)]
+    if not fit:
+        raise RecordError(f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, not of {step or 'a step'}")
+    return fit[0]
+
+
+def load_all(path: Path) -> list[Record]:
+    """The records of a file: one, or the array of several that nccl-look.pyz writes; RecordError as in ``load``."""
     try:
-        return Record.model_validate_json(path.read_bytes())
+        kind = path.stat()
+        if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
+            raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
+        data = path.read_bytes()
+        return _SEVERAL.validate_json(data) if data.lstrip().startswith(b"[") else [Record.model_validate_json(data)]
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     except ValidationError as error:

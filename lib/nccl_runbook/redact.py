@@ -6,15 +6,23 @@ that may be shared (records, logs, notebooks, pages) passes through ``Redactor.t
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from typing import Any, Mapping
+from urllib.parse import quote
 
 MASK = "[redacted]"
 _SECRET_NAME = re.compile(
     r"(?i)(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
 )
-# a variable whose name only sounds secret: a path to a file or a yes/no is no secret
-_HARMLESS_VALUE = re.compile(r"^(|true|false|yes|no|none|null|auto|\d{1,4})$", re.I)
+# a variable whose name only sounds secret: a yes/no is no secret, nor a word without which no record could be read again
+_HARMLESS_VALUE = re.compile(
+    r"^(|true|false|yes|no|none|null|auto|\d{1,4}|default|enabled|disabled|healthy|degraded|broken|unknown|skipped|running|"
+    r"established|likely|possible|ruled-out|absent|failed|unsupported|no-permission|timed-out|not-run|exited|signalled)$", re.I)
+_FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
+_NAMED = r"(?:API[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)"
+_TOLD = r"(?:\"[^\"\n]{6,512}\"|'[^'\n]{6,512}'|[\"']?[^\s\"',;]{6,})"  # what stands behind such a name
 # what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
 _SHAPES = (
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"), MASK),
@@ -25,10 +33,10 @@ _SHAPES = (
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
-    (
-        re.compile(r"(?i)((?:API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD)[A-Z0-9_]{0,64}\s{0,8}[=:]\s{0,8})(?!\[redacted\])[\"']?[^\s\"',;]{6,}"),
-        r"\1" + MASK,
-    ),
+    (re.compile(r"(?i)\b(authorization[\"']?\s{0,8}[=:]\s{0,8}[\"']?basic\s{1,8})[A-Za-z0-9+/=]{8,}"), r"\1" + MASK),
+    (re.compile(r"(?i)(" + _NAMED + r"[A-Z0-9_]{0,64}[\"']?\s{0,8}[=:]\s{0,8})(?!\[redacted\])" + _TOLD), r"\1" + MASK),
+    # an option and its value; --max-tokens 4096 and --tokenizer PATH are none
+    (re.compile(r"(?i)((?<![-\w])--?(?:[A-Z0-9]{1,32}[_-]){0,4}" + _NAMED + r"\s{1,8})(?![-\[])" + _TOLD), r"\1" + MASK),
 )
 
 
@@ -37,13 +45,25 @@ def sounds_secret(name: str) -> bool:
     return bool(_SECRET_NAME.search(name))
 
 
+def _written(character: str) -> str:
+    """An expression for the ways in which a character is written: as itself, or as JSON, Python, a shell, a URL or HTML has it."""
+    if character.isascii() and character.isalnum():
+        return character
+    plain = {character, "\\" + character, json.dumps(character)[1:-1], character.encode("unicode_escape").decode()}
+    plain |= {quote(character, safe="", errors="replace"), "'\"'\"'" if character == "'" else character}
+    marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
+    marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
+    return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
+
+
 class Redactor:
     """Knows the secret values of one environment; immutable, so that one may be shared between threads."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         values = {v for name, v in env.items() if sounds_secret(name) and len(v) >= 6 and not _HARMLESS_VALUE.match(v)}
+        values |= {line for v in values for line in v.splitlines() if len(line) >= 16}  # a key of many lines, in a log that goes by lines
         longest_first = sorted(values, key=len, reverse=True)
-        self._values = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
 
     def text(self, text: str) -> str:
         """The text without secrets."""
@@ -58,7 +78,7 @@ class Redactor:
         if isinstance(value, str):
             return MASK if name and sounds_secret(name) and not _HARMLESS_VALUE.match(value) else self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
+            return {k if _FIELD.fullmatch(str(k)) else self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.json(v) for v in value]
         return value

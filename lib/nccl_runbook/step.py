@@ -21,7 +21,7 @@ from nccl_runbook.findings import Evidence, Finding, Severity, step_status, wors
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.parameters import check_names, coerce
+from nccl_runbook.parameters import check_names, check_range, coerce
 from nccl_runbook.redact import Redactor
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -58,7 +58,7 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
     check_names(_injected_names(namespace), known)
-    return {name: coerce(name, namespace[name], wanted) for name, wanted in known.items()}
+    return {name: check_range(name, coerce(name, namespace[name], wanted)) for name, wanted in known.items()}
 
 
 class Step:
@@ -74,9 +74,7 @@ class Step:
         self._ask_who: Callable[[], Finding | None] = lambda: None
         self._clock = time.monotonic()
         given = parameters.get("record_path")
-        self.replayed = records.load(Path(given)) if given else None
-        if self.replayed and self.replayed.step != name:
-            raise records.RecordError(f"{given} is a record of {self.replayed.step}, not of {name}")
+        self.replayed = records.load(Path(given), name) if given else None
         self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
 
     @property
@@ -96,11 +94,9 @@ class Step:
             raise RuntimeError("a record is being judged: no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
+            self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
-            said = self._engine.software()
-            self.record.judged = records.Judged(
-                python=choice.text, own=choice.own, torch=said.get("torch", ""), cuda=said.get("cuda", ""), nccl=said.get("nccl", ""),
-                nccl_path=said.get("libnccl", ""), gpus=said.get("devices", []), host=said.get("host", ""))
+            self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
         return self._engine
 
     def collect(self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from nccl_runbook import records
 from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit
+from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit, load
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
@@ -86,9 +86,10 @@ class Book:
     def _open_folder(self) -> None:
         """Make the run's folder and the first page, before anything else runs."""
         try:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
-            if self.options.out and (any(self.run_dir.glob("[0-9][0-9]-*.json")) or (self.run_dir / "verdict.json").exists()):
-                raise UsageError(f"{self.options.out} holds a run already: name a new folder with --out")
+            self._make_folder()
+            names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
+            if self.options.out and any(os.path.lexists(path) for name in names for path in self.run_dir.glob(name)):
+                raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
             self._write()
         except OSError as error:
             where = error.filename or self.run_dir
@@ -96,6 +97,17 @@ class Book:
         if not self.options.out:
             latest = point_latest(self.run_dir)
             self.page = latest / "index.html" if latest else self.page
+
+    def _make_folder(self) -> None:
+        """The run's own folder, private whatever the umask; of two runs in one second one takes another name."""
+        while True:
+            try:
+                return self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=bool(self.options.out))
+            except FileExistsError:
+                if self.options.out or not self.run_dir.is_dir():
+                    raise
+                self.run_dir = _fresh(self.options.outputs.absolute())
+                self.page = self.run_dir / "index.html"
 
     def _write(self) -> VerdictDocument:
         return write_run(self.run_dir, RunInfo(
@@ -162,6 +174,7 @@ class Book:
         """Load nbconvert while the first notebook runs, so that a stopped run does not wait for it (0.8 s)."""
         with self._pages_lock:
             if self._pages is None:
+                load()  # first, whole: nbconvert imports the same packages
                 from nccl_runbook.report.notebook_html import NotebookPages
 
                 self._pages = NotebookPages().warm()

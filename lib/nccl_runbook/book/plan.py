@@ -74,13 +74,13 @@ def make_plan(folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str
 
 
 def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Path]:
-    """Each record under the step that it belongs to; a record of the verdict has nothing to judge."""
+    """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge."""
     by_step: dict[str, Path] = {}
     for path in paths:
-        step = records.load(path).step
-        if step not in book or step == LAST:
-            raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
-        if step in by_step:
-            raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
-        by_step[step] = path.absolute()
+        for step in (record.step for record in records.load_all(path)):
+            if step not in book or step == LAST:
+                raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
+            if step in by_step:
+                raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
+            by_step[step] = path.absolute()
     return by_step

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,19 @@ IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
 INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
 STOPPED_S = 0.1  # somebody who stops a run does not wait for that
+_loading = threading.Lock()
+
+
+def load() -> None:
+    """Import what executes a notebook, in one thread at a time.
+
+    jupyter_client 8.10 and IPython 9 import in circles: two threads that meet there each see half a module (seen on every first run of a
+    fresh checkout, whose imports are slow as nothing is compiled yet).
+    """
+    with _loading:
+        import IPython  # noqa: F401
+        import papermill.clientwrap
+        import papermill.execute  # noqa: F401
 
 
 class Stop:
@@ -103,8 +117,10 @@ class Kernels:
         return self.path / f"k{self._count}.stderr"
 
     def environment(self) -> dict[str, str]:
-        """The kernel's environment: the user's, without his IPython start-up files and without widgets, which a page cannot show."""
-        return {**os.environ, "NCCL_RUNBOOK_HEADLESS": "1", "IPYTHONDIR": str(self.path / "ipython")}
+        """The kernel's environment: the user's, without his Python and IPython start-up files (a rank, which is not interactive, reads
+        neither) and without widgets, which a page cannot show."""
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+        return {**kept, "NCCL_RUNBOOK_HEADLESS": "1", "IPYTHONDIR": str(self.path / "ipython")}
 
 
 class Visit:
@@ -206,6 +222,7 @@ def error_in(notebook: Any) -> str:
 
 
 def _execute(visit: Visit) -> None:
+    load()
     import papermill
     from papermill.engines import papermill_engines
 
@@ -218,9 +235,16 @@ def _execute(visit: Visit) -> None:
 
 def _engine() -> type:
     """papermill's engine, except that the visit learns of the notebook and the client while they are at work."""
+    from jupyter_client import AsyncKernelManager
+    from jupyter_client.kernelspec import KernelSpec
     from nbclient.exceptions import DeadKernelError
     from papermill.clientwrap import PapermillNotebookClient
     from papermill.engines import NBClientEngine
+
+    class Manager(AsyncKernelManager):
+        """Of this interpreter's kernel, whatever kernel specs named python3 lie in JUPYTER_PATH or a home folder."""
+
+        kernel_spec = KernelSpec(argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], language="python")
 
     class Client(PapermillNotebookClient):
         died_with: int | None = None
@@ -238,7 +262,7 @@ def _engine() -> type:
                                      iopub_timeout: int, **_: Any) -> Any:
             visit.notebook = nb_man.nb
             visit.client = Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, config=config,
-                                  iopub_timeout=iopub_timeout, timeout=None)
+                                  kernel_manager_class=Manager, iopub_timeout=iopub_timeout, timeout=None)
             with open(visit.kernels.errors(), "wb") as errors:
                 return visit.client.execute(env=visit.kernels.environment(), stdout=errors, stderr=errors)
 

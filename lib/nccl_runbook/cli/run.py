@@ -4,6 +4,7 @@ from __future__ import annotations
 import enum
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -58,9 +59,9 @@ def run(
         steps = [*([_START] if brought and step and _START not in step else []), *step]
         plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
         options = Options(
-            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, plan),
+            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
-            command=shlex.join(["nccl-runbook", *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
+            command=shlex.join([_program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
@@ -76,6 +77,11 @@ def run(
     sys.exit(book.exit_code)
 
 
+def _program() -> str:
+    """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
+
+
 def _stop_with_stdin() -> None:
     """End this run like SIGTERM does once standard input ends: whoever holds its other end (a notebook kernel) is gone then."""
     while os.read(0, 4096):
@@ -83,15 +89,21 @@ def _stop_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _interpreter(python: str, plan: list[Planned]) -> str:
+def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
     from nccl_runbook.book import UsageError
+    from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import InterpreterError, choose
 
     if any(p.record for p in plan):
         return ""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # until the runner takes over: the interpreter that is asked dies too
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    try:
+        for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
+            gpu_ranges(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     try:
         return choose(python).text
     except InterpreterError as error:

@@ -1,4 +1,5 @@
 """`nccl-runbook triage`: from what the job printed to what broke first. Reads only; no torch, no Jupyter."""
+
 from __future__ import annotations
 
 import json as json_format
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from nccl_runbook.facts.logs import LogLine, Logs
     from nccl_runbook.rules.triage import Hypothesis
 
-EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce on 2 nodes'; a pipe: kubectl logs job | nccl-runbook triage -"
+EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA = "nccl-runbook/triage/1"
 LINE_CHARACTERS = 240
 
@@ -23,7 +24,9 @@ def triage(
     context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The hypotheses alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0: broken, degraded, unknown, never.")] = "unknown",
+    fail_on: Annotated[
+        str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0: broken, degraded, unknown, never.")
+    ] = "unknown",
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
     from nccl_runbook.evidence.logs import collect
@@ -57,16 +60,28 @@ def document(logs: Logs, told: list[Hypothesis], code: int) -> dict[str, Any]:
 
     verdict = rules.verdict(logs, told)
     return {
-        "schema": SCHEMA, "verdict": verdict, "exit_code": code, "sentence": rules.sentence(logs, told), "undecided": verdict != "broken",
-        "hypotheses": [_hypothesis(h) for h in told], "ranks": to_json(logs.ranks), "files": to_json(logs.files), "launcher": logs.launcher,
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "exit_code": code,
+        "sentence": rules.sentence(logs, told),
+        "undecided": verdict != "broken",
+        "hypotheses": [_hypothesis(h) for h in told],
+        "ranks": to_json(logs.ranks),
+        "files": to_json(logs.files),
+        "launcher": logs.launcher,
         "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
     }
 
 
 def _hypothesis(told: Hypothesis) -> dict[str, Any]:
     return {
-        "cause": told.cause, "status": told.status, "title": told.title, "says": told.says, "evidence": [_line(e) for e in told.evidence],
-        "against": list(told.against), "remedy": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in told.remedy],
+        "cause": told.cause,
+        "status": told.status,
+        "title": told.title,
+        "says": told.says,
+        "evidence": [_line(e) for e in told.evidence],
+        "against": list(told.against),
+        "remedy": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in told.remedy],
         "decides": {"probe": told.decides.probe, "why": told.decides.why, "line": told.decides.line},
     }
 
@@ -90,7 +105,10 @@ def text(logs: Logs, told: list[Hypothesis]) -> str:
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
     if logs.unknown and not told:
-        lines += ["Lines that look like errors and are not known:", *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8])]
+        lines += [
+            "Lines that look like errors and are not known:",
+            *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),
+        ]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
     return "\n".join(line for line in lines if line is not None).rstrip()
 
@@ -98,21 +116,36 @@ def text(logs: Logs, told: list[Hypothesis]) -> str:
 def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int) -> None:
     import shlex
 
+    from nccl_runbook.findings import step_status, worst_first
     from nccl_runbook.records import Record, write_text
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.tables_triage import tables
     from nccl_runbook.report.verdict import RunInfo, verdict_document
-    from nccl_runbook.findings import step_status, worst_first
     from nccl_runbook.rules import triage as rules
 
     found = worst_first(rules.findings(logs))
     status, reason = step_status(found)
     redactor = Redactor(os.environ)
-    record = Record.model_validate(redactor.json(Record(
-        step="07-logs", status=status.value, reason=reason, started=_now(), findings=found, tables=[t.to_json() for t in tables(logs)],
-    ).model_dump(mode="json", by_alias=True)))
-    info = RunInfo(id="triage", started=_now(), command=redactor.text(shlex.join(["nccl-runbook", "triage", *paths])), planned=["07-logs"], asked=["07-logs"])
+    record = Record.model_validate(
+        redactor.json(
+            Record(
+                step="07-logs",
+                status=status.value,
+                reason=reason,
+                started=_now(),
+                findings=found,
+                tables=[t.to_json() for t in tables(logs)],
+            ).model_dump(mode="json", by_alias=True)
+        )
+    )
+    info = RunInfo(
+        id="triage",
+        started=_now(),
+        command=redactor.text(shlex.join(["nccl-runbook", "triage", *paths])),
+        planned=["07-logs"],
+        asked=["07-logs"],
+    )
     page = verdict_document(info, [record]).model_copy(update={"sentence": redactor.text(rules.sentence(logs, told)), "exit_code": code})
     write_text(path, redactor.text(render_index(page, [record])))
 

@@ -7,41 +7,90 @@ from collections import defaultdict
 from typing import Any
 
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
+from nccl_runbook.knowledge.clues import ECHO
 
 # torch 1.9 (no SeqNum) to 2.13
-_WORK = re.compile(r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?")
+_WORK = re.compile(
+    r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+    r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
+)
 _STATUS = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),\s*last completed (?:NCCL )?work: (-?\d+)")
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
-_COMM = re.compile(r"\bcomm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?(?: commId 0x([0-9a-f]+))?")
+_COMM = re.compile(
+    r"\bcomm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+    r"(?: commId 0x([0-9a-f]+))?"
+)
 _NCCL = re.compile(r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)")
 _TORCH = re.compile(r"\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)", re.I)
 _NET = re.compile(r"Using network (\w+)")
 _VIA = re.compile(r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)")
 _ERROR = re.compile(
-    r"^\s*(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)(?::\s|$)|Fatal Python error|"
-    r"terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error")
-_WATCHED = re.compile(r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
-# an exception that only echoes what another rank did
-ECHO = re.compile(
-    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|KeyboardInterrupt|"
-    r"SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError")
+    r"^\s*(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)(?::\s|$)|"
+    r"Fatal Python error|terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
+)
+_WATCHED = re.compile(
+    r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
+    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
+)
 _PROGRESS = re.compile(
-    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d")
-_ENDED = re.compile(r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|job (?:completed|finished) successfully)\b|Training finished|stopped: `max_")
-_TELLING = (_WORK, _STATUS, _COMM, _NCCL, _TORCH, _NET, _VIA, _ERROR, _WATCHED, _PROGRESS, _ENDED)
-_HINTS = ("worknccl", "enqueued", "comm 0x", "nccl version", "nccl==", "torch", "using network", " via ", "error", "exception", "interrupt", "terminate",
-          "segmentation", "killed", "watchdog", "dump", "step", "iter", "epoch", "batch", "/", "loss", "done", "training", "finish", "systemexit", "stopped")
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
+)
+_ENDED = re.compile(
+    r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
+)
+_MUCH = (_WORK, _STATUS, _COMM, _ERROR, _WATCHED, _ENDED)
+_TELLING = (*_MUCH, _NCCL, _TORCH, _NET, _VIA, _PROGRESS)
+_HINTS = (
+    "worknccl",
+    "enqueued",
+    "comm 0x",
+    "nccl version",
+    "nccl==",
+    "torch",
+    "using network",
+    " via ",
+    "error",
+    "exception",
+    "interrupt",
+    "terminate",
+    "segmentation",
+    "killed",
+    "watchdog",
+    "dump",
+    "step",
+    "iter",
+    "epoch",
+    "batch",
+    "/",
+    "loss",
+    "done",
+    "training",
+    "finish",
+    "systemexit",
+    "stopped",
+)
 _LAUNCHERS = (
-    ("ray", re.compile(r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b")), ("deepspeed", re.compile(r"\[launch\.py:\d+|\[runner\.py:\d+|^deepspeed ")),
-    ("accelerate", re.compile(r"accelerate launch|accelerate\.commands")), ("srun", re.compile(r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b")),
-    ("kubernetes", re.compile(r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes")), ("beaker", re.compile(r"\b[Bb]eaker\b")),
-    ("torchrun", re.compile(r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)")), ("docker", re.compile(r"\bdocker\b")))
+    ("ray", re.compile(r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b")),
+    ("deepspeed", re.compile(r"\[launch\.py:\d+|\[runner\.py:\d+|^deepspeed ")),
+    ("accelerate", re.compile(r"accelerate launch|accelerate\.commands")),
+    ("srun", re.compile(r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b")),
+    ("kubernetes", re.compile(r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes")),
+    ("beaker", re.compile(r"\b[Bb]eaker\b")),
+    ("torchrun", re.compile(r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)")),
+    ("docker", re.compile(r"\bdocker\b")),
+)
 
 
 def tells(text: str) -> bool:
     """Whether the line says anything about a rank."""
     low = text.lower()
     return any(h in low for h in _HINTS) and any(p.search(text) for p in _TELLING)
+
+
+def tells_much(text: str) -> bool:
+    """Whether every line of this kind counts, and not only the first and the last ones."""
+    return any(p.search(text) for p in _MUCH)
 
 
 def launcher(texts: list[tuple[str, LogLine]]) -> str:
@@ -70,7 +119,9 @@ class Ranks:
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
             return None
-        row = self._rows.setdefault(line.rank, {"hosts": [], "files": [], "transports": {}, "devices": [], "enqueued": {}, "completed": {}, "timeouts": []})
+        row = self._rows.setdefault(
+            line.rank, {"hosts": [], "files": [], "transports": {}, "devices": [], "enqueued": {}, "completed": {}, "timeouts": []}
+        )
         for name, value in (("hosts", line.host), ("files", line.file)):
             if value and value not in row[name] and len(row[name]) < 8:
                 row[name].append(value)
@@ -153,11 +204,14 @@ class Ranks:
                 number = {k: int(v) if v else None for k, v in (("seq", seq), ("numel_in", numel))}
                 row["timeouts"].append(Timeout(line, op, timeout_ms=int(limit or -1), ran_ms=int(ran or -1), group=name, **number))
 
-    def last(self, line: LogLine) -> None:
-        """The last line of a rank, by file order."""
+    def last(self, line: LogLine, order: int) -> None:
+        """The last line of a rank, by file order; progress there counts, too."""
         row = self._row(line)
         if row is not None:
             row["last"] = line
+            if _PROGRESS.search(line.text) and not _ERROR.search(line.text) and not _WATCHED.search(line.text):
+                row["progress"] = line
+                self._progress[line.rank] = max(order, self._progress.get(line.rank, -1))
 
     def went_on(self, rank: int | None, order: int) -> bool:
         """Whether this rank made progress after ``order``, and nobody broke after it."""

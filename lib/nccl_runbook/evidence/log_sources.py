@@ -66,7 +66,7 @@ class Source:
 
 
 def _wide(head: bytes) -> str:
-    """"utf-16" or its kind for text of two-byte characters (PowerShell's >), else ""."""
+    """ "utf-16" or its kind for text of two-byte characters (PowerShell's >), else ""."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = head[:4096]

@@ -9,7 +9,9 @@ LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line: a line of a gigabyte is no message
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
-_GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")  # a progress bar without its newline
+_GLUED = re.compile(
+    r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])"
+)  # a progress bar without its newline
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
     r"\s*(?:"
@@ -25,7 +27,9 @@ _PREFIX = re.compile(
 _STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _GLOG = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
-_INSIDE = re.compile(r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]")
+_INSIDE = re.compile(
+    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
+)
 _NAME = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I)
 
 

@@ -23,9 +23,13 @@ from nccl_runbook.knowledge.clues import clues, compiled, matcher
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 MAX_TEMPLATES = 200_000
+CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
+_NUMBERS = re.compile(
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
+)  # there a number tells one fault from another
 _ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _OURS = re.compile(r"(?i)nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = re.compile(r"(?:Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback)")
@@ -38,6 +42,8 @@ class _Kind:
 
     matched: tuple[str, ...]
     tells: bool
+    cheap: bool = False
+    numbers: bool = False
     times: int = 0
     first: LogLine | None = None
 
@@ -102,18 +108,20 @@ class _Reader:
             self._row(source.name, number, rest, own_rank, before)
             tail.append((number, rest))
         source.lines = number
-        self._last_words(source.name, tail, own_rank)
+        self._last_words(source.name, tail, own_rank, number)
 
     def _row(self, name: str, number: int, raw: bytes, own_rank: int | None, before: bytes) -> None:
         self._order += 1
         key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
         kind = self._kinds.get(key)
+        if kind is not None and kind.numbers and raw != key:
+            key, kind = raw, self._kinds.get(raw)
         if kind is None:
             kind = self._new(raw, before)
             if len(self._kinds) < MAX_TEMPLATES:
                 self._kinds[key] = kind
         kind.times += 1
-        if kind.matched or kind.tells or kind.first is None:
+        if (kind.matched or kind.tells or kind.first is None) and not (kind.cheap and kind.times > CHEAP_LINES):
             for text in pieces(raw):
                 self._take(kind, name, number, text, own_rank, before)
 
@@ -123,7 +131,9 @@ class _Reader:
         matched = dict.fromkeys(m for text in ([*texts, joined] if joined else texts) for m in self._lines.matching(plain(text)))
         tells = any(log_events.tells(said(text).text) for text in texts)
         self._ours = self._ours or any(map(_OURS.search, texts))
-        return _Kind(tuple(matched), tells or bool(joined and log_events.tells(joined)))
+        tells = tells or bool(joined and log_events.tells(joined))
+        cheap = not any(log_events.tells_much(said(text).text) for text in texts) and (not matched or b"NCCL INFO" in raw)
+        return _Kind(tuple(matched), tells, cheap, b"NCCL INFO" not in raw and bool(_NUMBERS.search(raw)))
 
     def _take(self, kind: _Kind, name: str, number: int, text: str, own_rank: int | None, before: bytes) -> None:
         who = said(text)
@@ -148,14 +158,14 @@ class _Reader:
         if len(found.lines) < MAX_LINES and all(line.rank is None or line.rank != kept.rank for kept in found.lines):
             found.lines.append(line)
 
-    def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], own_rank: int | None) -> None:
+    def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], own_rank: int | None, lines: int) -> None:
         for number, raw in tail:
             for text in pieces(raw)[-1:]:
                 who = said(text)
                 rank = own_rank if who.rank is None else who.rank
                 rank = self._table.rank_of(who.host, who.pid, name) if rank is None and who.pid else rank
                 if who.text.strip() and rank is not None:
-                    self._table.last(LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time))
+                    self._table.last(LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time), self._order - lines + number)
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
@@ -169,8 +179,19 @@ class _Reader:
             if expression not in self._found:
                 self._ask(expression, texts)
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
-        return Logs([dataclasses.replace(f, name=short(f.name)) for f in files], context, seen, self._table.rows(), log_events.launcher(texts), self._strange(),
-                    bool(texts) and not self._ours and not seen, self._table.versions(), self._table.failed, self._table.timeout, self._table.raised)
+        return Logs(
+            [dataclasses.replace(f, name=short(f.name)) for f in files],
+            context,
+            seen,
+            self._table.rows(),
+            log_events.launcher(texts),
+            self._strange(),
+            bool(texts) and not self._ours and not seen,
+            self._table.versions(),
+            self._table.failed,
+            self._table.timeout,
+            self._table.raised,
+        )
 
     def _ask(self, expression: str, texts: list[tuple[str, LogLine]]) -> None:
         pattern = compiled(expression)
@@ -184,18 +205,25 @@ class _Reader:
 
     def _strange(self) -> list[Template]:
         kinds = [k for k in self._kinds.values() if k.first and not k.matched and not k.tells and _ERROR.search(k.first.text)]
-        return [Template(k.first, k.times) for k in sorted(kinds, key=lambda k: -k.times)[:20] if k.first]
+        often = sorted(kinds, key=lambda k: -k.times)[:20]
+        return [Template(k.first, k.times) for k in often if k.first]
 
 
 # what libraries advise in general in the same line: it tells nothing about this job
 _ADVICE = re.compile(
     r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|You can specify device_id.*|"
-    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|This (?:may|could) indicate .*")
+    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
+    r"This (?:may|could) indicate .*"
+)
 
 
 def plain(text: str) -> str:
     """The text without advice that libraries print along."""
-    return _ADVICE.sub("", text) if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text else text
+    return (
+        _ADVICE.sub("", text)
+        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text
+        else text
+    )
 
 
 def short(name: str) -> str:

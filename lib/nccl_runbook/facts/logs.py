@@ -44,9 +44,12 @@ class Timeout:
 
 @dataclasses.dataclass(frozen=True)
 class RankLog:
-    """What one rank left. ``enqueued`` and ``completed``: last sequence number by group; ``devices``: "cudaDev 0 nvmlDev 0 busId 60" of each
-    communicator; ``first_error``: its first exception or fatal line, None for none; ``last``: its last line at all; ``ended``: it said that it
-    was done; ``warned``: its watchdog spoke up, so the process lived then."""
+    """What one rank left.
+
+    ``enqueued`` and ``completed``: last sequence number by group; ``devices``: "cudaDev 0 nvmlDev 0 busId 60" of each communicator;
+    ``first_error``: its first exception or fatal line, None for none; ``last``: its last line at all; ``ended``: it said that it was
+    done; ``warned``: its watchdog spoke up, so the process lived then.
+    """
 
     rank: int
     hosts: List[str]
@@ -70,7 +73,8 @@ class RankLog:
 
 @dataclasses.dataclass(frozen=True)
 class FileRead:
-    """One file, member of an archive, or standard input. ``problem``: why it could not be read, "" if it could; ``left_out``: a sentence."""
+    """One file, member of an archive, or standard input. ``problem``: why it could not be read, "" if it could; ``left_out``: a
+    sentence about what was not read."""
 
     name: str
     size_bytes: int
@@ -89,9 +93,12 @@ class Template:
 
 @dataclasses.dataclass(frozen=True)
 class Logs:
-    """Everything that was read. ``seen``: expression -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like
-    a job's log (no word of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the
-    first fatal line, and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure."""
+    """Everything that was read.
+
+    ``seen``: expression -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like a job's log (no word
+    of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first fatal line,
+    and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure.
+    """
 
     files: List[FileRead]
     context: str

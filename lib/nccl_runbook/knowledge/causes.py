@@ -12,13 +12,15 @@ from importlib.resources import files
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One row of causes.toml. ``remedy``: (who, text, lines to copy); ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
+    """One row of causes.toml. ``by_message``: status where nothing but a message names it; ``remedy``: (who, text, lines to copy);
+    ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
 
     id: str
     title: str
     source: str
     says: str = ""
     signatures: tuple[str, ...] = ()
+    by_message: str = "established"
     remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     decides: tuple[str, str, str] = ("", "", "")
 

@@ -13,9 +13,16 @@ from importlib.resources import files
 from typing import Any
 
 _WORDS = {
-    "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|never (?:returns?|ends?|completes?|finish)",
+    "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
+    r"never (?:returns?|ends?|completes?|finish)",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
 }
+# an exception that only echoes what another rank did
+ECHO = re.compile(
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
+    r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
+    r"RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError"
+)
 _SHORTEST = 3  # a literal of two characters is in every line
 
 
@@ -37,7 +44,10 @@ class Clue:
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
     rows = tomllib.loads((files(__package__) / "clues.toml").read_text(encoding="utf-8"))["clue"]
-    return tuple(Clue(r["cause"], _spelt(r["line"]), r["status"], tuple(map(_spelt, r.get("also", ()))), tuple(map(_spelt, r.get("not", ())))) for r in rows)
+    return tuple(
+        Clue(r["cause"], _spelt(r["line"]), r["status"], tuple(map(_spelt, r.get("also", ()))), tuple(map(_spelt, r.get("not", ()))))
+        for r in rows
+    )
 
 
 def _spelt(expression: str) -> str:

@@ -6,7 +6,9 @@ import re
 
 _EXPORT = re.compile(r"export (\w+)=(\S+)")
 _FORMS = {
-    "srun": ("#SBATCH --export=ALL,{}", ","), "deepspeed": ("echo '{}' >> ~/.deepspeed_env", "\n"), "docker": ("docker run -e {} ...", " -e "),
+    "srun": ("#SBATCH --export=ALL,{}", ","),
+    "deepspeed": ("echo '{}' >> ~/.deepspeed_env", "\n"),
+    "docker": ("docker run -e {} ...", " -e "),
     "beaker": ("gantry run --env {} ...", " --env "),
 }
 

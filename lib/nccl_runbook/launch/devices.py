@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
+REHEARSAL_MOST = 64  # a larger number would only be felt by whoever else is on this machine
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse_gpus(text: str, count: int) -> List[int]:
@@ -16,22 +19,30 @@ def parse_gpus(text: str, count: int) -> List[int]:
     """
     if not text.strip() or text.strip() == "all":
         return list(range(count))
-    found: List[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"gpus: {part.strip()!r} is no GPU index; write all, 0,1 or 0-3")
-        found += range(int(first), int(last or first) + 1)
-    outside = [g for g in found if g >= count]
+    ranges = gpu_ranges(text)
+    outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
         raise ValueError(f"gpus: there is no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
+    return [g for first, last in ranges for g in range(first, last + 1)]
+
+
+def gpu_ranges(text: str) -> List[Tuple[int, int]]:
+    """First and last index of every part of "0,2-3", nothing for all; whether they exist is not asked. ValueError names the wrong part."""
+    found: List[Tuple[int, int]] = []
+    for part in [] if text.strip() in ("", "all") else text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError(f"gpus: {part.strip()!r} is no GPU index; write all, 0,1 or 0-3")
+        found.append((first, last))
     return found
 
 
 def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:
     """One device a rank; two ranks on the CPU (None) where CUDA shows no device. ``max_ranks`` 0: no limit."""
+    gpu_ranges(gpus)
     if isinstance(cuda_count, Gap) or cuda_count == 0:
-        return [None] * (max_ranks or REHEARSAL_RANKS)
+        return [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
     devices: List[Optional[int]] = list(parse_gpus(gpus, cuda_count))
     return devices[:max_ranks] if max_ranks else devices
 

@@ -34,7 +34,7 @@ KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 class _RankState:
     """What one rank has said so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Optional[Path]) -> None:
         self.path, self.rest = path, ""
         self.events: List[Dict[str, Any]] = []
         self.lines: List[str] = []
@@ -44,9 +44,9 @@ class _RankState:
 class _Running:
     """One world between its request and its last report."""
 
-    def __init__(self, request: WorldRequest, folder: Path) -> None:
-        self.request, self.folder = request, folder
-        self.ranks = [_RankState(folder / f"rank{r}.log") for r in range(request.world_size)]
+    def __init__(self, request: WorldRequest, folder: Optional[Path]) -> None:
+        self.request = request
+        self.ranks = [_RankState(folder / f"rank{r}.log" if folder else None) for r in range(request.world_size)]
         self.tally = Tally()
         self.started, self.wall_s = "", 0.0
         self.clock = time.monotonic()
@@ -57,13 +57,13 @@ class _Running:
 class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
-    ``log_dir`` gets one folder a world with one file a rank; results name these files relative to ``root`` if it is given. ``run`` and
-    ``run_all`` block; ``cancel`` from another thread ends what runs.
+    ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
+    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs.
     Raises EngineError if the interpreter cannot import torch.
     """
 
-    def __init__(self, prefix: List[str], log_dir: Path, redactor: Redactor, root: Optional[Path] = None) -> None:
-        self.prefix, self.log_dir, self.redactor, self.root = list(prefix), Path(log_dir), redactor, root
+    def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None) -> None:
+        self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
@@ -85,19 +85,25 @@ class Engine:
         return worlds
 
     def software(self) -> Dict[str, Any]:
-        """What a fresh rank says of torch, CUDA, NCCL and the number of devices; keys as ranks/software.py reports them."""
+        """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the devices that CUDA shows a rank."""
         if self._software is None:
-            world = self.run_all([WorldRequest("software", "software.py", [None], deadline_s=60)], keep=False)[0]
-            self._software = {
-                **self._link({}).hello,
-                **(world.ranks[0].first("software") or {"device_count_error": world.log or "no answer"}),
-            }
+            rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[0].ranks[0]
+            told = rank.first("cuda") or {"error": " ".join(rank.last_lines) or "no answer"}
+            self._software = {**told, **self._link({}).hello}
         return self._software
+
+    def judged(self) -> Dict[str, Any]:
+        """The software of the ranks and where they run, as a record names them."""
+        said = self.software()
+        nccl, names = said.get("nccl", ""), [gpu["name"] for gpu in said.get("gpus", [])]
+        return {"torch": said["torch"], "cuda": said.get("cuda", ""), "nccl": nccl if isinstance(nccl, str) else "",
+                "nccl_path": said["libnccl"], "gpus": names, "host": said["host"]}
 
     def cuda_count(self) -> Union[int, Gap]:
         """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
         said = self.software()
-        return said["device_count"] if "device_count" in said else Gap("failed", said.get("device_count_error", ""))
+        cpu_build = "gpus" in said and not (said["cuda"] or said["hip"])
+        return Gap("failed", said["error"].splitlines()[0]) if said["error"] and not cpu_build else len(said["gpus"])
 
     def cancel(self) -> None:
         """Kill every rank that runs now."""
@@ -117,7 +123,7 @@ class Engine:
 
     def _link(self, delta: Mapping[str, Optional[str]]) -> WarmLink:
         """The warm process for this environment, started if there is none."""
-        own = tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
+        own = self._key(delta)
         link = self._links.get(own)
         if link is None or not link.alive:
             link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report))
@@ -127,21 +133,15 @@ class Engine:
         with self._lock:
             number, self._next = self._next, self._next + 1
         link = self._link(request.env)
-        folder = self.log_dir / f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
+        name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
+        folder = self.log_dir / name if self.log_dir else None
         running = self._running[number] = _Running(request, folder)
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
         link.send_source(request.entry)
-        link.send(
-            do="world",
-            world=number,
-            entry=request.entry,
-            args=[*request.args, *arguments],
-            env=env,
-            unset=[k for k, v in request.env.items() if v is None],
-            ranks=[{} for _ in request.devices],
-            deadline_s=request.deadline_s,
-        )
+        link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
+                  unset=[k for k, v in request.env.items() if v is None], ranks=[{} for _ in request.devices],
+                  deadline_s=request.deadline_s)
         if not link.alive:
             self._lose(running)
         return running
@@ -155,7 +155,7 @@ class Engine:
         """Called by the reader thread of one warm process."""
         if "gone" in report:
             for running in list(self._running.values()):
-                if not running.done.is_set() and self._key(running.request) == own:
+                if not running.done.is_set() and self._key(running.request.env) == own:
                     self._lose(running)
             return
         running = self._running[report["world"]]
@@ -168,8 +168,8 @@ class Engine:
             self._on_rank(running, running.ranks[report["rank"]], report)
 
     @staticmethod
-    def _key(request: WorldRequest) -> Tuple:
-        return tuple(sorted((k, v) for k, v in request.env.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
+    def _key(delta: Mapping[str, Optional[str]]) -> Tuple:
+        return tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
 
     def _on_rank(self, running: _Running, rank: _RankState, report: Dict[str, Any]) -> None:
         if "log" in report:
@@ -188,40 +188,33 @@ class Engine:
         clean = [self.redactor.text(line[:LINE_CHARACTERS]) for line in lines]
         running.tally.add(clean)
         rank.lines = [*rank.lines, *(line for line in clean if line.strip())][-LAST_LINES:]
-        if clean:
+        if clean and rank.path:
+            self._keep(rank, clean)
+
+    def _keep(self, rank: _RankState, lines: List[str]) -> None:
+        """Into the rank's file. A full disk costs the file, not the world: its result and last lines are in memory."""
+        try:
             rank.path.parent.mkdir(parents=True, exist_ok=True)
             with open(rank.path, "a", encoding="utf-8", errors="replace") as file:
-                file.write("\n".join(clean) + "\n")
+                file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            told = f"[runbook: the log file could not be written: {error.strerror or error}]"
+            rank.lines = [*(line for line in rank.lines if line != told), told][-LAST_LINES:]
 
     def _world(self, running: _Running) -> World:
         request = running.request
-        link_path = self._link_hello(request).get("libnccl", "")
+        link = self._links.get(self._key(request.env))
+        nccl_path = link.hello.get("libnccl") if link else ""
         return World(
-            request=request,
-            ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)],
-            wall_s=running.wall_s,
-            started=running.started,
-            shell_line=shell_line(self.prefix, request),
-            transports=running.tally.transports(),
+            request=request, ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)], wall_s=running.wall_s,
+            started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
             set_by_environment=running.tally.taken(),
-            nccl_path=link_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"),
-        )
-
-    def _link_hello(self, request: WorldRequest) -> Dict[str, Any]:
-        link = self._links.get(self._key(request))
-        return link.hello if link else {}
+            nccl_path=nccl_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 
     def _rank(self, number: int, rank: _RankState) -> RankResult:
         end = rank.end or {"ended": "lost", "code": None, "pid": 0, "state": "", "stack": "", "dropped": 0}
         return RankResult(
-            rank=number,
-            outcome=end["ended"],
-            code=end["code"],
-            pid=end["pid"],
-            events=list(rank.events),
-            last_lines=rank.lines[-LAST_LINES if end["code"] else -FEW_LINES :],
-            stack=self.redactor.text(end["stack"]),
-            state=end["state"],
-            log=str(rank.path.relative_to(self.root) if self.root else rank.path) if rank.path.exists() else "",
-            dropped_bytes=end["dropped"],
-        )
+            rank=number, outcome=end["ended"], code=end["code"], pid=end["pid"], events=list(rank.events),
+            last_lines=rank.lines[-LAST_LINES if end["code"] else -FEW_LINES :], stack=self.redactor.text(end["stack"]), state=end["state"],
+            log=str(rank.path.relative_to(self.root) if self.root else rank.path) if rank.path and rank.path.exists() else "",
+            dropped_bytes=end["dropped"])

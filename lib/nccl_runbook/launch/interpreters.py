@@ -65,24 +65,20 @@ def ask(prefix: List[str]) -> dict:
 def _usable(prefix: List[str], own: bool, how: str) -> Choice:
     said = ask(prefix)
     if not said["torch"]:
-        raise InterpreterError(
-            f"{shlex.join(prefix)} (Python {said['version']}) has no torch: name the interpreter of your job with --python"
-        )
-    if not said["distributed"]:
-        raise InterpreterError(
-            f"the torch of {shlex.join(prefix)} has no torch.distributed: name the interpreter of your job with --python"
-        )
-    return Choice(prefix, shlex.join(prefix), own, how)
-
+        what = f"{shlex.join(prefix)} (Python {said['version']}) has no torch"
+    elif not said["distributed"]:
+        what = f"the torch of {shlex.join(prefix)} has no torch.distributed"
+    else:
+        return Choice(prefix, shlex.join(prefix), own, how)
+    raise InterpreterError(f"{what}: name the interpreter of your job with --python")
 
 def _of_pid(pid: str) -> List[str]:
     """The interpreter of a running process: its argv[0] where that is the same file as its executable (a venv), else the executable."""
     try:
         exe = os.readlink(f"/proc/{pid}/exe")
         first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
-        environ = dict(
-            e.split("=", 1) for e in Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0") if "=" in e
-        )
+        variables = Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace").split("\0")
+        environ = dict(e.split("=", 1) for e in variables if "=" in e)
     except OSError as error:
         raise InterpreterError(f"process {pid} cannot be looked at: {error.strerror}") from None
     found = shutil.which(first, path=environ.get("PATH"))
@@ -159,9 +155,7 @@ def _choose(python: str) -> Choice:
         return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")
     found = _with_torch(_on_path())
     if len(found) > 1:
-        raise InterpreterError(
-            "several interpreters with torch: " + ", ".join(found) + "; choose one with --python (make report PYTHON=...)"
-        )
+        raise InterpreterError(f"several interpreters with torch: {', '.join(found)}; choose one with --python (make report PYTHON=...)")
     if found:
         return Choice([found[0]], shlex.quote(found[0]), False, "the one on PATH that has torch")
     if _runbooks_own() and ask([sys.executable])["distributed"]:

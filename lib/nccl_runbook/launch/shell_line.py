@@ -10,36 +10,26 @@ from typing import List
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.devices import device_arguments
 
-RANKS = Path(__file__).resolve().parent.parent / "ranks"
+HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
 
 
-def rank_file(entry: str) -> str:
-    """Path of a rank file, relative where the runbook's checkout is the working directory or above the notebook's."""
-    path = RANKS / entry
-    checkout = RANKS.parents[2]
-    return str(path.relative_to(checkout)) if (checkout / "notebooks").is_dir() else str(path)
+def rank_file(entry: str) -> List[str]:
+    """What Python runs as this rank: its file, relative to the checkout where there is one, or nccl-look.pyz, which holds it."""
+    if HOME.is_file():
+        return [str(HOME), "--rank", entry]
+    path, checkout = HOME.resolve() / "nccl_runbook" / "ranks" / entry, HOME.resolve().parent
+    return [str(path.relative_to(checkout) if (checkout / "notebooks").is_dir() else path)]
 
 
 def shell_line(prefix: List[str], request: WorldRequest) -> str:
-    """Runs as printed from the runbook's folder: environment, interpreter, torchrun, the rank file and its arguments.
+    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started: environment, torchrun, the rank file.
 
     ``timeout`` stands in for the engine's deadline, as torchrun has none.
     """
     visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
     delta = {**request.env, **visible}
-    env = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ] + [
-        f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None
-    ]
-    words = [
-        *prefix,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(request.world_size),
-        rank_file(request.entry),
-        *request.args,
-        *arguments,
-    ]
-    env_part = ("env " if any(e.startswith("-u") for e in env) else "") + " ".join(env) + " " if env else ""
-    return f"{env_part}timeout {int(request.deadline_s) + 30} {' '.join(map(shlex.quote, words))}"
+    unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
+    env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
+    words = [*prefix, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.world_size),
+             *rank_file(request.entry), *request.args, *arguments]
+    return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])

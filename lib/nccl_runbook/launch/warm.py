@@ -184,19 +184,12 @@ class World:
                 self.warm.selector.unregister(fd)
             os.close(fd)
         if rank.tail:
-            self.report(
-                rank=rank.rank, log="\n[runbook: %d bytes left out here]\n%s" % (rank.dropped, rank.tail.decode("utf-8", "replace"))
-            )
+            left_out = "\n[runbook: %d bytes left out here]\n" % rank.dropped
+            self.report(rank=rank.rank, log=left_out + rank.tail.decode("utf-8", "replace"))
         signalled = os.WIFSIGNALED(rank.status)
-        self.report(
-            rank=rank.rank,
-            pid=rank.pid,
-            ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
-            code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status),
-            state=rank.state,
-            stack=rank.stack.decode("utf-8", "replace"),
-            dropped=rank.dropped,
-        )
+        self.report(rank=rank.rank, pid=rank.pid, ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
+                    code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status), state=rank.state,
+                    stack=rank.stack.decode("utf-8", "replace"), dropped=rank.dropped)
 
     def step(self) -> bool:
         """Move on by the clock; False once every rank has ended."""
@@ -311,15 +304,9 @@ class Warm:
 
     def rank_environment(self, rank: Rank) -> dict:
         size = str(len(rank.world.ranks))
-        env = {
-            "RANK": str(rank.rank),
-            "LOCAL_RANK": str(rank.rank),
-            "WORLD_SIZE": size,
-            "LOCAL_WORLD_SIZE": size,
-            "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
-            "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write),
-            "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write),
-        }
+        env = {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+               "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
+               "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write), "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write)}
         env.update(rank.world.request["env"])
         env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
         return env
@@ -382,17 +369,11 @@ def main() -> None:
         import torch
         import torch.distributed  # noqa: F401
 
-        warm.send(
-            ready=True,
-            python=sys.executable,
-            torch=torch.__version__,
-            import_s=round(time.monotonic() - began, 3),
-            libnccl=mapped("libnccl"),
-            host=os.uname().nodename, unsafe=why_not_fork(),
-        )
+        warm.send(ready=True, python=sys.executable, torch=torch.__version__, import_s=round(time.monotonic() - began, 3),
+                  libnccl=mapped("libnccl"), host=os.uname().nodename, unsafe=why_not_fork())
         warm.serve()
-    except ImportError as error:
-        warm.send(ready=False, error=str(error))
+    except BaseException as error:  # whatever importing torch raised (OSError: a CUDA library is missing) is told, not swallowed
+        warm.send(ready=False, error=" ".join(("%s: %s" % (type(error).__name__, error)).split()))
     finally:
         warm.leave()
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import pkgutil
 import subprocess
 import threading
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-WARM_SOURCE = Path(__file__).with_name("warm.py")
-RANKS = Path(__file__).resolve().parent.parent / "ranks"
 _LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
 
 
 class EngineError(RuntimeError):
     """The warm process did not come up; the message says why in one sentence."""
+
+
+def source_of(room: str, name: str) -> bytes:
+    """A source file of ours, also from inside a zip; FileNotFoundError if there is none of that name."""
+    return pkgutil.get_data(f"nccl_runbook.{room}", name) or b""
 
 
 class WarmLink:
@@ -25,9 +29,8 @@ class WarmLink:
     a process, so that thread has to live exactly as long.
     """
 
-    def __init__(
-        self, prefix: List[str], env: Mapping[str, str], on_report: Callable[[Dict[str, Any]], None], start_s: float = 120.0
-    ) -> None:
+    def __init__(self, prefix: List[str], env: Mapping[str, str], on_report: Callable[[Dict[str, Any]], None],
+                 start_s: float = 120.0) -> None:
         self.prefix, self.env, self._on_report = prefix, dict(env), on_report
         self._ready = threading.Event()
         self._sent: set = set()
@@ -38,6 +41,7 @@ class WarmLink:
         self.ended = threading.Event()
         self._reader = threading.Thread(target=self._live, name="warm process", daemon=True)
         self._reader.start()
+        atexit.register(self.close)  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
         if not self._ready.wait(start_s) or not self.hello.get("ready"):
             self.close()
             raise EngineError(self._why())
@@ -48,20 +52,14 @@ class WarmLink:
 
     def _live(self) -> None:
         try:
-            self.process = subprocess.Popen(
-                [*self.prefix, "-u", "-c", _LOADER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self.env,
-                start_new_session=True,
-            )
+            self.process = subprocess.Popen([*self.prefix, "-u", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=subprocess.PIPE, env=self.env, start_new_session=True)
         except OSError as error:
             self.errors.append(error.strerror or str(error))
             self._leave()
             return
         threading.Thread(target=self._read_errors, name="warm process stderr", daemon=True).start()
-        source = WARM_SOURCE.read_bytes()
+        source = source_of("launch", "warm.py")
         self._write(b"%d\n" % len(source) + source)
         for line in self.process.stdout:
             self._take(line)
@@ -104,7 +102,7 @@ class WarmLink:
         """The rank file, once: where the interpreter runs it may not exist on disk."""
         if entry not in self._sent:
             self._sent.add(entry)
-            self.send(do="source", entry=entry, text=(RANKS / entry).read_text(encoding="utf-8"))
+            self.send(do="source", entry=entry, text=source_of("ranks", entry).decode())
 
     @property
     def alive(self) -> bool:
@@ -112,6 +110,7 @@ class WarmLink:
 
     def close(self) -> None:
         """End it and its ranks: the closed pipe first, SIGKILL for one that does not leave."""
+        atexit.unregister(self.close)
         if self.process is None:
             return
         try:

@@ -1,20 +1,37 @@
 """What is there: GPUs as NVML, the device files and CUDA in a fresh rank each tell them."""
 from __future__ import annotations
 
-from typing import Any, Dict, Union
+import json
+import subprocess
+import sys
+from typing import Any, Dict, Optional, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import CudaGpu, CudaView, DeviceFile, Machine, Surroundings, from_json
 from nccl_runbook.facts.world import RankResult, WorldRequest
+from nccl_runbook.launch.warm_link import source_of
 from nccl_runbook.probes import nvml
 
 RANK_DEADLINE_S = 60.0
 
 
-def collect(engine: Any) -> Machine:
-    """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps CUDA_VISIBLE_DEVICES as it is."""
-    world = engine.run(WorldRequest("what CUDA sees", "view.py", [None], deadline_s=RANK_DEADLINE_S))
-    return Machine(nvml.view(), surroundings_of(world.ranks[0]), cuda_of(world.ranks[0]))
+def collect(engine: Optional[Any]) -> Machine:
+    """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps CUDA_VISIBLE_DEVICES as it is.
+    None where this interpreter cannot run ranks: then view.py tells what it can without."""
+    request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=RANK_DEADLINE_S)
+    rank = engine.run(request).ranks[0] if engine else _alone(request)
+    return Machine(nvml.view(), surroundings_of(rank), cuda_of(rank))
+
+
+def _alone(request: WorldRequest) -> RankResult:
+    """The same file under this interpreter, over standard input."""
+    try:
+        source = source_of("ranks", request.entry)
+        done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, timeout=request.deadline_s)
+    except subprocess.TimeoutExpired:
+        return RankResult(0, "timed-out")
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    return RankResult(0, "exited", done.returncode, events=said, last_lines=done.stderr.decode("utf-8", "replace").splitlines())
 
 
 def _said(rank: RankResult, event: str) -> Union[Dict[str, Any], Gap]:

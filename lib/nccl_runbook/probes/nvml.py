@@ -13,14 +13,15 @@ from nccl_runbook.facts import machine as m
 from nccl_runbook.facts.machine import from_json
 
 DEADLINE_S = 15.0
-_CHILD = Path(__file__).with_name("nvml_child.py")
+_HOME = Path(__file__).absolute().parents[2]  # the folder or zip that holds the package, and in the zip pynvml beside it
+_START = "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.probes.nvml_child', None, '__main__', True)"
 _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped; it is left behind
 
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
     """The lines the child printed for ``what`` ("all" or "use"), and why it did not end by itself ("" if it did)."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = subprocess.Popen([sys.executable, str(_CHILD), what], stdin=subprocess.PIPE, stdout=out, stderr=err)
+        child = subprocess.Popen([sys.executable, "-c", _START, str(_HOME), what], stdin=subprocess.PIPE, stdout=out, stderr=err)
         ended = _wait(child, deadline_s)
         out.seek(0)
         err.seek(0)

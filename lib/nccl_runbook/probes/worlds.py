@@ -39,13 +39,8 @@ class Budget:
         return self.until - time.monotonic() < self.deadline_s
 
 
-def request(
-    name: str,
-    devices: List[Optional[int]],
-    env: Optional[Dict[str, Optional[str]]] = None,
-    ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv",
-    first: bool = False,
-) -> WorldRequest:
+def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
+            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", first: bool = False) -> WorldRequest:
     """One world of checked collectives."""
     gpu = on_gpus(devices)
     sizes = ",".join(map(str, GPU_SIZES if gpu else CPU_SIZES))
@@ -127,12 +122,8 @@ def _arms(gpu: bool) -> List[Arm]:
         Arm("P2P off", {"NCCL_P2P_DISABLE": "1"}, ["P2P"], Gap("not-run")),
         Arm("SHM off", {"NCCL_SHM_DISABLE": "1"}, ["SHM"], Gap("not-run")),
         Arm("P2P and SHM off", {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], Gap("not-run")),
-        Arm(
-            "IB off",
-            {"NCCL_IB_DISABLE": "1"},
-            ["NET/IB"],
-            Gap("not-run") if infiniband else Gap("absent", "no InfiniBand or RoCE device here"),
-        ),
+        Arm("IB off", {"NCCL_IB_DISABLE": "1"}, ["NET/IB"],
+            Gap("not-run") if infiniband else Gap("absent", "no InfiniBand or RoCE device here")),
         Arm("interface pinned", {"NCCL_SOCKET_IFNAME": "lo"}, [], Gap("not-run")),
     ]
 
@@ -155,10 +146,7 @@ def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union
         return Gap("not-run", SPENT) if budget.spent else trials(engine, [request(name, devices, env, ops)], repeat=control.passed)[0]
 
     for arm in _arms(gpu):
-        if isinstance(arm.trial, Gap) and arm.trial.reason == "absent":
-            done.append(arm)
-        elif _set_already(arm):
-            done.append(Arm(arm.name, arm.env, arm.acts_on, Gap("not-run", SET_ALREADY)))
-        else:
-            done.append(Arm(arm.name, arm.env, arm.acts_on, run(arm.name, arm.env)))
+        absent = isinstance(arm.trial, Gap) and arm.trial.reason == "absent"
+        trial = arm.trial if absent else Gap("not-run", SET_ALREADY) if _set_already(arm) else run(arm.name, arm.env)
+        done.append(Arm(arm.name, arm.env, arm.acts_on, trial))
     return Arms("nccl" if gpu else "gloo", control, done, run("control again", {}))

@@ -155,10 +155,8 @@ class Operation:
         if self.op == "broadcast":
             return [(0, self.send, pattern(self.count, self.device, self.round))]
         if self.op == "all_gather":
-            return [
-                (r, self.received[r * self.part : (r + 1) * self.part], pattern(self.part, self.device, r + self.round))
-                for r in range(self.size)
-            ]
+            return [(r, self.received[r * self.part : (r + 1) * self.part], pattern(self.part, self.device, r + self.round))
+                    for r in range(self.size)]
         if self.op == "send_recv":
             return [(self.previous, self.received, pattern(self.count, self.device, self.previous + self.round))]
         return []
@@ -219,10 +217,8 @@ def inject(fault, rank):
     kind, _, where = fault.partition("@")
     if not fault or int(where) != rank:
         return False
-    if kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif kind == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+    if kind in ("kill", "stop"):
+        os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
     elif kind == "raise":
         raise RuntimeError("injected on rank %d" % rank)
     elif kind == "exit":
@@ -241,17 +237,8 @@ def inject(fault, rank):
 def check(args):
     rank, size, local_rank = rank_and_size()
     device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
-    emit(
-        "hello",
-        rank=rank,
-        local_rank=local_rank,
-        world_size=size,
-        pid=os.getpid(),
-        host=os.uname().nodename,
-        python=sys.executable,
-        torch=torch.__version__,
-        **identity(device),
-    )
+    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
+         torch=torch.__version__, **identity(device))
     emit("begin", what="init")
     began = time.perf_counter()
     backend = join(args, device, rank, size)

@@ -111,12 +111,12 @@ class Driver:
         return uuid, bus.value.decode() if known else ""
 
 
-def mapped_nccl():
-    """Path and version of the libnccl that importing torch mapped; Gaps as {"reason", "detail"}."""
+def mapped_nccl(torch):
+    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as {"reason", "detail"}."""
     paths = [line.split(None, 5)[-1].strip() for line in read("/proc/self/maps").splitlines() if "libnccl.so" in line]
     if not paths:
         nothing = {"reason": "absent", "detail": "importing torch mapped no libnccl"}
-        return nothing, nothing
+        return ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else nothing, nothing
     version = ctypes.c_int()
     if ctypes.CDLL(paths[0]).ncclGetVersion(ctypes.byref(version)) != 0:
         return {"reason": "failed", "detail": "ncclGetVersion"}, paths[0]
@@ -136,7 +136,7 @@ def add_gpus(torch, driver, gpus):
 
 def cuda(torch):
     driver = Driver()
-    nccl, nccl_path = mapped_nccl()
+    nccl, nccl_path = mapped_nccl(torch)
     seen = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
             "nccl_path": nccl_path, "gpus": [], "error": "", "error_code": driver.code, "peer_access": []}
     try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.records import Record
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.tables import Cell, Table
@@ -17,6 +19,7 @@ from nccl_runbook.report.tables_verdict import not_looked_at_table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
+LEADING = 4  # pieces of evidence beside a cause; every step below shows all of its own
 MAX_COLUMNS = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -83,13 +86,19 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     template = _environment().get_template("index.html.j2")
     context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
                "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
-               "counts": _counts(document), "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
+               "counts": _counts(document), "leading": LEADING, "says": {c.id: c.says for c in causes().values()},
+               "gpus": _counted(document.judged.gpus),
+               "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
     page = ""
     for cut in CUTS:
         page = template.render(context, cut=cut)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
+
+
+def _counted(names: Iterable[str]) -> list[str]:
+    return [f"{n} x {name}" if n > 1 else name for name, n in Counter(names).items()]
 
 
 def _counts(document: VerdictDocument) -> str:

@@ -120,7 +120,7 @@ def topology_table(machine: Machine | Gap) -> Table:
     names = [g.nvml_index for g in nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in nvml.pairs}
     rows = [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names]
-    note = "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; GeForce cards have none."
+    note = "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; most GeForce cards have none."
     return Table(caption, ["", *(f"GPU {b}" for b in names)], rows, note)
 
 

@@ -16,7 +16,12 @@ def tables(logs: Logs) -> list[Table]:
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
-    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks], "Empty: nothing was printed about it. Silence is no health.")
+    return Table(
+        "Ranks, as their own lines tell",
+        columns,
+        [_row(r) for r in logs.ranks],
+        "Empty: nothing was printed about it. Silence is no health.",
+    )
 
 
 def _row(rank: RankLog) -> list[object]:
@@ -24,8 +29,17 @@ def _row(rank: RankLog) -> list[object]:
     works = "; ".join(f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s" for t in rank.timeouts[:3])
     numbers = "; ".join(f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued)
     error = rank.first_error.text[:_SHORT] if rank.first_error else ""
-    return [str(rank.rank), " ".join(rank.hosts[:2]), "; ".join(rank.devices[:1]), rank.nccl, via, numbers, Cell(works, "warn" if works else ""),
-            Cell(error, "broken" if error else ""), rank.last.text[:_SHORT] if rank.last else ""]
+    return [
+        str(rank.rank),
+        " ".join(rank.hosts[:2]),
+        "; ".join(rank.devices[:1]),
+        rank.nccl,
+        via,
+        numbers,
+        Cell(works, "warn" if works else ""),
+        Cell(error, "broken" if error else ""),
+        rank.last.text[:_SHORT] if rank.last else "",
+    ]
 
 
 def unknown_table(logs: Logs) -> Table:
@@ -36,5 +50,8 @@ def unknown_table(logs: Logs) -> Table:
 
 def files_table(logs: Logs) -> Table:
     """What was read, and what was not."""
-    rows = [[f.name, str(f.size_bytes), str(f.lines), Cell(f.problem or f.left_out or "read", "unknown" if f.problem or f.left_out else "")] for f in logs.files]
+    rows = [
+        [f.name, str(f.size_bytes), str(f.lines), Cell(f.problem or f.left_out or "read", "unknown" if f.problem or f.left_out else "")]
+        for f in logs.files
+    ]
     return Table("Files", ["file", "bytes", "lines", "how it went"], rows)

@@ -40,8 +40,8 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
     for line in document.not_looked_at:
         step, what, why = (*line.split(": ", 2), "", "")[:3]
         groups.setdefault((step, why), []).append(what)
-    rows = [[step, _some(what), why] for (step, why), what in groups.items()]
-    return Table("Not looked at", ["step", "what", "why"], rows, "" if rows else "Everything that was asked for was seen.")
+    rows = [[step, why or _some(what), _some(what) if why else ""] for (step, why), what in groups.items()]
+    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")
 
 
 def _some(names: list[str]) -> str:

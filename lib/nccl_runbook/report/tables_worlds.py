@@ -86,9 +86,9 @@ def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
         rows.append(_arm_row("control again", "", _outcome(arms.control_after), arms.control_after))
     return Table(
         f"{caption} ({arms.backend})",
-        ["arm", "setting", "outcome", "carried by (NCCL's log)", "all_reduce GB/s", "send_recv GB/s"],
+        ["test", "setting", "outcome", "carried by (NCCL's log)", "all_reduce GB/s", "send_recv GB/s"],
         rows,
-        "no effect: NCCL's log shows the same transports as without it. " + BANDWIDTH_NOTE,
+        "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. " + BANDWIDTH_NOTE,
     )
 
 

@@ -156,11 +156,20 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
         (contra if turned else pro).extend(_sourced(step, finding.evidence))
         contra.extend(_sourced(step, finding.against))
     remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
-    return Cause(id=cause, status=best.status, title=best.title, evidence=_once(pro), against=_once(contra), remedy=_once(remedies))
+    return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
+                 remedy=_once(remedies))
 
 
 def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
     return [Evidence(e.text, f"{step}: {e.source}" if e.source else step) for e in evidence]
+
+
+def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
+    """The same words of several steps are told once, with the first place: every step's own findings hold the rest."""
+    first: dict[str, Evidence] = {}
+    for e in evidence:
+        first.setdefault(e.text, e)
+    return list(first.values())
 
 
 def _once(items: Iterable[Any]) -> list[Any]:

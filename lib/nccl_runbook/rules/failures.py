@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from nccl_runbook.facts.world import RankResult, World
+from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
 
@@ -50,7 +50,8 @@ def shared_gpus(world: World) -> list[tuple[list[int], str]]:
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
     shared = shared_gpus(world)
-    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid}" for who, uuid in shared)
+    asked = [" and ".join(str(world.request.devices[n]) for n in who) for who, _ in shared]
+    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU {gpus})" for (who, uuid), gpus in zip(shared, asked))
     if shared and len(set(world.request.devices)) < len(world.request.devices):
         return "device-not-set-per-rank", "established", words
     if shared:
@@ -61,17 +62,26 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
 
 
+def _known(rank: RankResult) -> tuple[Cause, str] | None:
+    """The message of one rank that failed, if the tables know it. Wrong values have no message: what else was printed is beside them."""
+    if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
+        return None
+    raised = [line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()]
+    return recognise([*raised, *rank.last_lines])
+
+
 def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
-    """What a rank raised or printed, if the tables know it."""
-    for rank in world.ranks:
-        raised = [line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()]
-        known = recognise([*raised, *rank.last_lines])
-        if known and known[0].id == "duplicate-gpu":
-            cause_id, status, words = _duplicate(world)
-            return causes()[cause_id], status, [Evidence(known[1], f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
-        if known:
-            return known[0], "established", [Evidence(known[1], f"rank {rank.rank}")]
-    return None
+    """The hardest message of all ranks, in the order of the table. What a rank only printed before it hung is likely at most."""
+    order = list(causes())
+    said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
+    if not said:
+        return None
+    rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
+    if cause.id == "duplicate-gpu":
+        cause_id, status, words = _duplicate(world)
+        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
+    status = "likely" if rank.outcome == "timed-out" else cause.by_message
+    return cause, status, [Evidence(line, f"rank {rank.rank}")]
 
 
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:

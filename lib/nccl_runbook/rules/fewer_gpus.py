@@ -30,7 +30,7 @@ def _rehearsal(ladder: Ladder) -> list[Finding]:
     failing = ladder.first_failing
     if failing:
         return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)]
-    evidence = Evidence("barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked", "ladder")
+    evidence = Evidence("barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked", "table below")
     return [Finding("rehearsed", Severity.UNKNOWN, f"{REHEARSED_ON} with {_sizes(ladder)}, all right", (evidence,))]
 
 
@@ -41,7 +41,7 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     untried = [str(n) for n in ladder.wanted[len(ladder.rungs) :]]
     if untried:
         title = f"the budget ended before {', '.join(untried)} ranks"
-        return [Finding("ladder-not-finished", Severity.UNKNOWN, title, (Evidence(f"passed: {_sizes(ladder)}", "ladder"),))]
+        return [Finding("ladder-not-finished", Severity.UNKNOWN, title, (Evidence(f"passed: {_sizes(ladder)}", "table below"),))]
     return []
 
 
@@ -58,15 +58,15 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
     if len(pairs.pairs) < pairs.wanted:
         title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
-        found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "pairs"),)))
+        found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "table below"),)))
     return found
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
-    evidence = [Evidence("barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked", "ladder")]
+    evidence = [Evidence("barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked", "table below")]
     worst: Pair | None = None if isinstance(pairs, Gap) else pairs.worst()
     bandwidth = worst.trial.world.busbw_gb_per_s("send_recv") if worst else None
     if worst and bandwidth:
-        evidence.append(Evidence(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s", "pairs"))
+        evidence.append(Evidence(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s", "table below"))
     every = "" if isinstance(pairs, Gap) else f", and every one of {len(pairs.pairs)} pairs" if len(pairs.pairs) > 1 else ""
     return Finding("fewer-gpus-pass", Severity.OK, f"{_sizes(ladder)}{every}: all right", tuple(evidence))

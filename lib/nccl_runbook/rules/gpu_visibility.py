@@ -60,8 +60,10 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
     if not on_bus:
+        there = Remedy("you", "Run this where the job runs, in its container or allocation. Containers are given GPUs at their start:",
+                       _START_CONTAINER.lines)
         return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
-                       tuple(said))
+                       tuple(said), (there,))
     said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container was given none",
@@ -189,8 +191,9 @@ def torch_without_cuda(machine: Machine) -> Finding | None:
     cuda = machine.cuda
     if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
         return None
+    same = cuda.torch.partition("+")[0]
     fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
-        "python3 -m pip install --force-reinstall torch", 'python3 -c "import torch; print(torch.version.cuda)"'))
+        f"python3 -m pip install --force-reinstall torch=={same}", 'python3 -c "import torch; print(torch.version.cuda)"'))
     return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {_nvml_count(machine)}",
                    (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
 

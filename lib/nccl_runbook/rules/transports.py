@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arm, Arms, Trial
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
@@ -76,14 +78,14 @@ def _rehearsal(arms: Arms) -> list[Finding]:
             "rehearsed",
             Severity.UNKNOWN,
             "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo",
-            (Evidence("control and interface pinned to lo", "arms"),),
+            (Evidence("control and interface pinned to lo", "table below"),),
         )
     ]
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
     """Nothing is broken as it stands. An arm that fails is a fallback that would not work, which is worth a note, not an alarm."""
-    found = [_loss(arms)]
+    found = [_loss(arms), *switched_off_already(arms)]
     for arm in arms.arms:
         if isinstance(arm.trial, Trial) and not arm.trial.passed:
             fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
@@ -91,6 +93,19 @@ def _control_passes(arms: Arms) -> list[Finding]:
                 Finding("fallback-fails", Severity.NOTE, f"{fault.title} (not what your job uses: the control passed)", fault.evidence)
             )
     return found
+
+
+def switched_off_already(arms: Arms) -> list[Finding]:
+    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on cards without P2P."""
+    taken = arms.control.world.set_by_environment
+    off = [] if isinstance(taken, Gap) else [t for t in taken if t in ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_IB_DISABLE=1")]
+    if not off:
+        return []
+    again = Remedy("your launcher", "If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
+                   (f"unset {' '.join(t.partition('=')[0] for t in off)}",))
+    title = f"your environment switches a transport off: {', '.join(off)}"
+    seen = Evidence(f"set by environment: {', '.join(off)}", "NCCL's log")
+    return [Finding("switched-off-already", Severity.NOTE, title, (seen,), (again,))]
 
 
 def _price(arm: Arm, control: Trial) -> str:
@@ -105,28 +120,46 @@ def _loss(arms: Arms) -> Finding:
     bandwidth = arms.control.world.busbw_gb_per_s("all_reduce")
     via = arms.control.world.transports
     evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
-    evidence += [Evidence(f"price of {_price(a, arms.control)}", "arms") for a in passed]
+    evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
     speed = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
     return Finding(
         "transports-pass", Severity.OK, f"your environment as it is passes{speed}: no transport has to be switched off", tuple(evidence)
     )
 
 
+def _pass_by_chance(arms: Arms) -> list[str]:
+    """Where the same as the control passed: its repetition, the control again, an arm without effect. Then no arm proves anything."""
+    again, after = arms.control.again, arms.control_after
+    found = ["the control, repeated"] if again is not None and again.passed else []
+    found += [a.name for a in arms.arms if outcome(a, arms.control) == "no effect"]
+    return found + (["control again"] if isinstance(after, Trial) and after.passed else [])
+
+
+def _cure(arms: Arms) -> Arm | None:
+    """The arm with the fewest switches that passes, unless another that does not include it passes too: then neither is the reason."""
+    curing = sorted((a for a in arms.arms if outcome(a, arms.control) == "pass"), key=lambda a: len(a.env))
+    return curing[0] if curing and all(curing[0].env.items() <= a.env.items() for a in curing) else None
+
+
 def _control_fails(arms: Arms) -> list[Finding]:
-    """The arms that pass, with proof that they acted, tell which transport; the fewest switches first."""
-    curing = [a for a in arms.arms if outcome(a, arms.control) == "pass"]
+    """Only an arm that passes with proof that it acted, while everything without it fails, tells which transport."""
     fault = explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
-    if not curing or fault.cause is not None:
-        others = [Evidence(f"{a.name}: {outcome(a, arms.control)}", "arms") for a in arms.arms]
-        return [Finding(fault.id, fault.severity, fault.title, (*fault.evidence, *others), fault.remedy, fault.cause, fault.status)]
-    best = min(curing, key=lambda a: len(a.env))
+    by_chance, best = _pass_by_chance(arms), _cure(arms)
+    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in arms.arms))
+    if by_chance:
+        evidence = (*evidence, Evidence(f"it comes and goes, so no switch decides: passed were {', '.join(by_chance)}", "table below"))
+    if best is None or by_chance or fault.cause is not None:
+        return [dataclasses.replace(fault, evidence=evidence)]
+    return [_at_fault(arms, best, fault, evidence)]
+
+
+def _at_fault(arms: Arms, best: Arm, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
+    """*likely* where the control was seen to use what the arm removes; *possible* where it failed before it connected."""
     cause = causes().get(POINTS_TO.get(best.name, ""))
-    meanwhile = Remedy(
-        "you",
-        f"Only until that is mended, run with {best.name} ({_price(best, arms.control)}):",
-        tuple(f"export {k}={v}" for k, v in best.env.items()),
-    )
-    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "arms") for a in arms.arms))
+    lines = tuple(f"export {k}={v}" for k, v in best.env.items())
+    here = ", on this host alone," if best.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""  # lo reaches no other host
+    meanwhile = Remedy("you", f"Only until that is mended{here} run with {best.name} ({_price(best, arms.control)}):", lines)
     title = f"your environment as it is {arms.control.world.ended}, and passes with {best.name}"
+    status = "likely" if arms.control.world.transports or not best.acts_on else "possible"
     real = remedies(cause) if cause else ()
-    return [Finding("transport-at-fault", fault.severity, title, evidence, (*real, meanwhile), cause and cause.id, cause and "likely")]
+    return Finding("transport-at-fault", fault.severity, title, evidence, (*real, meanwhile), cause and cause.id, cause and status)

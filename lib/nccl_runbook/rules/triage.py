@@ -59,7 +59,13 @@ def _from_clues(logs: Logs) -> list[Pointer]:
     found = []
     for place, clue in enumerate(clues()):
         seen = logs.seen.get(clue.line)
-        if seen is None or seen.resumed and clue.cause != "benign" or any(e in logs.seen for e in clue.without) or any(e not in logs.seen for e in clue.also):
+        if (
+            seen is None
+            or seen.resumed
+            and clue.cause != "benign"
+            or any(e in logs.seen for e in clue.without)
+            or any(e not in logs.seen for e in clue.also)
+        ):
             continue
         beside = [logs.seen[e].lines[0] for e in clue.also]
         found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
@@ -71,7 +77,11 @@ def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
     status, against = pointer.status, pointer.against
     if pointer.evidence[0].file == "--context" and status != "possible":
         status, against = "possible", (*against, "it was told, not printed by the job")
-    if pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small") and status != "possible" and _after_timeout(pointer, logs):
+    if (
+        pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
+        and status != "possible"
+        and _after_timeout(pointer, logs)
+    ):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
     return dataclasses.replace(pointer, status=status, against=against)
 
@@ -117,7 +127,7 @@ def failed_line(logs: Logs) -> LogLine | None:
 
 
 def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
-    """"broken" where a cause is established or likely, else "unknown": a log that is silent proves nothing."""
+    """ "broken" where a cause is established or likely, else "unknown": a log that is silent proves nothing."""
     return "broken" if any(h.cause != "benign" and h.status != "possible" for h in hypotheses) else "unknown"
 
 
@@ -151,7 +161,11 @@ def findings(logs: Logs) -> list[Finding]:
         return [no_log_named()]
     unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
     told = judge(logs)
-    return [*map(log_points_to_cause, told), *unread, *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))])]
+    return [
+        *map(log_points_to_cause, told),
+        *unread,
+        *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))]),
+    ]
 
 
 def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
@@ -161,7 +175,9 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     decides = Evidence(f"decides: {hypothesis.decides.why} ({hypothesis.decides.line})", hypothesis.decides.probe)
     remedy = hypothesis.remedy or (Remedy("you", "See what decides it, first.", (hypothesis.decides.line,)),)
     against = tuple(Evidence(text, "logs") for text in hypothesis.against)
-    return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against)
+    return Finding(
+        "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against
+    )
 
 
 def log_not_read(name: str, why: str) -> Finding:

@@ -7,12 +7,9 @@ import re
 from collections import defaultdict
 
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
+from nccl_runbook.knowledge.clues import ECHO
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
-# an exception that only echoes what another rank did
-_ECHO = re.compile(
-    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|KeyboardInterrupt|"
-    r"SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|RayTaskError|EOFError|Aborted|RendezvousC")
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
@@ -51,7 +48,9 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     if len(nvml) > 1:
         return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
     if len(devices) == 1 and nvml == devices:
-        return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("CUDA_VISIBLE_DEVICES of each rank was not printed",), 1)]
+        return [
+            Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("CUDA_VISIBLE_DEVICES of each rank was not printed",), 1)
+        ]
     return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
 
 
@@ -62,9 +61,13 @@ def _waiting(logs: Logs) -> list[RankLog]:
 def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
-    raised = [r for r in logs.ranks if r.first_error and not _ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or (r.first_error.file == waited[r.rank].file and r.first_error.line < waited[r.rank].line)]
-    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and _ECHO.search(r.first_error.text)))]
+    raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
+    first = [
+        r
+        for r in raised
+        if r.rank not in waited or (r.first_error.file == waited[r.rank].file and r.first_error.line < waited[r.rank].line)
+    ]
+    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
     lead = min(first, key=lambda r: (r.first_error.time is None, r.first_error.time or 0.0, r.rank))
@@ -77,12 +80,23 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
     found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
-            late = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error and not any(t.seq and work.seq and t.seq >= work.seq for t in r.timeouts)
-                    for at in [r.enqueued.get(_group(waiter, work.group), -1)] if work.seq is not None and 0 <= at < work.seq]
+            late = [
+                r
+                for r in logs.ranks
+                if r.rank != waiter.rank
+                and r.warned
+                and not r.first_error
+                and not any(t.seq and work.seq and t.seq >= work.seq for t in r.timeouts)
+                for at in [r.enqueued.get(_group(waiter, work.group), -1)]
+                if work.seq is not None and 0 <= at < work.seq
+            ]
             if late:
                 lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
-                found += [Pointer("collective-on-some-ranks-only", "likely", lines, (), 20), Pointer("rank-dependent-branch", "possible", lines, (), 21),
-                          Pointer("uneven-minibatches", "possible", lines, (), 22)]
+                found += [
+                    Pointer("collective-on-some-ranks-only", "likely", lines, (), 20),
+                    Pointer("rank-dependent-branch", "possible", lines, (), 21),
+                    Pointer("uneven-minibatches", "possible", lines, (), 22),
+                ]
     return found[:3]
 
 
@@ -92,7 +106,13 @@ def _group(row: RankLog, name: str) -> str:
 
 def counts_differ(logs: Logs) -> list[Pointer]:
     """Ranks stopped at different batch numbers while one waited."""
-    counts = {r.rank: (int(next(g for g in m.groups() if g)), r.progress) for r in logs.ranks if r.progress for m in [_COUNT.search(r.progress.text)] if m}
+    counts = {
+        r.rank: (int(next(g for g in m.groups() if g)), r.progress)
+        for r in logs.ranks
+        if r.progress
+        for m in [_COUNT.search(r.progress.text)]
+        if m
+    }
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
@@ -110,7 +130,10 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     if len({rank for rank, _ in works}) < 2:
         return []
     if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
-        return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches"))]
+        return [
+            Pointer(cause, "possible", lines, (), 40 + i)
+            for i, cause in enumerate(("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches"))
+        ]
     if len(numbers) == 1 and len({(t.op, t.numel_in) for _, t in works}) > 1 and not any(t.op == "ELIDED" for _, t in works):
         return [Pointer("collective-mismatch", "likely", lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
@@ -143,7 +166,9 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     if len(logs.nccl_versions) < 2:
         return []
     speakers = list(logs.nccl_versions.values())
-    apart = not set(speakers[0]) & {s for others in speakers[1:] for s in others} and all(s.startswith("rank ") for who in speakers for s in who)
+    apart = not set(speakers[0]) & {s for others in speakers[1:] for s in others} and all(
+        s.startswith("rank ") for who in speakers for s in who
+    )
     lines = tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items())
     return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
 
@@ -153,7 +178,9 @@ def networks_differ(logs: Logs) -> list[Pointer]:
     by = {r.network: r for r in logs.ranks if r.network}
     if len(by) < 2:
         return []
-    lines = tuple(LogLine(r.files[0] if r.files else "", 0, f"Using network {name}", r.rank, r.hosts[0] if r.hosts else "") for name, r in by.items())
+    lines = tuple(
+        LogLine(r.files[0] if r.files else "", 0, f"Using network {name}", r.rank, r.hosts[0] if r.hosts else "") for name, r in by.items()
+    )
     return [Pointer("nodes-differ", "likely", lines, (), 36)]
 
 
@@ -162,7 +189,15 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     most = max(logs.ranks, key=lambda r: r.communicators, default=None)
     if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
-    return [Pointer("communicator-recreated", "possible", (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),), (), 950)]
+    return [
+        Pointer(
+            "communicator-recreated",
+            "possible",
+            (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),),
+            (),
+            950,
+        )
+    ]
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:

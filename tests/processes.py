@@ -1,0 +1,35 @@
+"""A way to see that a process is gone: its pid and start time."""
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def start_time(pid: int) -> str | None:
+    """The start time of a process in clock ticks since boot, None once it is gone or a zombie: with the pid its identity."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def gone(identities: dict[int, str | None], within_s: float = 5.0) -> bool:
+    """Whether every process of {pid: start time} ends within so many seconds."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if all(start_time(pid) != started for pid, started in identities.items() if started):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def children(pid: int) -> list[int]:
+    """Every descendant of a process, by /proc."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
+    return found
