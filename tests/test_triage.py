@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import jsonschema
 import pytest
 from book_samples import run_cli
-from conftest import ROOT
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
@@ -18,6 +19,7 @@ from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import Matcher, clues, compiled, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import triage
+from processes import ROOT
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung
 
@@ -177,9 +179,6 @@ def test_it_starts_without_torch_and_jupyter(tmp_path):
     (tmp_path / "job.log").write_text(DUPLICATE)
     code = ("import sys; sys.argv = ['nccl-runbook', 'triage', sys.argv[1], '--json']\nfrom nccl_runbook.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
             "assert not {'torch', 'jupyter_client', 'nbformat', 'papermill', 'jinja2'} & set(sys.modules), sorted(sys.modules)")
-    import subprocess
-    import sys
-
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "job.log")], check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
 
 

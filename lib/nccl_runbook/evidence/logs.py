@@ -211,7 +211,8 @@ class _Reader:
 
 # what libraries advise in general in the same line: it tells nothing about this job
 _ADVICE = re.compile(
-    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|You can specify device_id.*|"
+    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+    r"You can specify device_id.*|"
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
     r"This (?:may|could) indicate .*"
 )

@@ -96,7 +96,8 @@ class Logs:
     """Everything that was read.
 
     ``seen``: expression -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like a job's log (no word
-    of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first fatal line,
+    of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first
+    fatal line,
     and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure.
     """
 
