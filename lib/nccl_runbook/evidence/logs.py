@@ -127,7 +127,7 @@ class _Reader:
 
     def _new(self, raw: bytes, before: bytes) -> _Kind:
         texts = pieces(raw)
-        joined = texts[0] and _joined(before, texts[0])
+        joined = _joined(before, texts[0]) if texts else ""
         matched = dict.fromkeys(m for text in ([*texts, joined] if joined else texts) for m in self._lines.matching(plain(text)))
         tells = any(log_events.tells(said(text).text) for text in texts)
         self._ours = self._ours or any(map(_OURS.search, texts))
@@ -136,13 +136,13 @@ class _Reader:
         return _Kind(tuple(matched), tells, cheap, b"NCCL INFO" not in raw and bool(_NUMBERS.search(raw)))
 
     def _take(self, kind: _Kind, name: str, number: int, text: str, own_rank: int | None, before: bytes) -> None:
-        who = said(text)
+        joined = _joined(before, text) if kind.tells or kind.matched else ""
+        who = said(joined or text)
         rank = own_rank if who.rank is None else who.rank
         rank = self._table.rank_of(who.host, who.pid, name) if rank is None and who.pid else rank
         line = LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
         if kind.first is None:
             kind.first = line
-        joined = _joined(before, text) if kind.tells or kind.matched else ""
         for expression in kind.matched:
             self._keep(expression, line, text, joined, who.times)
         if kind.tells:
