@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 
 import jsonschema
+import papermill
 import pytest
 from book_samples import run_cli
+from nccl_runbook import records
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
@@ -194,3 +196,36 @@ def test_five_megabytes_take_less_than_a_second(tmp_path):
         logs = reader.collect([str(path)])
         best = min(best, time.process_time() - start)
     assert best < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
+
+
+# the score
+
+
+def test_the_score_counts_what_was_labelled(tmp_path):
+    rows = [{"id": "a", "cause": "rendezvous-port-in-use", "decisive_from_log": True, "log": SAMPLES[[s[0] for s in SAMPLES].index("rendezvous-port-in-use")][1], "context": ""},
+            {"id": "b", "cause": "straggler", "decisive_from_log": False, "log": "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7\n", "context": ""},
+            {"id": "c", "cause": "benign", "decisive_from_log": True, "log": "nothing\n", "context": ""}]
+    (tmp_path / "reports.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = json.loads(run_cli("dev", "score", tmp_path / "reports.jsonl", "--json").stdout)
+    assert [told[n]["hits"] for n in ("top1_decisive", "top3_all", "wrong_but_confident", "undecided", "benign_alarms")] == [1, 1, 1, 1, 0]
+    assert told["top1_decisive"]["of"] == 2 and told["top1_decisive"]["low"] < 0.5 < told["top1_decisive"]["high"]
+    assert told["by_cause"]["straggler"] == {"reports": 1, "top1": 0, "top3": 0, "wrong": 1}
+
+
+def test_the_score_refuses_what_is_no_report(tmp_path):
+    (tmp_path / "x.jsonl").write_text("[1]\n")
+    ended = run_cli("dev", "score", tmp_path / "x.jsonl")
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "Traceback" not in ended.stderr
+
+
+# the notebook
+
+
+def test_the_notebook_judges_a_log_and_its_own_record(tmp_path):
+    (tmp_path / "job.log").write_text(SAMPLES[[s[0] for s in SAMPLES].index("gpu-memory-exhausted")][1])
+    for given in ({"log": str(tmp_path / "job.log")}, {"record_path": str(tmp_path / "run/07-logs.json")}, {}):
+        papermill.execute_notebook(ROOT / "notebooks/07-logs.ipynb", tmp_path / "out.ipynb", parameters={"run_dir": str(tmp_path / "run"), **given}, progress_bar=False)
+        record = records.load(tmp_path / "run/07-logs.json")
+        assert record.status == ("warn" if given else "skipped")
+        if given:
+            assert record.findings[0].cause == "gpu-memory-exhausted" and [t["caption"][:5] for t in record.tables][:1] == ["Ranks"]

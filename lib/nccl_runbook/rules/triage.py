@@ -133,7 +133,7 @@ def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
 
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
-    place = "what you told" if line.file == "--context" else f"{line.file} line {line.line}"
+    place = "what you told" if line.file == "--context" else f"{'/'.join(line.file.split('/')[-2:])} line {line.line}"
     return place + (f", rank {line.rank}" if line.rank is not None else "")
 
 
