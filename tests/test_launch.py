@@ -28,7 +28,7 @@ def test_a_healthy_world_passes_and_every_operation_is_reported(engine):
     assert world.passed and world.started == "fork" and [r.outcome for r in world.ranks] == ["exited", "exited"]
     assert [(e["op"], e["size_bytes"]) for e in world.ranks[1].named("op")] == [
         ("barrier", 0), *((op, s) for op in ("all_reduce", "broadcast", "all_gather", "send_recv") for s in (4, 65536))]
-    assert world.slowest_s("all_reduce", 65536) > 0 and world.busbw_gb_per_s("all_reduce") > 0
+    assert world.busbw_gb_per_s("all_reduce") > 0
     assert isinstance(world.nccl_path, Gap) and isinstance(world.transports, Gap)
 
 

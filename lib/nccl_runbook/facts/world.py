@@ -114,16 +114,11 @@ class World:
         """The last lines of every rank, prefixed; for reading in a notebook."""
         return "\n".join(f"[rank{r.rank}] {line}" for r in self.ranks for line in r.last_lines)
 
-    def slowest_s(self, op: str, size_bytes: int) -> Optional[float]:
-        """Median seconds of one ``op`` on the rank that took longest; None if it was not timed."""
-        ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] == size_bytes]
-        return max((e["median_s"] for e in ops if "median_s" in e), default=None)
-
     def busbw_gb_per_s(self, op: str) -> Optional[float]:
         """Bus bandwidth (nccl-tests' definition) at the largest size of ``op``, by its slowest rank, in 1e9 bytes a second."""
         ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and "median_s" in e]
         if not ops or self.request.world_size == 1:  # one rank: no bus was used
             return None
         largest = max(e["size_bytes"] for e in ops)
-        seconds = self.slowest_s(op, largest)
+        seconds = max(e["median_s"] for e in ops if e["size_bytes"] == largest)
         return ops[0]["bus_factor"] * largest / seconds / 1e9 if seconds else None

@@ -124,10 +124,7 @@ class Operation:
         self.send = pattern(count, self.device, self.rank + round_number)
         if self.corrupt:
             self.send[count // 2] += 1000
-        if self.op == "all_gather":
-            self.received = torch.full((self.part * self.size,), -1.0, device=self.device)
-        elif self.op == "send_recv":
-            self.received = torch.full((self.count,), -1.0, device=self.device)
+        self.received = torch.full((self.part * self.size if self.op == "all_gather" else self.count,), -1.0, device=self.device)
 
     def run(self):
         if self.op == "barrier":
@@ -226,10 +223,8 @@ def inject(fault, rank):
     elif kind == "flood":
         for number in range(1 << 20):
             print("flood %08d %s" % (number, "x" * 100))
-    elif kind == "ignore-term":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(3600)
-    elif kind == "skip":
+    elif kind in ("ignore-term", "skip"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "ignore-term" else signal.SIG_DFL)
         time.sleep(3600)
     return kind == "corrupt"
 
