@@ -18,7 +18,7 @@ from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
-from nccl_runbook.knowledge.clues import clues, compiled, matcher
+from nccl_runbook.knowledge.clues import clues, compiled, matcher, needed
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
@@ -129,10 +129,10 @@ class _Reader:
         texts = pieces(raw)
         joined = _joined(before, texts[0]) if texts else ""
         matched = dict.fromkeys(m for text in ([*texts, joined] if joined else texts) for m in self._lines.matching(plain(text)))
-        tells = any(log_events.tells(said(text).text) for text in texts)
+        bare = [said(text).text for text in texts]
         self._ours = self._ours or any(map(_OURS.search, texts))
-        tells = tells or bool(joined and log_events.tells(joined))
-        cheap = not any(log_events.tells_much(said(text).text) for text in texts) and (not matched or b"NCCL INFO" in raw)
+        tells = any(map(log_events.tells, bare)) or bool(joined and log_events.tells(joined))
+        cheap = not (tells and any(map(log_events.tells_much, bare))) and (not matched or b"NCCL INFO" in raw)
         return _Kind(tuple(matched), tells, cheap, b"NCCL INFO" not in raw and bool(_NUMBERS.search(raw)))
 
     def _take(self, kind: _Kind, name: str, number: int, text: str, own_rank: int | None, before: bytes) -> None:
@@ -175,9 +175,12 @@ class _Reader:
                 self._keep(expression, line, text, "", 1)
         fired = [c for c in clues() if c.line in self._found]
         texts = [(k.first.text, k.first) for k in self._kinds.values() if k.first] + [(t, LogLine(CONTEXT, 1, t)) for t in [context] if t]
+        low = [text.lower() for text, _ in texts]
+        whole = "\n".join(low)
         for expression in dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
-            if expression not in self._found:
-                self._ask(expression, texts)
+            literals = [n for n in needed(expression) if n in whole]
+            if expression not in self._found and (literals or not needed(expression)):
+                self._ask(expression, [pair for pair, text in zip(texts, low) if not literals or any(n in text for n in literals)])
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         return Logs(
             [dataclasses.replace(f, name=short(f.name)) for f in files],

@@ -91,6 +91,7 @@ class Matcher:
         return [e for e in wanted if compiled(e).search(line)]
 
 
+@functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
     return _of_sequence(parser.parse(expression)) or frozenset()
