@@ -136,11 +136,9 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
     elif isinstance(fact, Surroundings):
         yield f"device files: {', '.join(f'{f.path} {f.error}'.strip() for f in fact.files) or 'none'}"
     else:
-        parts = vars(fact) if dataclasses.is_dataclass(fact) else fact if isinstance(fact, dict) else {}
-        for key, part in parts.items():
+        parts = list(vars(fact).items()) if dataclasses.is_dataclass(fact) else list(fact.items()) if isinstance(fact, dict) else []
+        for key, part in [(name, one) for one in fact] if isinstance(fact, list) else parts:
             yield from lines(part, getattr(fact, "name", key))
-        for part in fact if isinstance(fact, list) else ():
-            yield from lines(part, name)
 
 
 # --- the command
@@ -210,15 +208,14 @@ def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine]
         output.write(records, last=True)
 
 
-def _find_scratch() -> str:
-    """/dev/shm where no temporary folder can be written, as warm.py does it; a sentence if that cannot be either, else ""."""
+def _find_scratch() -> None:
+    """/dev/shm where no temporary folder can be written, as warm.py does it; ends with a sentence if that cannot be either."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
         tempfile.tempdir = "/dev/shm"
         if not os.access("/dev/shm", os.W_OK):
-            return "no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR"
-    return ""
+            sys.exit("nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
 
 
 def main() -> int:
@@ -232,9 +229,7 @@ def main() -> int:
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         output.write([])
-        lacking = _find_scratch()
-        if lacking:
-            sys.exit(f"nccl-look: {lacking}")
+        _find_scratch()
         look(options, output)
     except ValueError as error:
         print(f"nccl-look: {error}", file=sys.stderr)

@@ -6,8 +6,6 @@ from typing import Any, Dict, List, Union
 
 from nccl_runbook.facts import Gap
 
-OWNER_KINDS = ("compute", "graphics", "both")
-
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
@@ -81,7 +79,8 @@ class Mig:
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process on a GPU. ``name`` and ``user``: Gaps where NVML lists a pid of another namespace; ``is_ours``: this runbook started it."""
+    """A process on a GPU. ``name`` and ``user``: Gaps where NVML lists a pid of another namespace; ``kind``: compute, graphics or both;
+    ``is_ours``: this runbook started it."""
 
     pid: int
     name: Union[str, Gap]

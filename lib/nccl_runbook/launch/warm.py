@@ -11,6 +11,7 @@ neither, measured); where that does not hold, a rank is a fresh interpreter and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import json
@@ -125,13 +126,11 @@ class Rank:
     def drain(self) -> None:
         """Read what is left in the pipes without waiting; a grandchild that holds one open is not waited for."""
         for fd, take in self.read_ends():
-            try:
+            with contextlib.suppress(OSError):  # EAGAIN: nothing more now
                 data = os.read(fd, 1 << 16)
                 while data:
                     take(data)
                     data = os.read(fd, 1 << 16)
-            except OSError:  # EAGAIN: nothing more now
-                pass
 
     def kill(self, number: int) -> None:
         if self.running:
@@ -292,12 +291,11 @@ class Warm:
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
         keep = {0, 1, 2, rank.event_write, rank.stack_write}
-        others = [fd for w in self.worlds + [rank.world] for r in w.ranks for fd in vars_fds(r)]
+        others = [fd for w in self.worlds + [rank.world] for r in w.ranks
+                  for fd in (r.log_read, r.log_write, r.event_read, r.event_write, r.stack_read, r.stack_write)]
         for fd in set(others + [self.out, self.wake_read, self.wake_write, nothing, rank.log_write]) - keep:
-            try:
+            with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
-            except OSError:  # closed already by the parent before the fork
-                pass
         self.selector.close()
         os.set_inheritable(rank.event_write, True)
         os.set_inheritable(rank.stack_write, True)
@@ -355,10 +353,6 @@ class Warm:
             world.kill_all()
         shutil.rmtree(self.folder, ignore_errors=True)
         os._exit(0)
-
-
-def vars_fds(rank: Rank):
-    return [rank.log_read, rank.log_write, rank.event_read, rank.event_write, rank.stack_read, rank.stack_write]
 
 
 def main() -> None:
