@@ -24,6 +24,7 @@ LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 MAX_TEMPLATES = 200_000
 CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+SLICE_LINES = 500
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
@@ -83,6 +84,8 @@ class _Reader:
         self._kinds: dict[bytes, _Kind] = {}
         self._found: dict[str, _Found] = collections.defaultdict(_Found)
         self._table = log_events.Ranks()
+        self._slice: list[bytes] = []
+        self._literals: tuple[str, ...] | None = None
         self._order = 0
         self._ours = False
 
@@ -95,7 +98,9 @@ class _Reader:
             rest = rows.pop()
             if len(rest) > 64 << 20:
                 rows, rest = [*rows, rest], b""
-            for raw in rows:
+            for index, raw in enumerate(rows):
+                if index % SLICE_LINES == 0:
+                    self._slice, self._literals = rows[index : index + SLICE_LINES], None
                 number += 1
                 self._row(source.name, number, raw, own_rank, before)
                 before = raw
@@ -105,6 +110,7 @@ class _Reader:
                 break
         if rest:
             number += 1
+            self._slice, self._literals = [rest], None
             self._row(source.name, number, rest, own_rank, before)
             tail.append((number, rest))
         source.lines = number
@@ -128,12 +134,23 @@ class _Reader:
     def _new(self, raw: bytes, before: bytes) -> _Kind:
         texts = pieces(raw)
         joined = _joined(before, texts[0]) if texts else ""
-        matched = dict.fromkeys(m for text in ([*texts, joined] if joined else texts) for m in self._lines.matching(plain(text)))
+        around = self._around()
+        matched = dict.fromkeys(m for text in texts for m in self._lines.matching(plain(text), around))
+        matched.update(dict.fromkeys(self._lines.matching(plain(joined)) if joined else ()))
         bare = [said(text).text for text in texts]
         self._ours = self._ours or any(map(_OURS.search, texts))
         tells = any(map(log_events.tells, bare)) or bool(joined and log_events.tells(joined))
         cheap = not (tells and any(map(log_events.tells_much, bare))) and (not matched or b"NCCL INFO" in raw)
         return _Kind(tuple(matched), tells, cheap, b"NCCL INFO" not in raw and bool(_NUMBERS.search(raw)))
+
+    def _around(self) -> tuple[str, ...] | None:
+        """The literals that lines of this slice can hold; None where colours or null characters may stand inside words."""
+        if self._literals is None:
+            text = b"\n".join(self._slice)
+            if b"\x1b" in text or b"\x00" in text or not text.isascii():
+                return None
+            self._literals = self._lines.literals_in(text)
+        return self._literals
 
     def _take(self, kind: _Kind, name: str, number: int, text: str, own_rank: int | None, before: bytes) -> None:
         joined = _joined(before, text) if kind.tells or kind.matched else ""

@@ -81,11 +81,16 @@ class Matcher:
                 self._always.append(expression)
         self._literals = tuple(self._by_literal)
 
-    def matching(self, line: str) -> list[str]:
-        """The expressions that match ``line``."""
+    def literals_in(self, text: bytes) -> tuple[str, ...]:
+        """The literals that stand anywhere in ``text``: only they need to be asked for in its lines."""
+        low = text.lower()
+        return tuple(n for n in self._literals if n.encode() in low)
+
+    def matching(self, line: str, literals: tuple[str, ...] | None = None) -> list[str]:
+        """The expressions that match ``line``. ``literals``: those of the text around it, None for all."""
         low = line.lower()
         wanted = dict.fromkeys(self._always)
-        for literal in self._literals:
+        for literal in self._literals if literals is None else literals:
             if literal in low:
                 wanted.update(dict.fromkeys(self._by_literal[literal]))
         return [e for e in wanted if compiled(e).search(line)]
