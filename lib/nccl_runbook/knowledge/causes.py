@@ -12,7 +12,8 @@ from importlib.resources import files
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One row of causes.toml. ``by_message``: status where nothing but a message names it; ``remedy``: (who, text, lines to copy)."""
+    """One row of causes.toml. ``by_message``: status where nothing but a message names it; ``remedy``: (who, text, lines to copy);
+    ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
 
     id: str
     title: str
@@ -21,6 +22,7 @@ class Cause:
     signatures: tuple[str, ...] = ()
     by_message: str = "established"
     remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    decides: tuple[str, str, str] = ("", "", "")
 
 
 @functools.cache
@@ -32,7 +34,9 @@ def causes() -> dict[str, Cause]:
 
 def _cause(row: dict) -> Cause:
     remedy = tuple((r["who"], r["text"], tuple(r["lines"])) for r in row.pop("remedy", []))
-    return Cause(**{**row, "signatures": tuple(row.get("signatures", ())), "remedy": remedy})
+    decides = row.pop("decides")
+    settled = (decides["probe"], decides["why"], decides["line"])
+    return Cause(**{**row, "signatures": tuple(row.get("signatures", ())), "remedy": remedy, "decides": settled})
 
 
 @functools.cache

@@ -1,0 +1,166 @@
+"""`nccl-runbook triage`: from what the job printed to what broke first. Reads only; no torch, no Jupyter."""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nccl_runbook.facts.logs import LogLine, Logs
+    from nccl_runbook.rules.triage import Hypothesis
+
+EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
+SCHEMA = "nccl-runbook/triage/1"
+LINE_CHARACTERS = 240
+
+
+def triage(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
+    context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="The hypotheses alone on standard output.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
+    fail_on: Annotated[
+        str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0: broken, degraded, unknown, never.")
+    ] = "unknown",
+) -> None:
+    """Read what the job printed, and say what broke first, what only followed, and which test decides."""
+    from nccl_runbook.evidence.logs import collect
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.rules import triage as rules
+
+    if fail_on not in ("broken", "degraded", "unknown", "never"):
+        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
+    if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
+        _leave(f"there is no file {paths[0]}", 2)
+    logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
+    told = rules.judge(logs)
+    redactor = Redactor(os.environ)
+    code = _exit_code(rules.verdict(logs, told), fail_on)
+    if html is not None:
+        try:
+            _write_page(html, logs, told, paths, code)
+        except OSError as error:
+            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+    if json:
+        print(json_format.dumps(redactor.json(document(logs, told, code)), indent=1, ensure_ascii=False))
+    else:
+        print(redactor.text(text(logs, told)))
+    sys.exit(code)
+
+
+def document(logs: Logs, told: list[Hypothesis], code: int) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/triage.json."""
+    from nccl_runbook.facts import to_json
+    from nccl_runbook.rules import triage as rules
+
+    verdict = rules.verdict(logs, told)
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "exit_code": code,
+        "sentence": rules.sentence(logs, told),
+        "undecided": verdict != "broken",
+        "hypotheses": [_hypothesis(h) for h in told],
+        "ranks": to_json(logs.ranks),
+        "files": to_json(logs.files),
+        "launcher": logs.launcher,
+        "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
+    }
+
+
+def _hypothesis(told: Hypothesis) -> dict[str, Any]:
+    return {
+        "cause": told.cause,
+        "status": told.status,
+        "title": told.title,
+        "says": told.says,
+        "evidence": [_line(e) for e in told.evidence],
+        "against": list(told.against),
+        "remedy": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in told.remedy],
+        "decides": {"probe": told.decides.probe, "why": told.decides.why, "line": told.decides.line},
+    }
+
+
+def _line(line: LogLine) -> dict[str, Any]:
+    return {"file": line.file, "line": line.line, "text": line.text, "rank": line.rank}
+
+
+def text(logs: Logs, told: list[Hypothesis]) -> str:
+    """The answer for a terminal: the first sentence first."""
+    from nccl_runbook.report.tables_triage import ranks_table
+    from nccl_runbook.rules import triage as rules
+
+    lines = [rules.sentence(logs, told), ""]
+    for number, one in enumerate(told, 1):
+        lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {one.says}" if one.says else ""]
+        lines += [f"   seen: {e.text[:LINE_CHARACTERS]}  ({rules.where(e)})" for e in one.evidence[:4]]
+        lines += [f"   against: {a}" for a in one.against]
+        lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
+        lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
+    if logs.ranks:
+        lines += [repr(ranks_table(logs)), ""]
+    if logs.unknown and not told:
+        lines += [
+            "Lines that look like errors and are not known:",
+            *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),
+        ]
+    lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
+    return "\n".join(line for line in lines if line is not None).rstrip()
+
+
+def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int) -> None:
+    import shlex
+
+    from nccl_runbook.findings import step_status, worst_first
+    from nccl_runbook.records import Record, write_text
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.page import render_index
+    from nccl_runbook.report.tables_triage import tables
+    from nccl_runbook.report.verdict import RunInfo, verdict_document
+    from nccl_runbook.rules import triage as rules
+
+    found = worst_first(rules.findings(logs))
+    status, reason = step_status(found)
+    redactor = Redactor(os.environ)
+    record = Record.model_validate(
+        redactor.json(
+            Record(
+                step="07-logs",
+                status=status.value,
+                reason=reason,
+                started=_now(),
+                findings=found,
+                tables=[t.to_json() for t in tables(logs)],
+            ).model_dump(mode="json", by_alias=True)
+        )
+    )
+    info = RunInfo(
+        id="triage",
+        started=_now(),
+        command=redactor.text(shlex.join(["nccl-runbook", "triage", *paths])),
+        planned=["07-logs"],
+        asked=["07-logs"],
+    )
+    page = verdict_document(info, [record]).model_copy(update={"sentence": redactor.text(rules.sentence(logs, told)), "exit_code": code})
+    write_text(path, redactor.text(render_index(page, [record])))
+
+
+def _now() -> str:
+    import datetime as dt
+
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _exit_code(verdict: str, fail_on: str) -> int:
+    fails = {"broken": ("broken",), "degraded": ("broken",), "unknown": ("broken", "unknown"), "never": ()}[fail_on]
+    return {"broken": 3, "unknown": 4}[verdict] if verdict in fails else 0
+
+
+def _leave(sentence: str, code: int) -> None:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

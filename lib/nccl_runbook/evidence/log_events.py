@@ -1,0 +1,226 @@
+"""What single lines tell about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
+from nccl_runbook.knowledge.clues import ECHO
+
+# torch 1.9 (no SeqNum) to 2.13
+_WORK = re.compile(
+    r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+    r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
+)
+_STATUS = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),\s*last completed (?:NCCL )?work: (-?\d+)")
+_GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
+_COMM = re.compile(
+    r"\bcomm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+    r"(?: commId 0x([0-9a-f]+))?"
+)
+_NCCL = re.compile(r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)")
+_TORCH = re.compile(r"\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)", re.I)
+_NET = re.compile(r"Using network (\w+)")
+_VIA = re.compile(r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)")
+_ERROR = re.compile(
+    r"^\s*(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)(?::\s|$)|"
+    r"Fatal Python error|terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
+)
+_WATCHED = re.compile(
+    r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
+    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
+)
+_PROGRESS = re.compile(
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
+)
+_ENDED = re.compile(
+    r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
+)
+_MUCH = (_WORK, _STATUS, _COMM, _ERROR, _WATCHED, _ENDED)
+_TELLING = (*_MUCH, _NCCL, _TORCH, _NET, _VIA, _PROGRESS)
+_HINTS = (
+    "worknccl",
+    "enqueued",
+    "comm 0x",
+    "nccl version",
+    "nccl==",
+    "torch",
+    "using network",
+    " via ",
+    "error",
+    "exception",
+    "interrupt",
+    "terminate",
+    "segmentation",
+    "killed",
+    "watchdog",
+    "dump",
+    "step",
+    "iter",
+    "epoch",
+    "batch",
+    "/",
+    "loss",
+    "done",
+    "training",
+    "finish",
+    "systemexit",
+    "stopped",
+)
+_LAUNCHERS = (
+    ("ray", re.compile(r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b")),
+    ("deepspeed", re.compile(r"\[launch\.py:\d+|\[runner\.py:\d+|^deepspeed ")),
+    ("accelerate", re.compile(r"accelerate launch|accelerate\.commands")),
+    ("srun", re.compile(r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b")),
+    ("kubernetes", re.compile(r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes")),
+    ("beaker", re.compile(r"\b[Bb]eaker\b")),
+    ("torchrun", re.compile(r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)")),
+    ("docker", re.compile(r"\bdocker\b")),
+)
+
+
+def tells(text: str) -> bool:
+    """Whether the line says anything about a rank."""
+    low = text.lower()
+    return any(h in low for h in _HINTS) and any(p.search(text) for p in _TELLING)
+
+
+def tells_much(text: str) -> bool:
+    """Whether every line of this kind counts, and not only the first and the last ones."""
+    return any(p.search(text) for p in _MUCH)
+
+
+def launcher(texts: list[tuple[str, LogLine]]) -> str:
+    """What started the job, "" where nothing tells."""
+    return next((name for name, pattern in _LAUNCHERS if any(pattern.search(text) for text, _ in texts)), "")
+
+
+class Ranks:
+    """The table of ranks while it grows."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._of_pid: dict[tuple[str, str], int] = {}
+        self._progress: dict[int | None, int] = {}
+        self._broke: dict[int | None, int] = {}
+        self._versions: dict[str, set[str]] = defaultdict(set)
+        self._comms: dict[int, set[str]] = defaultdict(set)
+        self.failed: LogLine | None = None
+        self.timeout: LogLine | None = None
+        self.raised: LogLine | None = None
+
+    def rank_of(self, host: str, pid: str, name: str) -> int | None:
+        """The rank of a process, once one of its lines has told."""
+        return self._of_pid.get((host or name, pid))
+
+    def _row(self, line: LogLine) -> dict[str, Any] | None:
+        if line.rank is None:
+            return None
+        row = self._rows.setdefault(
+            line.rank, {"hosts": [], "files": [], "transports": {}, "devices": [], "enqueued": {}, "completed": {}, "timeouts": []}
+        )
+        for name, value in (("hosts", line.host), ("files", line.file)):
+            if value and value not in row[name] and len(row[name]) < 8:
+                row[name].append(value)
+        return row
+
+    def take(self, line: LogLine, text: str, pid: str, order: int) -> None:
+        """What this line tells."""
+        self._software(line, text)
+        comm = _COMM.search(text)
+        if comm and pid and int(comm.group(2)) > 1:
+            # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
+            self._of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
+        if comm and line.rank is None and int(comm.group(2)) > 1:
+            line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
+        self._life(line, text, order)
+        row = self._row(line)
+        if row is None:
+            return
+        if comm:
+            self._communicator(line.rank or 0, row, comm)
+        self._sequence(row, line, text)
+        network, via = _NET.search(text), _VIA.search(text)
+        if network:
+            row["network"] = network.group(1)
+        if via:
+            row["transports"][via.group(1)] = row["transports"].get(via.group(1), 0) + 1
+
+    def _software(self, line: LogLine, text: str) -> None:
+        row = self._row(line)
+        nccl, torch = _NCCL.search(text), _TORCH.search(text)
+        if nccl:
+            version = nccl.group(1) or nccl.group(2)
+            if len(self._versions[version]) < 8:
+                self._versions[version].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
+        if row is not None:
+            row.update({k: v for k, v in (("nccl", nccl and (nccl.group(1) or nccl.group(2))), ("torch", torch and torch.group(1))) if v})
+
+    def _life(self, line: LogLine, text: str, order: int) -> None:
+        row = self._row(line)
+        watched, ended = bool(_WATCHED.search(text)), bool(_ENDED.search(text))
+        error = not watched and _ERROR.search(text) and "NCCL INFO" not in text
+        if error or watched:
+            self._broke[line.rank] = order
+            self.failed = self.failed or line
+            self.timeout = self.timeout or (line if _WORK.search(text) or "checkTimeout" in text else None)
+        if error and not ECHO.search(text):
+            self.raised = self.raised or line
+        elif _PROGRESS.search(text):
+            self._progress[line.rank] = order
+            if row is not None:
+                row["progress"] = line
+        if ended and not error:
+            self._progress[line.rank] = order
+        if row is not None:
+            row["ended"], row["warned"] = row.get("ended", False) or ended, row.get("warned", False) or watched
+            if error and "first_error" not in row:
+                row["first_error"] = line
+
+    def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:
+        rank_there, nranks, cuda, nvml, bus, ident = comm.groups()
+        if rank == int(rank_there):
+            row["nranks"] = max(int(nranks), row.get("nranks") or 0)
+        told = " ".join(f"{k} {v}" for k, v in (("cudaDev", cuda), ("nvmlDev", nvml), ("busId", bus)) if v is not None)
+        if told and told not in row["devices"] and len(row["devices"]) < 16:
+            row["devices"].append(told)
+        if ident:
+            self._comms[rank].add(ident)
+
+    def _sequence(self, row: dict[str, Any], line: LogLine, text: str) -> None:
+        group = _GROUP.search(text)
+        name = (group.group(3) or group.group(2) or group.group(1)) if group else ""
+        status, work = _STATUS.search(text), _WORK.search(text)
+        if status:
+            row["enqueued"][name] = max(int(status.group(1)), row["enqueued"].get(name, -1))
+            row["completed"][name] = max(int(status.group(2)), row["completed"].get(name, -1))
+        if work and len(row["timeouts"]) < 16:
+            seq, op, numel, _, limit, ran = work.groups()
+            known = {(t.seq, t.op) for t in row["timeouts"]}
+            if (seq and int(seq), op) not in known:
+                number = {k: int(v) if v else None for k, v in (("seq", seq), ("numel_in", numel))}
+                row["timeouts"].append(Timeout(line, op, timeout_ms=int(limit or -1), ran_ms=int(ran or -1), group=name, **number))
+
+    def last(self, line: LogLine, order: int) -> None:
+        """The last line of a rank, by file order; progress there counts, too."""
+        row = self._row(line)
+        if row is not None:
+            row["last"] = line
+            if _PROGRESS.search(line.text) and not _ERROR.search(line.text) and not _WATCHED.search(line.text):
+                row["progress"] = line
+                self._progress[line.rank] = max(order, self._progress.get(line.rank, -1))
+
+    def went_on(self, rank: int | None, order: int) -> bool:
+        """Whether this rank made progress after ``order``, and nobody broke after it."""
+        return self._progress.get(rank, -1) > order and all(at < order for at in self._broke.values())
+
+    def rows(self) -> list[RankLog]:
+        """The table, by rank."""
+        return [RankLog(rank, communicators=len(self._comms[rank]), **row) for rank, row in sorted(self._rows.items())]
+
+    def versions(self) -> dict[str, list[str]]:
+        """NCCL version -> who said so."""
+        return {version: sorted(who) for version, who in sorted(self._versions.items())}

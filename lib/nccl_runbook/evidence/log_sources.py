@@ -1,0 +1,140 @@
+"""Find and open what was handed over: files, folders, archives, gzip, standard input. Bounded; nothing in it is executed."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import lzma
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from nccl_runbook.evidence.log_file import _mib
+from nccl_runbook.facts.logs import FileRead
+
+MAX_FILES = 1024
+MAX_DEPTH = 6
+CHUNK_BYTES = 1 << 20
+UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")  # \x80: a pickle, such as a flight-recorder dump
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+
+
+class Source:
+    """One text to read. ``chunks`` gives its bytes as UTF-8; ``told`` is complete after that."""
+
+    def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "") -> None:
+        self.name, self.size, self.problem = name, size, problem
+        self.left_out, self.lines = "", 0
+        self._file = file
+
+    def chunks(self) -> Iterator[bytes]:
+        """Pieces of the text; ends early, with a sentence in ``left_out``, where it is damaged or endless."""
+        total = 0
+        try:
+            for piece in self._text():
+                total += len(piece)
+                yield piece
+                if total >= UNPACKED_BYTES:
+                    self.left_out = f"read up to {_mib(total)} and no further"
+                    return
+        except _BROKEN as error:
+            why = getattr(error, "strerror", None) or error
+            self.left_out, self.problem = (f"damaged after {_mib(total)}: {why}", "") if total else ("", f"cannot be read: {why}")
+        finally:
+            self.size = max(self.size, total)
+
+    def _text(self) -> Iterator[bytes]:
+        if self._file is None:
+            return
+        head = self._file.read(CHUNK_BYTES)
+        if head.startswith(_BINARY):
+            self.problem = "is no text (a dump, an archive or a program): hand recorder dumps to `nccl-runbook hang`"
+            return
+        name = _wide(head)
+        decoder = codecs.getincrementaldecoder(name)("replace") if name else None
+        while head:
+            yield decoder.decode(head).encode("utf-8", "replace") if decoder else head
+            head = self._file.read(CHUNK_BYTES)
+
+    def told(self) -> FileRead:
+        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem)
+
+
+def _wide(head: bytes) -> str:
+    """ "utf-16" or its kind for text of two-byte characters (PowerShell's >), else ""."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = head[:4096]
+    if len(sample) > 3 and sample.count(0) * 3 > len(sample):
+        return "utf-16-le" if sample[1::2].count(0) > sample[::2].count(0) else "utf-16-be"
+    return ""
+
+
+def sources(paths: list[str], stdin: BinaryIO | None = None) -> Iterator[Source]:
+    """Every text below ``paths``; "-" is standard input. What cannot be opened is a source with a problem."""
+    count = 0
+    for path in paths:
+        for source in [_standard_input(stdin)] if path == "-" else _below(os.path.expanduser(path), 0):
+            count += 1
+            if count > MAX_FILES:
+                yield Source(path, 0, None, f"more than {MAX_FILES} files: name fewer")
+                return
+            yield source
+
+
+def _standard_input(stdin: BinaryIO | None) -> Source:
+    return Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
+
+
+def _below(path: str, depth: int) -> Iterator[Source]:
+    try:
+        kind = os.stat(path)
+        if stat.S_ISDIR(kind.st_mode):
+            if depth >= MAX_DEPTH:
+                yield Source(path, 0, None, f"folders nest deeper than {MAX_DEPTH}")
+                return
+            for name in sorted(os.listdir(path)):
+                inner = os.path.join(path, name)
+                if not os.path.islink(inner) and not name.startswith("."):
+                    yield from _below(inner, depth + 1)
+        elif stat.S_ISREG(kind.st_mode):
+            yield from _opened(path, kind.st_size)
+        else:
+            yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        yield Source(path, 0, None, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def _opened(path: str, size: int) -> Iterator[Source]:
+    with open(path, "rb") as file:
+        head = file.read(8)
+        file.seek(0)
+        packed = gzip.GzipFile(fileobj=file) if head.startswith(_GZIP) else lzma.LZMAFile(file) if head.startswith(_XZ) else file
+        try:
+            tar = packed.read(512)[257:262] == b"ustar"
+            packed.seek(0)
+        except _BROKEN:
+            tar = False
+        if not tar:
+            yield Source(path, size, packed)  # type: ignore[arg-type]
+            return
+        try:
+            with tarfile.open(fileobj=packed, mode="r|") as archive:
+                yield from _members(path, archive)
+        except _BROKEN as error:
+            yield Source(path, size, None, f"the archive is damaged: {error}")
+
+
+def _members(path: str, archive: tarfile.TarFile) -> Iterator[Source]:
+    """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
+    for number, member in enumerate(archive):
+        if number >= MAX_FILES:
+            yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
+            return
+        if member.isreg():
+            yield Source(f"{path}:{member.name}", member.size, archive.extractfile(member))  # type: ignore[arg-type]

@@ -1,0 +1,107 @@
+"""A raw line made readable: colours, carriage returns and prefixes off; rank, host and time found."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
+MAX_PIECES = 200  # of one line: a line of a gigabyte is no message
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
+_GLUED = re.compile(
+    r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])"
+)  # a progress bar without its newline
+# what stands in front of a message; each may come once, in any order, a few in a row
+_PREFIX = re.compile(
+    r"\s*(?:"
+    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|\[default(?P<local>\d{1,3})\]:|"
+    r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"
+    r"(?P<srun>\d{1,5}):(?=\s|$)|\[1,(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
+    r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
+    r"(?P<stamp>\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?)|"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?=\s)|\[\d{1,3}(?:;\d{1,3}){0,4}m|\|(?=\s)|"
+    r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]|"
+    r"> (?=\S))"
+)
+_STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_GLOG = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
+_NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
+_INSIDE = re.compile(
+    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
+)
+_NAME = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I)
+
+
+class Said(NamedTuple):
+    """``text`` without prefixes; ``rank`` as the line itself tells it; ``pid`` of the process if it does; ``time`` in seconds."""
+
+    text: str
+    rank: int | None
+    host: str
+    pid: str
+    time: float | None
+    times: int = 1
+
+
+def rank_of_name(name: str) -> int | None:
+    """The rank that a file's name tells (rank3.log, attempt_0/3/stderr.log), None for none."""
+    found = _NAME.search(name)
+    return int(next(g for g in found.groups() if g)) if found else None
+
+
+def pieces(raw: bytes) -> list[str]:
+    """The texts in one raw line: without colours, one for each carriage return, cut where it is very long."""
+    text = raw.decode("utf-8", "replace").replace("\x00", "")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "\r" not in text and len(text) <= LINE_CHARACTERS:
+        return _GLUED.split(text) if ".cpp:" in text else [text]
+    step = LINE_CHARACTERS // 2
+    cut = (part[at : at + LINE_CHARACTERS] for part in text.split("\r") if part for at in range(0, max(1, len(part) - step), step))
+    return [piece for piece, _ in zip(cut, range(MAX_PIECES))]
+
+
+def said(text: str) -> Said:
+    """Who says what, when."""
+    rank: int | None = None
+    host, pid, time, at = "", "", None, 0
+    for _ in range(6):
+        found = _PREFIX.match(text, at)
+        if not found or found.end() == at:
+            break
+        at = found.end()
+        named = found.group("rank") or found.group("rank2") or found.group("mpi")
+        rank = int(named) if named else rank if rank is not None or not found.group("srun") else int(found.group("srun"))
+        host = found.group("ip") or found.group("pod") or host
+        pid = found.group("pid") or pid
+        time = _stamp(found.group("stamp")) if found.group("stamp") else time
+    rest = text[at:]
+    nccl = _NCCL.search(rest[:200])
+    if nccl:
+        host, pid = host or nccl.group("host"), nccl.group("pid")
+    inside = _INSIDE.search(rest)
+    if inside:
+        rank = int(next(g for g in inside.groups() if g))
+    again = _REPEATED.search(rest) if "repeated " in rest else None
+    times = 1 + min(int(again.group(1)), 10**6) if again else 1
+    return Said(rest[: again.start()] if again else rest, rank, host, pid, _time(rest) if time is None else time, times)
+
+
+def _time(text: str) -> float | None:
+    glog = _GLOG.search(text[:120])
+    if glog:
+        month, day, hour, minute, second, part = glog.groups()
+        return _seconds(month, day, hour, minute, second, part)
+    return _stamp(text[:80])
+
+
+def _stamp(text: str) -> float | None:
+    found = _STAMP.search(text)
+    return _seconds(*found.groups()[1:]) if found else None
+
+
+def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: str | None) -> float:
+    """Seconds of the year, months of 31 days: good for comparing two lines of one job."""
+    days = int(month) * 31 + int(day)
+    return days * 86400.0 + int(hour) * 3600 + int(minute) * 60 + int(second) + (float(f"0.{part}") if part else 0.0)

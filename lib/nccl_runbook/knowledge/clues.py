@@ -1,0 +1,130 @@
+"""What speaks for a cause: expressions on lines, and a fast way to ask which of them a line matches."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import re._constants as sre
+import re._parser as parser
+import tomllib
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+_WORDS = {
+    "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
+    r"never (?:returns?|ends?|completes?|finish)",
+    "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
+}
+# an exception that only echoes what another rank did
+ECHO = re.compile(
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
+    r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
+    r"RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError"
+)
+_SHORTEST = 3  # a literal of two characters is in every line
+
+
+@dataclasses.dataclass(frozen=True)
+class Clue:
+    """One row of clues.toml: ``line`` on one line, each of ``also`` on some line or in the reporter's words, none of ``without``.
+
+    ``status``: the most that this clue alone allows; established only where the line is the fault itself.
+    """
+
+    cause: str
+    line: str
+    status: str
+    also: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+@functools.cache
+def clues() -> tuple[Clue, ...]:
+    """Every clue in the order of the table."""
+    rows = tomllib.loads((files(__package__) / "clues.toml").read_text(encoding="utf-8"))["clue"]
+    return tuple(
+        Clue(r["cause"], _spelt(r["line"]), r["status"], tuple(map(_spelt, r.get("also", ()))), tuple(map(_spelt, r.get("not", ()))))
+        for r in rows
+    )
+
+
+def _spelt(expression: str) -> str:
+    for short, words in _WORDS.items():
+        expression = expression.replace(short, words)
+    return expression
+
+
+@functools.cache
+def compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
+
+
+@functools.cache
+def matcher() -> Matcher:
+    """The matcher of every clue's own line."""
+    return Matcher(dict.fromkeys(c.line for c in clues()))
+
+
+class Matcher:
+    """Which of many expressions match a line. Most lines hold none of the literals that the expressions need, which is asked first."""
+
+    def __init__(self, expressions: Iterable[str]) -> None:
+        self._by_literal: dict[str, list[str]] = {}
+        self._always: list[str] = []
+        for expression in expressions:
+            literals = needed(expression)
+            for literal in literals:
+                self._by_literal.setdefault(literal, []).append(expression)
+            if not literals:
+                self._always.append(expression)
+        self._literals = tuple(self._by_literal)
+
+    def literals_in(self, text: bytes) -> tuple[str, ...]:
+        """The literals that stand anywhere in ``text``: only they need to be asked for in its lines."""
+        low = text.lower()
+        return tuple(n for n in self._literals if n.encode() in low)
+
+    def matching(self, line: str, literals: tuple[str, ...] | None = None) -> list[str]:
+        """The expressions that match ``line``. ``literals``: those of the text around it, None for all."""
+        low = line.lower()
+        wanted = dict.fromkeys(self._always)
+        for literal in self._literals if literals is None else literals:
+            if literal in low:
+                wanted.update(dict.fromkeys(self._by_literal[literal]))
+        return [e for e in wanted if compiled(e).search(line)]
+
+
+@functools.cache
+def needed(expression: str) -> frozenset[str]:
+    """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
+    return _of_sequence(parser.parse(expression)) or frozenset()
+
+
+def _of_sequence(sequence: Iterable[Any]) -> frozenset[str] | None:
+    """The best set among the elements: the one whose shortest literal is longest."""
+    found: list[frozenset[str]] = []
+    run = ""
+    for code, value in [*sequence, (None, None)]:
+        if code is sre.LITERAL and chr(value).isascii():
+            run += chr(value).lower()
+            continue
+        if len(run) >= _SHORTEST:
+            found.append(frozenset([run]))
+        run = ""
+        inner = _of_element(code, value)
+        if inner:
+            found.append(inner)
+    return max(found, key=lambda s: (min(map(len, s)), -len(s)), default=None)
+
+
+def _of_element(code: Any, value: Any) -> frozenset[str] | None:
+    if code is sre.SUBPATTERN:
+        return _of_sequence(value[3])
+    if code is sre.BRANCH:
+        each = [_of_sequence(branch) for branch in value[1]]
+        return None if any(e is None for e in each) else frozenset().union(*each)
+    if code in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] > 0:
+        return _of_sequence(value[2])
+    return None

@@ -1,0 +1,57 @@
+"""Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
+
+from __future__ import annotations
+
+from nccl_runbook.facts.logs import Logs, RankLog
+from nccl_runbook.report.tables import Cell, Table
+
+_SHORT = 90
+
+
+def tables(logs: Logs) -> list[Table]:
+    """Every table that has something to show."""
+    return [ranks_table(logs)] * bool(logs.ranks) + [unknown_table(logs)] * bool(logs.unknown) + [files_table(logs)] * bool(logs.files)
+
+
+def ranks_table(logs: Logs) -> Table:
+    """One row a rank."""
+    columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
+    return Table(
+        "Ranks, as their own lines tell",
+        columns,
+        [_row(r) for r in logs.ranks],
+        "Empty: nothing was printed about it. Silence is no health.",
+    )
+
+
+def _row(rank: RankLog) -> list[object]:
+    via = ", ".join(f"{name} {count}" for name, count in rank.transports.items()) or rank.network
+    works = "; ".join(f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s" for t in rank.timeouts[:3])
+    numbers = "; ".join(f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued)
+    error = rank.first_error.text[:_SHORT] if rank.first_error else ""
+    return [
+        str(rank.rank),
+        " ".join(rank.hosts[:2]),
+        "; ".join(rank.devices[:1]),
+        rank.nccl,
+        via,
+        numbers,
+        Cell(works, "warn" if works else ""),
+        Cell(error, "broken" if error else ""),
+        rank.last.text[:_SHORT] if rank.last else "",
+    ]
+
+
+def unknown_table(logs: Logs) -> Table:
+    """Lines that look like errors and match nothing."""
+    rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]
+    return Table("Lines that look like errors and are not known", ["times", "first of them", "where"], rows, "Numbers in them differ.")
+
+
+def files_table(logs: Logs) -> Table:
+    """What was read, and what was not."""
+    rows = [
+        [f.name, str(f.size_bytes), str(f.lines), Cell(f.problem or f.left_out or "read", "unknown" if f.problem or f.left_out else "")]
+        for f in logs.files
+    ]
+    return Table("Files", ["file", "bytes", "lines", "how it went"], rows)

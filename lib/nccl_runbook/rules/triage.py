@@ -1,0 +1,192 @@
+"""What broke first, from what the job printed: hypotheses, best first. No test was run; a log alone proves no health."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from nccl_runbook.facts.logs import LogLine, Logs
+from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.clues import clues
+from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.rules import triage_ranks
+from nccl_runbook.rules.triage_ranks import Pointer
+
+RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
+MOST = 5  # hypotheses that are worth a reader's time
+_SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
+
+
+@dataclasses.dataclass(frozen=True)
+class Decides:
+    """The cheapest evidence that settles a hypothesis: the notebook or command, why, and the line to run where the job ran."""
+
+    probe: str
+    why: str
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One possible first cause. ``against``: what speaks against it, in words."""
+
+    cause: str
+    status: str
+    title: str
+    says: str
+    evidence: tuple[LogLine, ...]
+    remedy: tuple[Remedy, ...]
+    decides: Decides
+    against: tuple[str, ...] = ()
+
+
+def judge(logs: Logs) -> list[Hypothesis]:
+    """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
+    named = _from_clues(logs)
+    known = {p.evidence[0] for p in named if p.status != "possible"}  # an exception with a known cause is that cause
+    pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
+    kept = [_weighed(p, logs) for p in pointers]
+    kept.sort(key=lambda p: p.place)
+    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
+    order = {cause: place for place, cause in enumerate(_by_cause(kept))}
+    ranked = sorted(merged, key=lambda h: (STATUSES.index(h.status), order[h.cause]))
+    return _without_noise(ranked, logs)[:MOST]
+
+
+def _from_clues(logs: Logs) -> list[Pointer]:
+    """Every clue whose own line was seen, with all that must be there and nothing that must not."""
+    found = []
+    for place, clue in enumerate(clues()):
+        seen = logs.seen.get(clue.line)
+        if (
+            seen is None
+            or seen.resumed
+            and clue.cause != "benign"
+            or any(e in logs.seen for e in clue.without)
+            or any(e not in logs.seen for e in clue.also)
+        ):
+            continue
+        beside = [logs.seen[e].lines[0] for e in clue.also]
+        found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
+    return found
+
+
+def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
+    """Less sure where it is only told, not printed, and where it came after the timeout that it should explain."""
+    status, against = pointer.status, pointer.against
+    if pointer.evidence[0].file == "--context" and status != "possible":
+        status, against = "possible", (*against, "it was told, not printed by the job")
+    if (
+        pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
+        and status != "possible"
+        and _after_timeout(pointer, logs)
+    ):
+        status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
+    return dataclasses.replace(pointer, status=status, against=against)
+
+
+def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
+    """Whether each line of evidence stands below a watchdog line of the same rank."""
+    first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
+    printed = [e for e in pointer.evidence if e.file != "--context"]
+    return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
+
+
+def _by_cause(pointers: Iterable[Pointer]) -> dict[str, list[Pointer]]:
+    grouped: dict[str, list[Pointer]] = {}
+    for pointer in pointers:
+        grouped.setdefault(pointer.cause, []).append(pointer)
+    return grouped
+
+
+def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
+    cause = causes()[cause_id]
+    best = sorted(found, key=lambda p: STATUSES.index(p.status))
+    evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
+    against = tuple(dict.fromkeys(text for p in best if p.status == best[0].status for text in p.against))
+    remedy = tuple(Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in cause.remedy)
+    return Hypothesis(cause_id, best[0].status, cause.title, cause.says, evidence, remedy, Decides(*cause.decides), against)
+
+
+def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
+    """`benign` leads where nothing failed and nothing surer is known; beside a failure it has no place."""
+    failed = failed_line(logs) is not None or any(h.status != "possible" and h.cause != "benign" for h in ranked)
+    benign = [h for h in ranked if h.cause == "benign"]
+    if failed:
+        return [h for h in ranked if h.cause != "benign"]
+    return benign + [h for h in ranked if h.cause != "benign"]
+
+
+def failed_line(logs: Logs) -> LogLine | None:
+    """A line that says that the job failed, whatever the cause."""
+    for row in logs.ranks:
+        if row.first_error or row.timeouts:
+            return row.first_error or row.timeouts[0].at
+    return logs.failed
+
+
+def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
+    """ "broken" where a cause is established or likely, else "unknown": a log that is silent proves nothing."""
+    return "broken" if any(h.cause != "benign" and h.status != "possible" for h in hypotheses) else "unknown"
+
+
+def where(line: LogLine) -> str:
+    """In words: "train.log line 812, rank 3"."""
+    place = "what you told" if line.file == "--context" else f"{'/'.join(line.file.split('/')[-2:])} line {line.line}"
+    return place + (f", rank {line.rank}" if line.rank is not None else "")
+
+
+def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
+    """One true line at the top."""
+    read = [f for f in logs.files if not f.problem and f.lines]
+    if not logs.files:
+        return "Unknown: no log was named."
+    if not read:
+        why = "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3])
+        return f"Unknown: nothing could be read ({why})."
+    if not hypotheses:
+        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message in it"
+        return f"Unknown: {sum(f.lines for f in read)} lines were read, and {foreign}."
+    lead = hypotheses[0]
+    if lead.cause == "benign":
+        return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
+    word = "Broken" if verdict(logs, hypotheses) == "broken" else "Undecided"
+    return f"{word}: {lead.title} ({lead.status})."
+
+
+def findings(logs: Logs) -> list[Finding]:
+    """The same as findings of a step. At least one."""
+    if not logs.files and not logs.context:
+        return [no_log_named()]
+    unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
+    told = judge(logs)
+    return [
+        *map(log_points_to_cause, told),
+        *unread,
+        *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))]),
+    ]
+
+
+def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
+    """A message is a hypothesis until a test decides; hard evidence alone is broken."""
+    severity = Severity.NOTE if hypothesis.cause == "benign" else _SEVERITY[hypothesis.status]
+    evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
+    decides = Evidence(f"decides: {hypothesis.decides.why} ({hypothesis.decides.line})", hypothesis.decides.probe)
+    remedy = hypothesis.remedy or (Remedy("you", "See what decides it, first.", (hypothesis.decides.line,)),)
+    against = tuple(Evidence(text, "logs") for text in hypothesis.against)
+    return Finding(
+        "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against
+    )
+
+
+def log_not_read(name: str, why: str) -> Finding:
+    return Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))
+
+
+def no_cause_in_log(why: str) -> Finding:
+    return Finding("no-cause-in-log", Severity.UNKNOWN, why.removeprefix("Unknown: "))
+
+
+def no_log_named() -> Finding:
+    return Finding("no-log-named", Severity.SKIPPED, "no log was named: give logs the path of a file or a folder")

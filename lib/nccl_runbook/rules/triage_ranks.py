@@ -1,0 +1,205 @@
+"""What the table of ranks says: who waited, who was missing, who differed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+
+from nccl_runbook.facts.logs import LogLine, Logs, RankLog
+from nccl_runbook.knowledge.clues import ECHO
+
+MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
+_SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
+_COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointer:
+    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads."""
+
+    cause: str
+    status: str
+    evidence: tuple[LogLine, ...]
+    against: tuple[str, ...] = ()
+    place: int = 0
+
+
+def judge(logs: Logs) -> list[Pointer]:
+    """Everything that the ranks' own lines say together."""
+    who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
+    others = (ranks_on_one_gpu, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
+    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
+
+
+def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
+    """Behind `Duplicate GPU`: the devices that the ranks took."""
+    seen = logs.seen.get(_SHARED)
+    named: dict[str, list[RankLog]] = defaultdict(list)
+    for row in logs.ranks:
+        for device in row.devices:
+            if "busId" in device:
+                named[f"{row.hosts[:1]} {device.partition('busId ')[2]}"].append(row)
+    same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
+    if not seen or seen.resumed or not same:
+        return []
+    devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
+    nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
+    if len(nvml) > 1:
+        return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
+    if len(devices) == 1 and nvml == devices:
+        return [
+            Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("CUDA_VISIBLE_DEVICES of each rank was not printed",), 1)
+        ]
+    return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
+
+
+def _waiting(logs: Logs) -> list[RankLog]:
+    return [r for r in logs.ranks if r.timeouts]
+
+
+def rank_raised_first(logs: Logs) -> list[Pointer]:
+    """A rank raised an exception of its own while others waited for it."""
+    waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
+    raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
+    first = [
+        r
+        for r in raised
+        if r.rank not in waited or (r.first_error.file == waited[r.rank].file and r.first_error.line < waited[r.rank].line)
+    ]
+    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
+    if not first or not others:
+        return []
+    lead = min(first, key=lambda r: (r.first_error.time is None, r.first_error.time or 0.0, r.rank))
+    echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
+    return [Pointer("peer-crashed", "likely", (lead.first_error, *(e for e in echoes if e)), (), 30)]
+
+
+def rank_never_came(logs: Logs) -> list[Pointer]:
+    """A rank that lives has enqueued less than another one waits for."""
+    found = []
+    for waiter in _waiting(logs):
+        for work in waiter.timeouts:
+            late = [
+                r
+                for r in logs.ranks
+                if r.rank != waiter.rank
+                and r.warned
+                and not r.first_error
+                and not any(t.seq and work.seq and t.seq >= work.seq for t in r.timeouts)
+                for at in [r.enqueued.get(_group(waiter, work.group), -1)]
+                if work.seq is not None and 0 <= at < work.seq
+            ]
+            if late:
+                lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
+                found += [
+                    Pointer("collective-on-some-ranks-only", "likely", lines, (), 20),
+                    Pointer("rank-dependent-branch", "possible", lines, (), 21),
+                    Pointer("uneven-minibatches", "possible", lines, (), 22),
+                ]
+    return found[:3]
+
+
+def _group(row: RankLog, name: str) -> str:
+    return name if name in row.enqueued else next(iter(row.enqueued), "")
+
+
+def counts_differ(logs: Logs) -> list[Pointer]:
+    """Ranks stopped at different batch numbers while one waited."""
+    counts = {
+        r.rank: (int(next(g for g in m.groups() if g)), r.progress)
+        for r in logs.ranks
+        if r.progress
+        for m in [_COUNT.search(r.progress.text)]
+        if m
+    }
+    if len(counts) < 2 or not _waiting(logs):
+        return []
+    low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
+    alike = [c for c, _ in counts.values()].count(high[0])
+    if high[0] - low[0] < 2 or alike < 2:
+        return []
+    return [Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)]
+
+
+def calls_differ(logs: Logs) -> list[Pointer]:
+    """Waiting ranks wait in different calls: at different numbers, or at one number with another operation or size."""
+    works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
+    numbers = {t.seq for _, t in works}
+    lines = tuple(t.at for _, t in works[:4])
+    if len({rank for rank, _ in works}) < 2:
+        return []
+    if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
+        return [
+            Pointer(cause, "possible", lines, (), 40 + i)
+            for i, cause in enumerate(("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches"))
+        ]
+    if len(numbers) == 1 and len({(t.op, t.numel_in) for _, t in works}) > 1 and not any(t.op == "ELIDED" for _, t in works):
+        return [Pointer("collective-mismatch", "likely", lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
+    return []
+
+
+def all_wait_alike(logs: Logs) -> list[Pointer]:
+    """A timeout, and nothing says who was missing."""
+    waiting = _waiting(logs)
+    if not waiting:
+        return [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)] if logs.timeout else []
+    lines = tuple(r.timeouts[0].at for r in waiting[:2])
+    told = ("collective-on-some-ranks-only", "peer-crashed", "rank-dependent-branch")
+    return [Pointer(cause, "possible", lines, ("which rank was missing was not seen",), 900 + i) for i, cause in enumerate(told)]
+
+
+def rank_is_silent(logs: Logs) -> list[Pointer]:
+    """Another rank waited, and this one said nothing more: it died without a word, or it stands still."""
+    waiting = _waiting(logs)
+    known = max((r.nranks or 0 for r in logs.ranks), default=0)
+    silent = [r for r in logs.ranks if waiting and not (r.timeouts or r.warned or r.first_error or r.ended) and r.rank < (known or 1 << 20)]
+    if not silent or len(silent) > max(1, len(logs.ranks) // 2):
+        return []
+    lines = (waiting[0].timeouts[0].at, *(r.last for r in silent[:2] if r.last))
+    against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
+    return [Pointer("peer-crashed", "possible", lines, against, 28), Pointer("peer-stopped", "possible", lines, against, 29)]
+
+
+def versions_differ(logs: Logs) -> list[Pointer]:
+    """Different processes name different NCCL versions."""
+    if len(logs.nccl_versions) < 2:
+        return []
+    speakers = list(logs.nccl_versions.values())
+    apart = not set(speakers[0]) & {s for others in speakers[1:] for s in others} and all(
+        s.startswith("rank ") for who in speakers for s in who
+    )
+    lines = tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items())
+    return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
+
+
+def networks_differ(logs: Logs) -> list[Pointer]:
+    """One rank took InfiniBand and another one sockets."""
+    by = {r.network: r for r in logs.ranks if r.network}
+    if len(by) < 2:
+        return []
+    lines = tuple(
+        LogLine(r.files[0] if r.files else "", 0, f"Using network {name}", r.rank, r.hosts[0] if r.hosts else "") for name, r in by.items()
+    )
+    return [Pointer("nodes-differ", "likely", lines, (), 36)]
+
+
+def communicators_pile_up(logs: Logs) -> list[Pointer]:
+    """One rank opened many communicators."""
+    most = max(logs.ranks, key=lambda r: r.communicators, default=None)
+    if most is None or most.communicators < MANY_COMMUNICATORS:
+        return []
+    return [
+        Pointer(
+            "communicator-recreated",
+            "possible",
+            (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),),
+            (),
+            950,
+        )
+    ]
+
+
+def somebody_raised(logs: Logs) -> list[Pointer]:
+    """An exception of the program's own, and no other rank is heard."""
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800)] if logs.raised else []

@@ -1,0 +1,165 @@
+"""What reads logs: any bytes, any nesting, any line, in bounded time; nothing is executed and nothing raises."""
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import tarfile
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import log_events, log_sources, log_text
+from nccl_runbook.evidence import logs as reader
+from nccl_runbook.knowledge.clues import clues, compiled, needed
+from nccl_runbook.rules import triage
+from triage_samples import DUPLICATE, SAMPLES, hung
+
+SLOWEST_S = 0.25  # of one expression on one line made to be slow; a usual line takes microseconds
+PARTS = st.sampled_from([line for s in SAMPLES for line in s[1].splitlines()] + ["[rank3]: ", "(Worker pid=7, ip=10.0.0.1) ", "12: ", "\x1b[31m", "\r", "\n", "2026-01-02 03:04:05 ",
+                         "[repeated 2x across cluster]", "WorkNCCL(SeqNum=", "step 3 loss 1", "\x00", "NCCL INFO "])
+TEXTS = st.lists(PARTS | st.text(max_size=12), max_size=40).map("".join)
+
+
+@given(content=st.binary(max_size=3000), packing=st.sampled_from(["plain", "gzip", "cut gzip", "tar"]))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_are_read(tmp_path_factory, content, packing):
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    if packing == "tar":
+        with tarfile.open(path, "w:gz") as archive:
+            member = tarfile.TarInfo("a/rank0.log")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    else:
+        whole = content if packing == "plain" else gzip.compress(content)
+        path.write_bytes(whole[: len(whole) * 2 // 3] if packing == "cut gzip" else whole)
+    logs = reader.collect([str(path)])
+    triage.judge(logs)
+    assert len(logs.files) == 1 and triage.sentence(logs, triage.judge(logs)).endswith(".")
+
+
+@given(text=TEXTS, context=st.text(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_any_text_of_known_pieces_is_judged(tmp_path_factory, text, context):
+    path = tmp_path_factory.getbasetemp() / "rank1.log"
+    path.write_bytes(text.encode("utf-8", "replace"))
+    logs = reader.collect([str(path)], context)
+    told = triage.judge(logs)
+    assert all(h.evidence and h.title and h.remedy for h in told) and len(told) <= triage.MOST and triage.findings(logs)
+
+
+@given(text=st.text(max_size=300))
+@settings(max_examples=300, deadline=None)
+def test_a_line_is_taken_apart(text):
+    said = log_text.said(text)
+    assert text.endswith(said.text) or "repeated" in text
+    assert all(len(p) <= log_text.LINE_CHARACTERS for p in log_text.pieces((text * 30).encode("utf-8", "replace")))
+
+
+@given(words=st.lists(st.sampled_from([c.line for c in clues()]), min_size=1, max_size=3), text=TEXTS)
+@settings(max_examples=200, deadline=None)
+def test_a_needed_literal_is_in_every_match(words, text):
+    for expression in words:
+        for line in text.splitlines():
+            if compiled(expression).search(line):
+                assert not needed(expression) or any(n in line.lower() for n in needed(expression))
+
+
+@pytest.mark.parametrize("expression", list(dict.fromkeys(e for c in clues() for e in (c.line, *c.also, *c.without))), ids=lambda e: re.sub(r"\W+", "-", e)[:40])
+def test_no_line_makes_an_expression_slow(expression):
+    words = [*sorted(needed(expression))[:12], *re.findall(r"[A-Za-z_]{3,}", expression)[:8], "1", "a"]
+    worst = 0.0
+    for word in words:
+        for line in ((word + " ") * 1000, (word + " 1 ") * 800, word + " " * 1990, word + "a" * 1990, word + "1" * 1990, "0" * 1990 + word):
+            start = time.process_time()
+            compiled(expression).search(line[: log_text.LINE_CHARACTERS])
+            worst = max(worst, time.process_time() - start)
+    assert worst < SLOWEST_S
+
+
+@pytest.mark.parametrize("start", ["[", "(", "a.", "a:", "1:", "WorkNCCL(", "\x1b[", "\x1b]", "comm 0x", "step ", " ", "[PG ", "1/1 [", "[E ", "This "])
+def test_no_line_makes_a_reader_slow(start):
+    line = (start * 2000)[: log_text.LINE_CHARACTERS]
+    begun = time.process_time()
+    log_text.said(line), log_text.pieces(line.encode()), log_events.tells(line), reader.plain(line)
+    assert time.process_time() - begun < 0.1
+
+
+# who, where, when
+
+
+@pytest.mark.parametrize("line, rank, host, text", [
+    ("[rank3]: KeyError: 'x'", 3, "", "KeyError: 'x'"), ("[rank3]:[E ProcessGroupNCCL.cpp:1] x", 3, "", "[E ProcessGroupNCCL.cpp:1] x"),
+    ("(RayWorker pid=123, ip=10.0.0.7) hello", None, "10.0.0.7", "hello"), ("12: hello", 12, "", "hello"), ("[default5]:hello", None, "", "hello"),
+    ("[1,4]<stderr>:hello", 4, "", "hello"), ("2026-01-02T03:04:05.678Z [rank1]: hello", 1, "", "hello"), ("[pod/trainer-0/main] hello", None, "trainer-0", "hello"),
+    ("node7:11:12 [0] NCCL INFO x", None, "node7", "node7:11:12 [0] NCCL INFO x"), ("[PG ID 0 PG GUID 0(default_pg) Rank 6] x", 6, "", "[PG ID 0 PG GUID 0(default_pg) Rank 6] x")])
+def test_prefixes_tell_rank_and_host(line, rank, host, text):
+    said = log_text.said(line)
+    assert (said.rank, said.host, said.text.strip()) == (rank, host, text)
+
+
+@pytest.mark.parametrize("name, rank", [("rank3.log", 3), ("logs/attempt_0/7/stderr.log", 7), ("task_12.out", 12), ("train.log", None), ("ranking.log", None), ("/a/2026/x.log", None)])
+def test_a_file_name_tells_its_rank(name, rank):
+    assert log_text.rank_of_name(name) == rank
+
+
+def test_times_compare_over_formats():
+    earlier, later = log_text.said("[rank0]:[E1120 12:03:15.806190993 a.cpp:1] x").time, log_text.said("2026-11-20 12:03:16,5 x").time
+    assert earlier is not None and later is not None and 0.6 < later - earlier < 0.8
+
+
+def leads(tmp_path, raw: bytes) -> str:
+    path = tmp_path / "job.log"
+    path.write_bytes(raw)
+    told = triage.judge(reader.collect([str(path)]))
+    return told[0].cause if told else ""
+
+
+@pytest.mark.parametrize("mend", [
+    lambda t: t.encode("utf-16"), lambda t: t.encode("utf-16-le"), lambda t: t.replace(" ", "\x1b[0m ").encode(), lambda t: ("0%| \r10%| \r" + t).encode(),
+    lambda t: t.replace("\n", "\r\n").encode(), lambda t: t.rstrip("\n").encode() + b" [repeated 2x across cluster]\n", lambda t: b"\xfe\xfa junk\n\xfe" + t.encode()])
+def test_a_message_is_found_however_it_is_dressed(tmp_path, mend):
+    assert leads(tmp_path, mend("node0:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n" * 3)) == "socket-interface-wrong"
+
+
+def test_a_message_broken_inside_a_word_is_mended(tmp_path):
+    whole = hung(0, 1).rstrip("\n")
+    cut = whole.index("WorkNCCL") + 4
+    logs = (tmp_path / "job.log", f"{whole[:cut]}\n{whole[cut:]}\n")
+    logs[0].write_text(logs[1])
+    assert [t.seq for r in reader.collect([str(logs[0])]).ranks for t in r.timeouts] == [1]
+
+
+def test_a_progress_bar_without_its_newline_is_taken_off(tmp_path):
+    path = tmp_path / "job.log"
+    path.write_text("Epoch 9, Rank 6, x: 16batch [00:17, 11.32batch/s][E ProcessGroupNCCL.cpp:717] " + hung(4).partition("] ")[2])
+    rows = {r.rank: r for r in reader.collect([str(path)]).ranks}
+    assert rows[6].progress and not rows[6].timeouts and rows[4].timeouts
+
+
+# bounds
+
+
+def test_bounds_end_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sources, "UNPACKED_BYTES", 4 << 20)
+    (tmp_path / "bomb.log.gz").write_bytes(gzip.compress(b"0" * (32 << 20)))
+    (tmp_path / "dump").write_bytes(b"\x80\x02}q\x00.")
+    told = {f.name.rpartition("/")[2]: f.left_out or f.problem for f in reader.collect([str(tmp_path)]).files}
+    assert told["bomb.log.gz"] == "read up to 4.0 MiB and no further" and told["dump"].startswith("is no text")
+
+
+def test_time_is_bounded(tmp_path):
+    (tmp_path / "a.log").write_text("x\n" * 2_000_000)
+    assert reader.collect([str(tmp_path)], limit_s=0.0).files[0].left_out.startswith("reading stopped after")
+
+
+def test_archives_folders_and_standard_input(tmp_path):
+    with tarfile.open(tmp_path / "logs.tgz", "w:gz") as archive:
+        for name, content in (("a/rank0.log", hung(0)), ("a/inner.tar", "")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content.encode()))
+    logs = reader.collect([str(tmp_path), "-"], stdin=io.BytesIO(DUPLICATE.encode()))
+    assert [f.name.rpartition("/")[2] for f in logs.files] == ["rank0.log", "inner.tar", "standard input"]
+    assert [r.rank for r in logs.ranks] == [0] and any("Duplicate" in e for e in logs.seen)
