@@ -18,7 +18,7 @@ from nccl_runbook.cockpit.run_process import RunProcess, relative
 from nccl_runbook.evidence.start import collect
 from nccl_runbook.facts.start import Start
 from nccl_runbook.knowledge.symptoms import step_texts, symptoms
-from nccl_runbook.parameters import ParameterError, coerce
+from nccl_runbook.parameters import ParameterError, coerce, only_by_name
 from nccl_runbook.planning.steps import plan
 from nccl_runbook.report.cells import banner
 from nccl_runbook.report.tables_start import brought_table, plan_table
@@ -84,7 +84,7 @@ def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> st
 
 def steps_of(values: Mapping[str, Any], notebooks: Path) -> list[str]:
     """The steps that such a run takes, in its order."""
-    book = [path.stem for path in sorted(notebooks.glob("[0-9][0-9]-*.ipynb"))]
+    book = [path.stem for path in sorted(notebooks.glob("[0-9][0-9]-*.ipynb")) if not only_by_name(path)]
     brought = bool(values.get("log") or values.get("symptom"))
     wanted = {*values["steps"], *([_FIRST] if brought else [])} if values.get("steps") else set(book)
     return [name for name in book if name in wanted and name != _LAST] + [_LAST]
