@@ -52,7 +52,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
 def test_a_notebook_that_asks_for_it_runs_only_by_name(tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_new=GOOD)
     path = book / "02-new.ipynb"
@@ -63,6 +62,7 @@ def test_a_notebook_that_asks_for_it_runs_only_by_name(tmp_path: Path) -> None:
     assert [p.name for p in make_plan(book, ["02-new"], [])] == ["02-new"]
 
 
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path: Path) -> None:
     source, why = FAULTS[fault]
     document, book, lines = run(make_book(tmp_path / "notebooks", n01_bad=source, n02_good=GOOD))

@@ -154,7 +154,7 @@ class TestNotebook:
         assert all(not c.outputs and c.execution_count is None for c in code)
         assert all(re.fullmatch(r"[a-z0-9-]{2,40}", c.id) for c in notebook.cells), "cell ids are short words"
         assert len({c.id for c in notebook.cells}) == len(notebook.cells)
-        assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+        assert set(notebook.metadata) <= {"kernelspec", "language_info", "nccl_runbook"}
 
     def test_begins_with_its_question(self, path: Path) -> None:
         first = read(path).cells[0]
