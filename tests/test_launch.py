@@ -229,3 +229,22 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
         assert engine.run(check()).passed
         assert [p.stat().st_mode & 0o777 for p in tmp_path.glob("nccl-runbook-*")] == [0o700]
     assert not list(tmp_path.glob("nccl-runbook-*"))
+
+
+def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:
+    check = [sys.executable, str(ROOT / "lib/nccl_runbook/ranks/check.py"), "--ops", "all_reduce", "--sizes", "4", "--repeats", "1"]
+    bare = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_"))}
+    return [subprocess.Popen([*check, *(a.format(**env) for a in args)], env={**bare, **env}, stdout=subprocess.PIPE, text=True) for env in environments]
+
+
+@pytest.mark.parametrize("launcher", ["srun", "deepspeed"])
+def test_check_runs_as_it_is_under_other_launchers(launcher):
+    """What these launchers give a process: Slurm's variables and no meeting point; DeepSpeed's variables and --local_rank."""
+    if launcher == "srun":
+        job = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": "4711", "SLURM_STEP_NODELIST": "localhost"}
+        ranks = launched([{**job, "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)} for r in range(2)])
+    else:
+        job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29712"}
+        ranks = launched([{**job, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(2)], "--local_rank={LOCAL_RANK}")
+    said = [r.communicate(timeout=60)[0] for r in ranks]
+    assert [r.returncode for r in ranks] == [0, 0] and "[rank1] op op=all_reduce" in said[1], said
