@@ -10,7 +10,6 @@ SHELL := /bin/bash
 ifeq ($(origin PYTHON),command line)
 JOB_PYTHON := --python '$(subst ','\'',$(PYTHON))'
 endif
-RUN_DIR := $(CURDIR)/outputs/$(shell date -u +%Y%m%dT%H%M%SZ)
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -22,7 +21,7 @@ report: .venv/.headless
 
 lab: .venv/.lab
 	@.ci/setup torch
-	@NCCL_RUNBOOK_RUN_DIR=$(RUN_DIR) .venv/bin/jupyter lab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir='$(CURDIR)' \
+	@NCCL_RUNBOOK_RUN_DIR="$$PWD/outputs/$$(date -u +%Y%m%dT%H%M%SZ)" .venv/bin/jupyter lab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$$PWD" \
 		$(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks/00-start.ipynb $(ARGS)
 
 test: .venv/.test
