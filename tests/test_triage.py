@@ -120,6 +120,16 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 # unknown, never healthy
 
 
+@pytest.mark.parametrize(("line", "verdict", "sentence"), [
+    ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established)."),
+    ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME names no usable interface."),
+    ("nothing that anybody knows", "unknown", "Unknown: 1 lines were read, and this does not look like the log of a GPU job.")])
+def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
+    logs = read(tmp_path, line + "\n")
+    found = triage.judge(logs)
+    assert (triage.verdict(logs, found), triage.sentence(logs, found)) == (verdict, sentence)
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "dear diary\n", "step 1 loss 2\nstep 2 loss 1\ndone\n"])
 def test_silence_is_unknown(tmp_path, text):
     logs = read(tmp_path, text)

@@ -64,7 +64,7 @@ def document(logs: Logs, told: list[Hypothesis], code: int) -> dict[str, Any]:
         "verdict": verdict,
         "exit_code": code,
         "sentence": rules.sentence(logs, told),
-        "undecided": verdict != "broken",
+        "undecided": verdict == "unknown",
         "hypotheses": [_hypothesis(h) for h in told],
         "ranks": to_json(logs.ranks),
         "files": to_json(logs.files),
@@ -157,8 +157,10 @@ def _now() -> str:
 
 
 def _exit_code(verdict: str, fail_on: str) -> int:
-    fails = {"broken": ("broken",), "degraded": ("broken",), "unknown": ("broken", "unknown"), "never": ()}[fail_on]
-    return {"broken": 3, "unknown": 4}[verdict] if verdict in fails else 0
+    from nccl_runbook.findings import EXIT_CODES
+
+    fails = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}[fail_on]
+    return EXIT_CODES[verdict] if verdict in fails else 0
 
 
 def _leave(sentence: str, code: int) -> None:

@@ -19,6 +19,6 @@ def page(env: Environment, findings: Sequence[Finding], verdict: str) -> str:
     names = html.escape(", ".join(r.name for r in env.roles))
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>Environment of {names}: {verdict}</title>"
-            "<style>body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
+            "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
             "table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}td,th{padding:.2rem .6rem;border:1px solid #8884}"
             f"</style></head><body><h1>Environment of {names}</h1>{banner(_TONE[verdict], verdict)}{shown}{tables}</body></html>\n")

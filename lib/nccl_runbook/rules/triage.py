@@ -127,8 +127,9 @@ def failed_line(logs: Logs) -> LogLine | None:
 
 
 def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
-    """ "broken" where a cause is established or likely, else "unknown": a log that is silent proves nothing."""
-    return "broken" if any(h.cause != "benign" and h.status != "possible" for h in hypotheses) else "unknown"
+    """ "broken" where a cause is established, "degraded" where one is likely, else "unknown": a log that is silent proves nothing."""
+    seen = {h.status for h in hypotheses if h.cause != "benign"}
+    return "broken" if "established" in seen else "degraded" if "likely" in seen else "unknown"
 
 
 def where(line: LogLine) -> str:
@@ -151,8 +152,8 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     lead = hypotheses[0]
     if lead.cause == "benign":
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
-    word = "Broken" if verdict(logs, hypotheses) == "broken" else "Undecided"
-    return f"{word}: {lead.title} ({lead.status})."
+    word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
+    return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}."
 
 
 def findings(logs: Logs) -> list[Finding]:
