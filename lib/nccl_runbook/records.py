@@ -4,6 +4,7 @@ A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import stat
@@ -69,6 +70,11 @@ class Record(BaseModel):
 
 
 _SEVERAL = TypeAdapter(list[Record])
+
+
+def utc_now() -> str:
+    """Now, as records write it: 2026-11-20T14:30:53Z."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def json_schema() -> dict[str, Any]:

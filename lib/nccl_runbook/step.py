@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import ast
-import datetime as dt
 import os
 import re
 import time
@@ -29,10 +28,6 @@ HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
 
 
-def utc_now() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def outputs_root() -> Path:
     """``outputs/`` of the checkout that this package is installed from, else below the working directory."""
     checkout = Path(__file__).resolve().parents[2]
@@ -42,7 +37,7 @@ def outputs_root() -> Path:
 def session_dir() -> Path:
     """Where notebooks that are run by hand leave their records: the session of ``make lab``, else one folder a day (UTC)."""
     named = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(named) if named else outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
+    return Path(named) if named else outputs_root() / f"by-hand-{records.utc_now()[:10].replace('-', '')}"
 
 
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
@@ -75,7 +70,7 @@ class Step:
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
-        self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
+        self.record = self.replayed or records.Record(step=name, started=records.utc_now(), parameters=dict(parameters))
 
     @property
     def by_hand(self) -> bool:
@@ -145,7 +140,7 @@ class Step:
         })
         if not self.replayed:
             self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
-            self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
+            self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)
             self.record.commands = [records.Command(label=w.request.name, line=w.shell_line) for w in self._worlds()]
         return StepView(self.record, self.save())
 
@@ -170,7 +165,7 @@ class Step:
         devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
-        self.record.tried_by_hand.append({"at": utc_now(), "env": dict(env or {}), "gpus": devices, "passed": world.passed,
+        self.record.tried_by_hand.append({"at": records.utc_now(), "env": dict(env or {}), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": world.shell_line})
         self.save()
         return world

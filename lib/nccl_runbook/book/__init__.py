@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import os
 import tempfile
 import threading
@@ -45,10 +44,6 @@ class Options:
     fail_on: str = "unknown"
 
 
-def _utc(form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
-    return dt.datetime.now(dt.UTC).strftime(form)
-
-
 class Book:
     """One run of a plan. ``run`` gives the verdict document; ``exit_code`` is then what a command ends with.
 
@@ -59,7 +54,7 @@ class Book:
     def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None]) -> None:
         self.plan, self.options, self.on_line = plan, options, on_line
         self.redactor = Redactor(os.environ)
-        self.started = _utc()
+        self.started = records.utc_now()
         self.not_run: dict[str, str] = {}
         self.stop = Stop()
         self.run_dir = options.out.absolute() if options.out else _fresh(options.outputs.absolute())
@@ -137,7 +132,7 @@ class Book:
     def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
         """Run one notebook, leave its record and its pages, and give the record back."""
         parameters = self._parameters(planned, left_s)
-        path, started, clock = self.run_dir / f"{planned.name}.json", _utc(), time.monotonic()
+        path, started, clock = self.run_dir / f"{planned.name}.json", records.utc_now(), time.monotonic()
         stub = records.Record(step=planned.name, started=started, parameters=parameters)
         records.save(stub, path, self.redactor)
         self._write()
@@ -165,7 +160,7 @@ class Book:
             why = ending.why or "the notebook ran to its end without finishing its step"
         except records.RecordError as error:
             record, why = stub, ending.why or str(error)
-        record = stub.model_copy(update={"status": "unknown", "reason": why, "ended": _utc(), "wall_s": round(wall_s, 2),
+        record = stub.model_copy(update={"status": "unknown", "reason": why, "ended": records.utc_now(), "wall_s": round(wall_s, 2),
                                          "tried_by_hand": record.tried_by_hand})
         records.save(record, path, self.redactor)
         return record, why
@@ -199,7 +194,7 @@ def _short(path: Path) -> str:
 
 def _fresh(outputs: Path) -> Path:
     """A folder of this second's name that does not exist yet."""
-    stamp = _utc("%Y%m%dT%H%M%SZ")
+    stamp = records.utc_now().replace("-", "").replace(":", "")
     names = (outputs / (stamp if n == 1 else f"{stamp}-{n}") for n in range(1, 1000))
     return next(path for path in names if not os.path.lexists(path))
 

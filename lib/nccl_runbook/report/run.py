@@ -1,7 +1,6 @@
 """A run's folder: read its records, write verdict.json and index.html."""
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 from pathlib import Path
@@ -23,10 +22,6 @@ class Found(NamedTuple):
 
     records: list[records.Record]
     unreadable: dict[str, str]
-
-
-def _utc_now() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_records(run_dir: Path) -> Found:
@@ -61,7 +56,7 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
     document, found = build(run_dir, run)
-    document.written = _utc_now()
+    document.written = records.utc_now()
     redactor = Redactor(os.environ)
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     page = render_index(document, found, files)
@@ -78,7 +73,7 @@ def info_of(run_dir: Path) -> RunInfo:
         return run if run.command else run.model_copy(update={"planned": [], "not_run": {}})
     except (OSError, ValidationError):
         starts = [r.started for r in read_records(run_dir).records]
-        return RunInfo(id=run_dir.name, started=min(starts, default=_utc_now()))
+        return RunInfo(id=run_dir.name, started=min(starts, default=records.utc_now()))
 
 
 def collect(run_dir: Path) -> RunFolder:

@@ -9,6 +9,8 @@ import dataclasses
 import html
 from typing import Any
 
+from nccl_runbook.facts import Gap
+
 TONES = {
     "": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
     "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)",
@@ -62,6 +64,11 @@ class Table:
         widths = [max(len(row[i]) if i < len(row) else 0 for row in grid) for i in range(len(self.columns))]
         lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in grid]
         return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
+
+
+def gap_table(caption: str, gap: Gap) -> Table:
+    """What stands in place of a table that could not be made, and why."""
+    return Table(caption, ["not looked at", "why"], [[Cell(gap.reason, "muted"), gap.detail]])
 
 
 def _cell_html(index: int, cell: Cell) -> str:

@@ -6,14 +6,10 @@ from typing import Any
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import CudaView, GpuUse, GpuUsers, Machine, Memory, NvmlGpu, Owner, Pair
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Cell, Table, gap_table
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
 _NEARNESS = {"PIX": 0.8, "PXB": 0.65, "PHB": 0.5, "NODE": 0.35, "SYS": 0.2}
-
-
-def _gap_table(caption: str, gap: Gap) -> Table:
-    return Table(caption, ["not looked at", "why"], [[Cell(gap.reason, "muted"), gap.detail]])
 
 
 def _show(value: Any, form: str = "{}") -> Cell | str:
@@ -55,7 +51,7 @@ def gpus_table(machine: Machine | Gap) -> Table:
     caption = "GPUs as NVML tells them"
     nvml = machine if isinstance(machine, Gap) else machine.nvml
     if isinstance(nvml, Gap):
-        return _gap_table(caption, nvml)
+        return gap_table(caption, nvml)
     columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
     rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
     note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
@@ -82,7 +78,7 @@ def views_table(machine: Machine | Gap) -> Table:
     """What NVML, the device files, CUDA and the variables each say."""
     caption = "Three views of the same GPUs"
     if isinstance(machine, Gap):
-        return _gap_table(caption, machine)
+        return gap_table(caption, machine)
     return Table(caption, ["view", "GPUs", "what it says"], [_nvml_row(machine), *_files_rows(machine), _cuda_row(machine.cuda)])
 
 
@@ -116,7 +112,7 @@ def topology_table(machine: Machine | Gap) -> Table:
     caption = "Topology and peer access"
     nvml = machine if isinstance(machine, Gap) else machine.nvml
     if isinstance(nvml, Gap) or isinstance(nvml.pairs, Gap):
-        return _gap_table(caption, nvml if isinstance(nvml, Gap) else nvml.pairs)
+        return gap_table(caption, nvml if isinstance(nvml, Gap) else nvml.pairs)
     names = [g.nvml_index for g in nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in nvml.pairs}
     rows = [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names]
@@ -137,7 +133,7 @@ def users_table(users: GpuUsers | Machine | Gap) -> Table:
     caption = "Who uses the GPUs"
     found = users.nvml if isinstance(users, Machine) else users
     if isinstance(found, Gap):
-        return _gap_table(caption, found)
+        return gap_table(caption, found)
     rows = [row for index, gpu in enumerate(found.gpus) for row in _use_rows(index, gpu)]
     return Table(caption, ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]])
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Singles, Trial
 from nccl_runbook.facts.world import World
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Cell, Table, gap_table
 
 OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
-
-
-def gap_table(caption: str, gap: Gap) -> Table:
-    return Table(caption, ["not looked at", "why"], [[Cell(gap.reason, "muted"), gap.detail]])
 
 
 def _outcome(trial: Trial) -> Cell:
