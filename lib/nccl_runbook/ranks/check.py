@@ -102,6 +102,18 @@ def join(args, device, rank, size):
     return backend
 
 
+def prepare(device):
+    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there is one, for this world's
+    turn: other ranks may be at work meanwhile, and what is slow here need not be waited for there."""
+    warm = pattern(PERIOD, device, 0)
+    (warm + 1 != warm).nonzero()
+    settle(device)
+    emit("ready")
+    gate = os.environ.get("NCCL_RUNBOOK_GATE_FD")
+    if gate and not os.read(int(gate), 1):
+        sys.exit("the runbook has gone")
+
+
 def pattern(count, device, seed):
     """float32 of ``count`` integers that differ by position and by seed (a rank, or a rank and a round)."""
     return torch.arange(count, device=device, dtype=torch.int64).remainder_(PERIOD).add_(seed).to(torch.float32)
@@ -234,6 +246,7 @@ def check(args):
     device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
     emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
          torch=torch.__version__, **identity(device))
+    prepare(device)
     emit("begin", what="init")
     began = time.perf_counter()
     backend = join(args, device, rank, size)
