@@ -26,8 +26,8 @@ from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.planning import guard, placement
-from nccl_runbook.probes import gpus, sync, users, worlds
+from nccl_runbook.planning import guard, halving, placement
+from nccl_runbook.probes import arms, gpus, sync, users, worlds
 from nccl_runbook.redact import Redactor
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
@@ -95,7 +95,7 @@ def fewer_gpus(step: Step) -> None:
 
 def transports(step: Step) -> None:
     step.ask_who_works()
-    step.ask("arms", lambda: worlds.arms(step.engine, step.devices, step.left_s))
+    step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
 
 
 def weight_sync(step: Step) -> None:

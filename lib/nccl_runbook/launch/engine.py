@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import RankResult, World, WorldRequest
@@ -95,8 +95,8 @@ class Engine:
             self.history.extend(worlds)
         return worlds
 
-    def run_in_turn(self, requests: List[WorldRequest]) -> List[World]:
-        """Run these worlds one after the other; only what no result can feel overlaps.
+    def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
+        """Run these worlds one after the other, until ``enough`` says so; only what no result can feel overlaps.
 
         While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody waits for processes to exit
         whose last collective is over. Beside a world that is ``timed`` nothing is set up, and nothing is still being taken down.
@@ -104,11 +104,13 @@ class Engine:
         waiting, held, begun = list(requests), [], []
 
         def prepare() -> None:
+            if enough():
+                waiting.clear()
             while waiting and len(held) < AHEAD and not any(w.request.timed for w in held):
                 held.append(self._start(waiting.pop(0), held=True))
 
-        while waiting or held:
-            prepare()
+        prepare()
+        while held:
             world = held.pop(0)
             world.ready.wait(PREPARE_S)
             for earlier in begun if world.request.timed else []:
@@ -118,6 +120,7 @@ class Engine:
                 prepare()
             world.idle.wait(world.request.deadline_s + KILL_ALLOWANCE_S)
             begun.append(world)
+            prepare()
         for world in begun:
             world.done.wait(KILL_ALLOWANCE_S)
         worlds = [self._world(w) for w in begun]
@@ -253,7 +256,7 @@ class Engine:
         return World(
             request=request, ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)], wall_s=running.wall_s,
             started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
-            set_by_environment=running.tally.taken(),
+            set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
             nccl_path=nccl_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 
     def _rank(self, number: int, rank: _RankState) -> RankResult:

@@ -1,14 +1,12 @@
-"""Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, each pair, and one transport at a time."""
+"""Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, and each pair."""
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Dict, List, Optional, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Ladder, Pair, Pairs, Singles, Trial
+from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles, Trial
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 
@@ -20,8 +18,6 @@ GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
 # a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk
 GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 SPENT = "the budget was spent: raise budget_s"
-SET_ALREADY = "your environment sets this already, so the control has it too"
-INFINIBAND = Path("/sys/class/infiniband")
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:
@@ -111,42 +107,3 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
         asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv") for a, b in together]
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, trials(engine, asked))]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
-
-
-def _arms(gpu: bool) -> List[Arm]:
-    """What can be switched off or narrowed here. A Gap says why an arm does not apply."""
-    if not gpu:
-        return [Arm("interface pinned", {"GLOO_SOCKET_IFNAME": "lo"}, [], Gap("not-run"))]
-    infiniband = INFINIBAND.is_dir() and any(INFINIBAND.iterdir())
-    return [
-        Arm("P2P off", {"NCCL_P2P_DISABLE": "1"}, ["P2P"], Gap("not-run")),
-        Arm("SHM off", {"NCCL_SHM_DISABLE": "1"}, ["SHM"], Gap("not-run")),
-        Arm("P2P and SHM off", {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], Gap("not-run")),
-        Arm("IB off", {"NCCL_IB_DISABLE": "1"}, ["NET/IB"],
-            Gap("not-run") if infiniband else Gap("absent", "no InfiniBand or RoCE device here")),
-        Arm("interface pinned", {"NCCL_SOCKET_IFNAME": "lo"}, [], Gap("not-run")),
-    ]
-
-
-def _set_already(arm: Arm) -> bool:
-    return all(os.environ.get(name) == value for name, value in arm.env.items())
-
-
-def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Arms, Gap]:
-    """The control, every arm that applies, the control again. Needs two ranks; the budget is in seconds."""
-    if len(devices) < 2:
-        return Gap("unsupported", "one GPU: a transport needs two ranks")
-    gpu = on_gpus(devices)
-    budget = Budget(budget_s, gpu)
-    ops = "all_reduce,broadcast,send_recv"
-    control, done = trials(engine, [request("control", devices, ops=ops, first=True)])[0], []
-
-    def run(name: str, env: Dict[str, str]) -> Union[Trial, Gap]:
-        # after a control that fails, only an arm that passes says something: no need to see it fail twice
-        return Gap("not-run", SPENT) if budget.spent else trials(engine, [request(name, devices, env, ops)], repeat=control.passed)[0]
-
-    for arm in _arms(gpu):
-        absent = isinstance(arm.trial, Gap) and arm.trial.reason == "absent"
-        trial = arm.trial if absent else Gap("not-run", SET_ALREADY) if _set_already(arm) else run(arm.name, arm.env)
-        done.append(Arm(arm.name, arm.env, arm.acts_on, trial))
-    return Arms("nccl" if gpu else "gloo", control, done, run("control again", {}))
