@@ -127,7 +127,7 @@ def test_explain_names_a_killed_rank_and_not_the_echo():
 
 def test_explain_says_once_of_twice_when_the_repetition_passes():
     found = explain("r", "2 ranks", hung(), world())
-    assert found.severity is Severity.WARN and "once of twice" in found.title
+    assert found.severity is Severity.WARN and "seen 1 of 2" in found.title
 
 
 def test_explain_says_unknown_when_our_own_process_was_killed():

@@ -310,18 +310,15 @@ class Warm:
         os.dup2(nothing, 0)
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
-        keep = {0, 1, 2, rank.event_write, rank.stack_write}
+        keep = {0, 1, 2, rank.event_write, rank.stack_write, *rank.world.gate[:1]}  # numbers among the others may be these, used again
         others = [fd for w in self.worlds + [rank.world] for r in w.ranks
                   for fd in (r.log_read, r.log_write, r.event_read, r.event_write, r.stack_read, r.stack_write)]
         others += [fd for w in self.worlds + [rank.world] for fd in w.gate]
-        keep.update(rank.world.gate[:1])
         for fd in set(others + [self.out, self.wake_read, self.wake_write, nothing, rank.log_write]) - keep:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
         self.selector.close()
-        os.set_inheritable(rank.event_write, True)
-        os.set_inheritable(rank.stack_write, True)
-        for fd in rank.world.gate[:1]:
+        for fd in (rank.event_write, rank.stack_write, *rank.world.gate[:1]):
             os.set_inheritable(fd, True)
 
     def rank_environment(self, rank: Rank) -> dict:
@@ -329,8 +326,7 @@ class Warm:
         env = {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
                "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
                "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write), "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write)}
-        if rank.world.gate:
-            env["NCCL_RUNBOOK_GATE_FD"] = str(rank.world.gate[0])
+        env.update({"NCCL_RUNBOOK_GATE_FD": str(fd) for fd in rank.world.gate[:1]})
         env.update(rank.world.request["env"])
         env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
         return env

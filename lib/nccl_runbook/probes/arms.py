@@ -48,7 +48,8 @@ Halve = Callable[..., Any]
 
 def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
     gpu = on_gpus(devices)
-    args = ["--ops", OPS, "--sizes", GPU_SIZES if gpu else CPU_SIZES, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
+    sizes, backend = (GPU_SIZES, "nccl") if gpu else (CPU_SIZES, "gloo")
+    args = ["--ops", OPS, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", backend]
     logged = {**LOGGED, "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
     stall_s *= max(1.0, len(devices) / 8)
     return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 60.0 if gpu else 20.0, stall_s, timed)
@@ -170,7 +171,8 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
     told = halve(list(variables), shows)
-    return dataclasses.replace(arms, clean=arm, guilty=Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, told.why_not))
+    guilty = Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, told.why_not)
+    return dataclasses.replace(arms, clean=arm, guilty=guilty)
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:

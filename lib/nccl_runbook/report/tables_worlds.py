@@ -14,7 +14,7 @@ def _outcome(trial: Trial) -> Cell:
     if trial.passed:
         return Cell("passed", "ok")
     if trial.again is not None and trial.again.passed:
-        return Cell("failed once of twice", "warn")
+        return Cell(f"{trial.world.ended}, seen 1 of 2", "warn")
     return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
 
 

@@ -103,7 +103,8 @@ def _ending(rank: RankResult) -> tuple[bool, bool, int]:
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
-    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs a recurrence."""
+    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
+    a recurrence there."""
     if world.ended == "lost":
         return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
     cause, status, evidence = _cause_of(world)
@@ -113,10 +114,11 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
     title = f"{what} {'got wrong values' if world.wrong else world.ended}"
     why = f": {cause.title}" if cause else ""
-    if again is not None and again.passed:
-        repeat = Remedy("you", "It passed when repeated at once: repeat it more often before you change anything.", (world.shell_line,))
-        status = cause and "possible"
-        return Finding(rule, Severity.WARN, f"{title} once of twice{why}", tuple(evidence), (repeat,), cause and cause.id, status)
+    if again is None or again.passed:
+        told = "It was not repeated" if again is None else "It passed when repeated at once"
+        repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
+        status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
     return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
 
