@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "__init__": BELOW_CLI | {"step"},
 }
 ON_NODE = ("facts", "launch", "ranks", "probes", "redact", "look")
-PURE_ON_NODE = [LIB / "planning" / f"{name}.py" for name in ("placement", "guard", "halving")]  # what is settled before anything starts
+PURE_ON_NODE = [LIB / "planning" / f"{name}.py" for name in ("placement", "guard", "halving", "group_testing")]  # what is settled before anything starts
 # in rooms of the node, but not in nccl-look.pyz: it judges the interpreter that runs it, brings no log and does not ask what 02 asks
 ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB / "facts" / "run.py", LIB / "facts" / "environment.py",
              LIB / "ranks" / "environment.py", LIB / "facts" / "logs.py"]

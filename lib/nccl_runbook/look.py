@@ -26,7 +26,7 @@ from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.planning import guard, halving, placement
+from nccl_runbook.planning import group_testing, guard, halving, placement
 from nccl_runbook.probes import arms, gpus, sync, users, worlds
 from nccl_runbook.redact import Redactor
 
@@ -88,9 +88,10 @@ def visibility(step: Step) -> None:
 
 def fewer_gpus(step: Step) -> None:
     step.ask_who_works()
-    step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
+    ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
-    step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s))
+    pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
+    step.ask("search", lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify))
 
 
 def transports(step: Step) -> None:

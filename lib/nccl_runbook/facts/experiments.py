@@ -67,6 +67,25 @@ class Pairs:
 
 
 @dataclasses.dataclass(frozen=True)
+class SearchRound:
+    """Disjoint groups of GPUs (cuda_index) that ran at the same time, and whether every rank of each passed."""
+
+    groups: List[List[int]]
+    passed: List[bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What was run to find the GPU or the link, in order. ``example``: the failed world with the fewest GPUs; ``why``: "" where the
+    search ended by itself, else why it did not."""
+
+    gpus: List[int]
+    rounds: List[SearchRound]
+    example: Union[World, Gap]
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Arm:
     """One factor switched off or narrowed, or for *clean* taken out (None). ``acts_on``: transports, algorithms or protocols, as NCCL's
     log names them, of which less must be left if it acted."""

@@ -326,7 +326,7 @@ class Warm:
         env = {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
                "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
                "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write), "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write)}
-        env.update({"NCCL_RUNBOOK_GATE_FD": str(fd) for fd in rank.world.gate[:1]})
+        env.update({"NCCL_RUNBOOK_GATE_FD": str(rank.world.gate[0])} if rank.world.gate else {})
         env.update(rank.world.request["env"])
         env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
         return env

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Dict, List, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles, Trial
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
+from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 
 # NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
@@ -17,6 +17,10 @@ MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
 # a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk
 GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
+# A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once one hung, less will do.
+STALL_FIRST_S, STALL_S = 12.0, 5.0
+MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
+NOT_RUN = Gap("not-run")
 SPENT = "the budget was spent: raise budget_s"
 
 
@@ -36,13 +40,16 @@ class Budget:
 
 
 def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
-            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", first: bool = False) -> WorldRequest:
+            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", first: bool = False, timed: bool = True,
+            stall_s: float = STALL_FIRST_S) -> WorldRequest:
     """One world of checked collectives."""
     gpu = on_gpus(devices)
     sizes = ",".join(map(str, GPU_SIZES if gpu else CPU_SIZES))
-    args = ["--ops", ops, "--sizes", sizes, "--repeats", "3", "--backend", "nccl" if gpu else "gloo"]
+    args = ["--ops", ops, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
     deadline_s = FIRST_DEADLINE_S if first else GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
-    return WorldRequest(name, "check.py", devices, args, {**(LOGGED if gpu else {}), **(env or {})}, deadline_s)
+    stall_s *= max(1.0, len(devices) / 8)
+    delta = {**(LOGGED if gpu else {}), **(env or {})}
+    return WorldRequest(name, "check.py", devices, args, delta, deadline_s, stall_s if gpu else None, timed)
 
 
 def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
@@ -94,16 +101,74 @@ def rounds(items: List[int]) -> List[List[tuple]]:
     return found
 
 
-def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float) -> Union[Pairs, Gap]:
+def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float,
+          ladder: Union[Ladder, Gap] = NOT_RUN) -> Union[Pairs, Gap]:
     """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds) goes."""
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
         return Gap("not-run", "fewer than two GPUs that pass alone: no pair to test")
+    failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
+    if failing and len(gpus) > MATRIX_MOST:
+        return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
     budget, found = Budget(budget_s, True), []
+    stall_s = STALL_S if failing else STALL_FIRST_S
     for together in rounds(gpus):
         if budget.spent:
             break
-        asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv") for a, b in together]
+        asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv", stall_s=stall_s) for a, b in together]
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, trials(engine, asked))]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
+
+
+Group = Tuple[int, ...]
+
+
+class _Results:
+    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each in fresh processes."""
+
+    def __init__(self, engine: Engine, trials: Mapping[Group, Trial]) -> None:
+        self.engine = engine
+        self.example: Union[World, Gap] = NOT_RUN
+        self.known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
+
+    def of(self, groups: List[Group]) -> Dict[Group, bool]:
+        """All at the same time. A result that was seen before counts once."""
+        new = [g for g in groups if not self.known.get(g)]
+        asked = [request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False, stall_s=STALL_S) for g in new]
+        worlds = {**dict(zip(new, self.engine.run_all(asked))), **{g: self.known[g].pop(0) for g in groups if g not in new}}
+        for world in worlds.values():
+            smaller = isinstance(self.example, Gap) or world.request.world_size < self.example.request.world_size
+            self.example = world if not world.passed and smaller else self.example
+        return {g: w.passed for g, w in worlds.items()}
+
+
+def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap], pairs: Union[Pairs, Gap], budget_s: float,
+           identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
+    """Which GPU or link it is, where the ladder failed. ``identify``: planning.group_testing.identify, which asks for the rounds."""
+    failing = None if isinstance(ladder, Gap) else ladder.first_failing
+    if failing is None or isinstance(singles, Gap):
+        return Gap("not-run", "no world of several GPUs failed")
+    steady = failing.again is not None and not failing.again.passed
+    gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
+    seen = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
+    matrix = [] if isinstance(pairs, Gap) else pairs.pairs
+    if len(gpus) < 3 or len(set(failing.world.request.devices)) < failing.world.request.world_size:
+        return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
+    if not any(t.passed for t in singles.trials.values()) or matrix and not any(p.trial.passed for p in matrix):
+        return Gap("not-run", "every GPU or every pair fails: it is not one of them")
+    seen.update({(p.first, p.second): p.trial for p in matrix})
+    return _walk(_Results(engine, seen), gpus, Budget(budget_s, True), identify(gpus))
+
+
+def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Search:
+    done: List[SearchRound] = []
+    try:
+        groups = next(walk)
+        while not budget.spent:
+            passed = results.of(groups)
+            done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
+            groups = walk.send(passed)
+    except StopIteration:
+        return Search(gpus, done, results.example)
+    return Search(gpus, done, results.example, SPENT)

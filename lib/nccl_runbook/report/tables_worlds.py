@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Singles, Trial
+from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Search, Singles, Trial
 from nccl_runbook.facts.world import World
 from nccl_runbook.report.tables import Cell, Table, gap_table
 
@@ -46,8 +46,8 @@ def singles_table(singles: Singles | Gap) -> Table:
 
 
 def pairs_table(pairs: Pairs | Gap) -> Table:
-    """Heat map: send/recv bandwidth of every pair, shaded against the best one."""
-    caption = "Every pair of GPUs, send/recv GB/s"
+    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
+    caption = "Every pair of GPUs: send/recv GB/s, and microseconds for 4 B"
     if isinstance(pairs, Gap):
         return gap_table(caption, pairs)
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
@@ -61,7 +61,24 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     if trial is None:
         return Cell("" if same else "not run", "muted")
     value = trial.world.busbw_gb_per_s("send_recv")
-    return Cell(f"{value:.1f}", heat=value / best) if trial.passed and value and best else _outcome(trial)
+    text = f"{value:.1f}, {trial.world.latency_us('send_recv'):.0f} us" if value else ""
+    return Cell(text, heat=value / best) if trial.passed and value and best else _outcome(trial)
+
+
+def search_table(search: Search | Gap) -> Table:
+    """Every round of the search for the GPU or link."""
+    caption = "Which GPU, link, split or count"
+    if isinstance(search, Gap):
+        return gap_table(caption, search)
+    rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))] for n, r in enumerate(search.rounds, 1)]
+    rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
+    return Table(caption, ["round", "GPUs that passed together", "GPUs that failed together"], rows,
+                 "The groups of a round ran at the same time; a group that failed was run again at once.")
+
+
+def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
+    words = ["+".join(map(str, g)) for g, p in zip(groups, passed, strict=False) if p is wanted]
+    return Cell("   ".join(words), ("ok" if wanted else "broken") if words else "")
 
 
 def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
