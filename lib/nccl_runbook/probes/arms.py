@@ -52,7 +52,7 @@ def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[
     args = ["--ops", OPS, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", backend]
     logged = {**LOGGED, "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
     stall_s *= max(1.0, len(devices) / 8)
-    return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 60.0 if gpu else 20.0, stall_s, timed)
+    return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 40.0 if gpu else 20.0, stall_s, timed)
 
 
 def seen(world: World) -> Dict[str, int]:
@@ -119,7 +119,8 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
     found = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
     for name, (env, _, before) in named.items():
         if name not in trials:
-            trials[name] = _why_not_later(session, found, before, trials) or _trials(session, {name: env}, control)[name]
+            why_not = _why_not_later(session, found, before, trials)
+            trials[name] = _trials(session, {name: env}, control)[name] if why_not is None else why_not
     return dataclasses.replace(found, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
 
 
