@@ -27,7 +27,7 @@ from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.planning import group_testing, guard, halving, placement
-from nccl_runbook.probes import arms, gpus, sync, users, worlds
+from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
 from nccl_runbook.redact import Redactor
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
@@ -96,6 +96,7 @@ def fewer_gpus(step: Step) -> None:
 
 def transports(step: Step) -> None:
     step.ask_who_works()
+    step.ask("links", nvml.links)
     step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
 
 

@@ -15,7 +15,7 @@ from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, Budget, on_gpus
 
 OPS = "all_reduce,broadcast,send_recv,all_gather"
-GPU_SIZES, CPU_SIZES = "4,%d,%d" % (16 * MIB, 1024 * MIB), "4,%d" % MIB
+GPU_SIZES, CPU_SIZES = "4,65536,%d,%d,%d,%d" % (MIB, 16 * MIB, 256 * MIB, 1024 * MIB), "4,65536,%d" % MIB
 # A rank of a healthy world gives a sign of life at least every 1.5 s on 4 H200 (NCCL 2.28.9), so an arm that hangs costs 8 s
 STALL_FIRST_S, STALL_S = 12.0, 5.0
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
