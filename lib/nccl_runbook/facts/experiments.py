@@ -119,7 +119,7 @@ class Arms:
     arms: List[Arm]
     control_after: Union[Trial, Gap]
     clean: Union[Arm, Gap] = Gap("not-run")
-    guilty: Union[Guilty, Gap] = Gap("not-run")
+    guilty: Union[Guilty, Gap] = Gap("not-run", "the environment was not seen to make a difference")
 
     def __getitem__(self, name: str) -> World:
         """The world of that arm, or of "control". Raises KeyError naming the arms that were run."""

@@ -39,7 +39,7 @@ Walk = Generator[Round, Answers, Diagnosis]
 def most_runs(n: int) -> int:
     """The most worlds a walk asks for: each GPU alone, two rows of partners, searches by halving, and the repetitions; holds for every
     single fault of the kinds above and for two pairs (tests/test_group_testing.py plants them all)."""
-    return 5 * n + 8 * math.ceil(math.log2(n)) + 6 * CONFIRM + 12
+    return 4 * n + 6 * math.ceil(math.log2(n)) + 8 * CONFIRM
 
 
 def wilson(failed: int, of: int) -> Tuple[float, float]:

@@ -95,7 +95,8 @@ def bandwidth_table(arms: Arms | Gap, links: Links, op: str = "all_reduce") -> T
     passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
     rates = {t.name: {s: r for s, r in t.world.busbw_by_size(op).items() if s >= LEAST_BYTES} for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _latency(t.world, op), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links, op), _narrowed(t.world, op)] for t in passed]
+    rows = [[t.name, _latency(t.world, op), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links, op),
+             _narrowed(t.world, op)] for t in passed]
     curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
     return Table(caption, columns, rows, f"{BANDWIDTH_NOTE} {_limit_note(links)}", curve)

@@ -111,8 +111,10 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
     evidence += [Evidence(rank_line(r), r.log) for r in bad]
     evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
+    sender = _only_sender(world)
+    evidence = [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")] * (sender is not None) + evidence
     evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
-    title = f"{what} {'got wrong values' if world.wrong else world.ended}"
+    title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         told = "It was not repeated" if again is None else "It passed when repeated at once"
@@ -121,6 +123,12 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
     return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+
+
+def _only_sender(world: World) -> int | None:
+    """The rank whose data arrived wrong wherever a sender can be told: not in an all_reduce, which adds all up. None: none, or several."""
+    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
+    return next(iter(senders)) if len(senders) == 1 else None
 
 
 def _wrong_line(e: dict) -> str:
