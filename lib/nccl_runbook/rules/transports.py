@@ -183,8 +183,9 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
 
 def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     """The finding for a control that fails, with what the arms add to it."""
-    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in arms.arms))
-    evidence = (*evidence, *(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()))
+    proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
+    run = [a for a in arms.arms if isinstance(a.trial, Trial)]
+    evidence = (*proof, *fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in run))
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
@@ -200,7 +201,9 @@ def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[E
     """The ranks said it themselves, it is not the transport, or nothing can be concluded."""
     if decision.kind == "explained":
         meanwhile = (_meanwhile(cure, arms),) if cure else ()
-        return dataclasses.replace(fault, evidence=evidence, remedy=(*fault.remedy, *meanwhile))
+        settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
+        title = f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title
+        return dataclasses.replace(fault, title=title, evidence=evidence, remedy=(*fault.remedy, *meanwhile))
     words = "not the transport: " if decision.kind == "not-the-transport" else "" if "comes and goes" in decision.why else "inconclusive: "
     return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
