@@ -20,8 +20,8 @@ from nccl_runbook.redact import Redactor
 
 __all__ = ["Engine", "EngineError"]
 
-# these act when a communicator is made (FI_ and UCX_: when NCCL's net plugin is loaded for it), so a fork may differ in them; all others (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads)
-# act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
+# these act when a communicator is made (FI_ and UCX_: when NCCL's net plugin is loaded for it), so a fork may differ in them; all others
+# (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads) act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
 _FORK_MAY_DIFFER = re.compile(
     r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
