@@ -2,9 +2,10 @@
 # make lab       open them in JupyterLab
 # make test      the default test suite
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
+# make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS=lab FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test look clean
+.PHONY: help report lab test look wheelhouse clean
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -29,6 +30,9 @@ test: .venv/.test
 
 look: .venv/.headless
 	@.venv/bin/python .ci/look build/nccl-look.pyz
+
+wheelhouse: .venv/.headless
+	@.venv/bin/python .ci/wheelhouse '$(subst ','\'',$(or $(FOLDER),wheelhouse))' '$(TARGET_PYTHON)' '$(TARGET_ARCH)' $(EXTRAS)
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
