@@ -126,4 +126,4 @@ def test_python_of_the_environment_is_not_the_jobs(checkout: Path) -> None:
 
 def test_make_alone_tells_the_targets(checkout: Path) -> None:
     told = make(checkout).stdout
-    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "look", "wheelhouse", "clean"]
+    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "bench", "look", "wheelhouse", "clean"]
