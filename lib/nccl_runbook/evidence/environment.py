@@ -61,18 +61,37 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
     """What one fresh rank under the job's interpreter has around it, with torch imported; ``script`` is read as a role beside it."""
-    asked = request(whole=True, torch=True, conf=os.environ.get("NCCL_CONF_FILE", ""))
-    rank = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], deadline_s=RANK_DEADLINE_S)).ranks[0]
-    said = rank.first("environment")
-    if said is None:
-        last = " | ".join(rank.last_lines[-3:])
-        return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
+    said = _of_rank(engine, {})
+    if isinstance(said, Gap):
+        return said
     role = role_of("a rank", said)
     given = environment_file.read(script) if script else None
     if isinstance(given, Gap):
         return given
     beside = [] if given is None else [dataclasses.replace(given, torch=role.torch, torch_cuda=role.torch_cuda, reported=role.reported)]
     return Environment([role, *beside], host_of(said))
+
+
+def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
+    asked = request(whole=True, torch=True, conf=env.get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE", ""))
+    world = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
+    rank = world.ranks[0]
+    said = rank.first("environment")
+    if said is None:
+        last = " | ".join(rank.last_lines[-3:])
+        return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
+    return said
+
+
+def of_arms(engine: Any, arms: Any) -> Environment | Gap:
+    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment."""
+    both = [_of_rank(engine, arms.env(keys)[""]) for keys in ([], arms.keys)]
+    gap = next((said for said in both if isinstance(said, Gap)), None)
+    if gap is not None:
+        return gap
+    hosts = [host_of(said) for said in both]
+    libraries = list({lib.path: lib for host in hosts for lib in host.libraries}.values())
+    return Environment([role_of(name, said) for name, said in zip("AB", both)], dataclasses.replace(hosts[0], libraries=libraries))
 
 
 def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | Gap:
