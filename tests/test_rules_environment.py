@@ -282,6 +282,10 @@ def test_roles_libraries_differ_fires_when_one_version_number_has_two_contents()
     env = environment(role("trainer"), role("engine", mapped=["/opt/libnccl.so.2"]), on=host(libraries=[library(), other]))
     assert "one version number, but different files" in found(env, "roles-libraries-differ")[0].title
     assert not found(environment(role("trainer"), role("engine")), "roles-libraries-differ")
+    copy = library("/opt/libnccl.so.2")
+    env = environment(role("trainer", mapped=[copy.path]), role("engine"), on=host(libraries=[library(), copy]))
+    note, = found(env, "roles-libraries-differ")
+    assert note.severity is Severity.NOTE and "a copy with the same contents: trainer: 2.28.9 (/opt/libnccl.so.2)" in note.title
 
 
 def test_library_named_is_unknown_when_torch_is_mapped_without_nccl():

@@ -77,15 +77,16 @@ def preload(role: Role) -> Finding | None:
 
 
 def roles_differ(env: Environment) -> Finding | None:
-    """Roles of one job with different libraries; one version number with different contents is told as such."""
+    """Roles of one job with different libraries; one version number with different contents, and equal contents at different paths (a
+    note), are told as such."""
     libraries = by_path(env)
     mapped = {role.name: libraries[p] for role in env.roles for p in nccl_paths(role)[:1] if p in libraries}
-    if len({str(lib.sha256) for lib in mapped.values()}) < 2:
+    paths, versions, contents = (len({str(getattr(lib, part)) for lib in mapped.values()}) for part in ("path", "version", "sha256"))
+    if paths < 2 and contents < 2:
         return None
-    same_number = len({str(lib.version) for lib in mapped.values()}) == 1
-    says = "one version number, but different files" if same_number else "different versions"
+    says = "different versions" if versions > 1 else "one version number, but different files" if contents > 1 else "a copy with the same contents"
     words = ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items())
-    return Finding("roles-libraries-differ", Severity.WARN, f"libnccl differs between roles, {says}: {words}",
+    return Finding("roles-libraries-differ", Severity.WARN if contents > 1 else Severity.NOTE, f"libnccl differs between roles, {says}: {words}",
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
