@@ -288,6 +288,30 @@ def test_roles_libraries_differ_fires_when_one_version_number_has_two_contents()
     assert note.severity is Severity.NOTE and "a copy with the same contents: trainer: 2.28.9 (/opt/libnccl.so.2)" in note.title
 
 
+@pytest.mark.parametrize(("requires", "severity"), [
+    ({"vllm 0.10.0": ["torch==2.7.1"]}, Severity.WARN), ({"vllm 0.20.2": ["torch==2.11.0"]}, None), ({"deepspeed 0.19.6": ["torch>=2.0.0"]}, None),
+    ({"vllm 0.11.1": ["ray[cgraph]>=2.48.0"], "ray 2.40.0": []}, Severity.WARN), ({"vllm 0.11.0": ["ray[cgraph]>=2.48.0"]}, Severity.NOTE),
+    ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9; platform_system == \"Linux\""], "nvidia-nccl-cu13 2.30.4": []}, Severity.NOTE),
+    ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9"], "nvidia-nccl-cu13 2.28.9": []}, None),
+    ({"x 1": ["torch<2.11,>=2.4"]}, Severity.WARN), ({"x 1": ["torch (>=2.4,!=2.11.*)"]}, Severity.WARN), ({"x 1": ["torch~=2.10"]}, None), ({"x 1": ["torch==2.*"]}, None),
+    ({"x 1": ["torch==2.7.1; extra == 'old'"]}, None), ({"x 1": ["torch==2.7.1 ; sys_platform == 'darwin'"]}, None), ({"x 1": ["torchvision==0.1"]}, None)])
+def test_framework_version_incompatible_fires_by_the_metadata_beside_torch(requires, severity):
+    told = found(environment(role(requires=requires)), "framework-version-incompatible")
+    assert [f.severity for f in told] == ([severity] if severity else [])
+    assert not found(environment(role(requires=requires, torch=NOT_RUN)), "framework-version-incompatible") or "ray" in str(requires) or "nvidia" in str(requires)
+
+
+def test_framework_version_incompatible_names_both_versions_and_a_way_out():
+    finding, = found(environment(role("trainer", requires={"vllm 0.10.0": ["torch==2.7.1"]})), "framework-version-incompatible")
+    assert finding.title == "trainer: vllm 0.10.0 requires torch==2.7.1, and torch 2.11.0+cu130 is installed"
+    assert lines(finding)[0] == "python3 -m pip install --force-reinstall 'vllm==0.10.0'"
+
+
+@given(st.dictionaries(st.text(max_size=30), st.lists(st.text(max_size=60) | st.from_regex(r"torch(\[x\])? ?(==|>=|~=|<) ?[0-9.]{0,9}(\*|a0)?(; .{0,20})?"), max_size=4), max_size=4))
+def test_any_metadata_is_judged_without_an_error(requires):
+    assert judge(environment(role(requires=requires)))
+
+
 def test_library_named_is_unknown_when_torch_is_mapped_without_nccl():
     env = environment(role(mapped=["/v/torch/lib/libtorch_cpu.so"]))
     assert found(env, "library-named")[0].severity is Severity.UNKNOWN

@@ -55,7 +55,7 @@ def _what_happens(v: Variable) -> str:
         return "; NCCL then leaves it out without a word (names are in capitals)"
     if v.reader.key == "nccl" and kind in ("bool", "int"):
         return "; NCCL reads what is no number as 0"
-    return "; torch then ends with an error" if kind == "flag" else ""
+    return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 
 
 def _right(v: Variable, value: str) -> str:

@@ -8,6 +8,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment, Library, Role
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.variables import version
+from nccl_runbook.rules.frameworks import framework_version_incompatible
 
 _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "python3 -m pip install --force-reinstall torch")
 
@@ -125,4 +126,5 @@ def judge(env: Environment) -> Iterator[Finding]:
         yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role)])
         yield from filter(None, [library_named(role, libraries)])
         yield from filter(None, (cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries))
+        yield from framework_version_incompatible(role)
     yield from filter(None, [roles_differ(env)])
