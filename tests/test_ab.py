@@ -243,14 +243,14 @@ def test_a_collective_and_a_weight_sync_are_compared_in_real_ranks(engine):
     arms = reader.read(".", "GLOO_SOCKET_IFNAME=lo", {})
     spec = {"name": "tiny", "dtype": "float32", "head": [["a", [64, 64]]], "layer": [], "tail": [], "layers": 1, "layers_of": 1, "prefix": "x.{i}."}
     for made in (compare.of_collective(engine, [None, None], "all_reduce", 4096), compare.of_sync(engine, [None, None], spec, "gloo-flat")):
-        seen = compare.collect(made, arms, 1, 60, rules.walk)
+        seen = compare.collect(arms, 60, lambda made=made: made, rules.walk, 1)
         assert [s.arm for s in seen.samples] == list("ABBA") and all(s.passed for s in seen.samples) and rules.ratio(seen, rules.names(seen)[0]).n == 2
         assert TypeAdapter(Comparison | Gap).validate_python(to_json(seen)) == seen
 
 
 def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
     arms = reader.read(".", "GLOO_SOCKET_IFNAME=nope0", {})
-    seen = compare.collect(compare.of_collective(engine, [None, None], "all_reduce", 4), arms, 1, 90, rules.walk)
+    seen = compare.collect(arms, 90, lambda: compare.of_collective(engine, [None, None], "all_reduce", 4), rules.walk, 1)
     assert rules.one_fails(seen) == "B" and any(f.id == "arm-fails" and "nope0" in str(f.evidence) for f in rules.judge(seen, NOT_RUN))
 
 

@@ -61,8 +61,9 @@ def ab(
             if rounds < 1 or figure and not command or fail_on not in ("broken", "degraded", "unknown", "never"):
                 raise ValueError("--rounds is at least 1; --figure reads what your own command prints, so name that behind --; "
                                  "--fail-on is broken, degraded, unknown or never")
-            subject = _subject(engine, gpus, command or [], figure, more_is_better, collective, size, sync, method, layers)
-            seen, libraries = _compared(subject, engine, a, b, rounds, duration_s(budget), allow_busy)
+            subject = functools.partial(_subject, engine, gpus, command or [], figure, more_is_better, collective, size, sync, method,
+                                        layers)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
         except (ValueError, UsageError) as error:
             _leave(str(error), 2)
         except EngineError as error:
@@ -84,12 +85,12 @@ def _subject(engine: Callable[[], Engine], gpus: str, command: list[str], figure
     from nccl_runbook.launch.devices import rank_devices
     from nccl_runbook.probes import compare
 
-    spec = models.find(sync).spec(layers) if sync else {}
+    spec = models.spec_of(sync, layers)
     return compare.subject(engine, lambda: rank_devices(gpus, 0, engine().cuda_count()), command, figure, more_is_better, collective, size,
                            spec, method)
 
 
-def _compared(subject: Subject, engine: Callable[[], Engine], a: str, b: str, rounds: int, budget_s: float,
+def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
               allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     from nccl_runbook.evidence import arms as reader
@@ -102,8 +103,10 @@ def _compared(subject: Subject, engine: Callable[[], Engine], a: str, b: str, ro
     somebody = busy.gpus_busy(users.collect(), allow_busy)
     if somebody:
         raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
-    libraries = environment.of_arms(engine(), arms) if subject.in_ranks else Gap("not-run", "your own command is not looked into")
-    return compare.collect(subject, arms, rounds, budget_s, comparison.walk), libraries
+    if not arms.named:
+        raise ValueError("A and B are both the environment as it is: name what to compare")
+    seen = compare.collect(arms, budget_s, subject, comparison.walk, rounds)
+    return seen, environment.of_arms(engine(), arms) if engine else Gap("not-run", "your own command is not looked into")
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
@@ -111,13 +114,13 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     from nccl_runbook.findings import step_status, worst_first
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page_environment import document
-    from nccl_runbook.report.tables_comparison import differences_table, runs_table
+    from nccl_runbook.report.tables_comparison import tables as tables_of
     from nccl_runbook.rules import comparison
 
     findings = worst_first(comparison.judge(seen, libraries))
     verdict = _VERDICTS[step_status(findings)[0].value]
     code, redactor = _exit_code(verdict, fail_on), Redactor(os.environ)
-    tables = [runs_table(seen), differences_table(seen)]
+    tables = tables_of(seen)
     if html:
         try:
             html.write_text(redactor.text(document("A against B", verdict, findings, tables)), encoding="utf-8")

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from nccl_runbook.evidence.environment_file import assigned, is_kept, text_of
 from nccl_runbook.facts import Gap
@@ -45,6 +46,15 @@ class Arms:
     a: dict[Key, str | None]
     b: dict[Key, str | None]
     left_out: dict[str, str]
+
+    @property
+    def named(self) -> bool:
+        """Whether the user named any; nothing is compared otherwise."""
+        return self.names != (".", ".")
+
+    def unless(self, somebody: Any) -> Any:
+        """What forbids tests, where there would be any."""
+        return somebody if self.named else None
 
     @property
     def keys(self) -> list[str]:

@@ -87,6 +87,8 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
 
 def of_arms(engine: Any, arms: Any) -> Environment | Gap:
     """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment."""
+    if not arms.named:
+        return Gap("absent", "no two set-ups were named")
     both = [_of_rank(engine, arms.env(keys)[""]) for keys in ([], arms.keys)]
     gap = next((said for said in both if isinstance(said, Gap)), None)
     if gap is not None:

@@ -33,11 +33,10 @@ class Subject:
     run: Callable[[str, Dict[str, Env], float], Sample]
     roles: List[str] = dataclasses.field(default_factory=list)
     more_is_better: bool = False
-    in_ranks: bool = True
 
 
-def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: List[str], figure: str, more_is_better: bool, op: str,
-          size_bytes: int, spec: Dict[str, Any], method: str) -> Subject:
+def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: List[str], figure: str = "", more_is_better: bool = False,
+            op: str = "all_reduce", size_bytes: int = 0, spec: Optional[Dict[str, Any]] = None, method: str = "") -> Subject:
     """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
     is not known."""
     if argv:
@@ -58,7 +57,7 @@ def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Su
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
         return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
 
-    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
+    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better)
 
 
 def changed(env: Any, delta: Env) -> Dict[str, str]:
@@ -123,20 +122,23 @@ class _Clock:
         return sample
 
 
-def collect(subject: Subject, arms: Any, rounds: int, budget_s: float,
-            walk: Callable[[Comparison, Ask], Union[Walk, Gap]]) -> Union[Comparison, Gap]:
+def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Union[Walk, Gap]],
+            rounds: int = 3) -> Union[Comparison, Gap]:
     """One run of A that does not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
-    unknown = [role for role in arms.roles if role not in subject.roles]
+    if not arms.named:
+        return Gap("absent", "no two set-ups were named")
+    made = subject()
+    unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
         raise ValueError(f"role {unknown[0]!r} has no place here: write {{{unknown[0]}}} into your command where that process is started")
-    clock = _Clock(subject, budget_s)
+    clock = _Clock(made, budget_s)
     samples: List[Sample] = []
     for arm in ["warm-up", *"ABBA" * rounds] if arms.keys else []:
         sample = clock.run(arm, arms.env(arms.keys if arm == "B" else []))
         if sample is None:
             break
         samples += [sample] if arm != "warm-up" else []
-    seen = Comparison(subject.what, subject.unit, subject.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds,
-                      samples, Gap("not-run", "no difference to walk"))
+    seen = Comparison(made.what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, samples,
+                      Gap("not-run", "no difference to walk"))
     return dataclasses.replace(seen, walk=walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys))))

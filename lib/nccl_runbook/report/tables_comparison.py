@@ -8,6 +8,13 @@ from nccl_runbook.facts.comparison import Comparison, Sample
 from nccl_runbook.report.tables import Cell, Table, gap_table
 
 
+def tables(c: Comparison | Gap) -> list[Table]:
+    """Both; none where no comparison was asked for (absent)."""
+    if isinstance(c, Gap):
+        return [] if c.reason == "absent" else [runs_table(c)]
+    return [runs_table(c), differences_table(c)]
+
+
 def runs_table(c: Comparison | Gap) -> Table:
     """One row a figure and arm: n, median, smallest and largest of the runs."""
     if isinstance(c, Gap):
@@ -25,10 +32,8 @@ def _spread(samples: list[Sample], name: str) -> list[str]:
     return [str(len(values)), *(f"{f(values):.4g}" for f in (statistics.median, min, max) if values)]
 
 
-def differences_table(c: Comparison | Gap) -> Table:
-    """What A and B differ in, what the walk says of it first."""
-    if isinstance(c, Gap):
-        return gap_table("What A and B differ in", c)
+def differences_table(c: Comparison) -> Table:
+    """What A and B differ in, what carries the effect first."""
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
     rows = [[d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences]
     rows += [[name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()]

@@ -49,7 +49,8 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
         for other, specifier in wanted.items():
             if other in there and not satisfied(there[other], specifier):
                 severity = Severity.NOTE if name == "torch" else Severity.WARN
-                yield _finding(role, severity, f"{package} requires {other}{specifier}, and {other} {there[other]} is installed", package, other)
+                says = f"{package} requires {other}{specifier}, and {other} {there[other]} is installed"
+                yield _finding(role, severity, says, package, other)
         made_for = published(name, release)
         if made_for and "torch" not in wanted and "torch" in there and not satisfied(there["torch"], f"=={made_for}"):
             says = f"{package} was published for torch {made_for}; here, without a requirement, it stands beside torch {there['torch']}"

@@ -85,9 +85,11 @@ def roles_differ(env: Environment) -> Finding | None:
     paths, versions, contents = (len({str(getattr(lib, part)) for lib in mapped.values()}) for part in ("path", "version", "sha256"))
     if paths < 2 and contents < 2:
         return None
-    says = "different versions" if versions > 1 else "one version number, but different files" if contents > 1 else "a copy with the same contents"
+    same = "one version number, but different files" if contents > 1 else "a copy with the same contents"
+    says = "different versions" if versions > 1 else same
     words = ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items())
-    return Finding("roles-libraries-differ", Severity.WARN if contents > 1 else Severity.NOTE, f"libnccl differs between roles, {says}: {words}",
+    severity = Severity.WARN if contents > 1 else Severity.NOTE
+    return Finding("roles-libraries-differ", severity, f"libnccl differs between roles, {says}: {words}",
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
