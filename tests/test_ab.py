@@ -270,6 +270,8 @@ def test_arms_differ_fires_when_b_is_slower_and_stays_quiet_when_the_interval_ho
     assert ids(made(1, 2, 2.02, 1.01, 1, 2.01, 2, 1)) == {"arms-differ": Severity.WARN}
     assert ids(made(1, 1.02, 0.99, 1, 1.01, 1, 1, 1.01)) == {"no-difference": Severity.OK}
     assert ids(made(1, 2, 0.5, 1, 1.4, 0.9, 1.1, 0.8)) == {"no-difference": Severity.UNKNOWN}
+    chance = made(0.211, 0.304, 0.313, 0.201, 0.221, 0.467, 0.336, 0.277)
+    assert not rules.ratio(chance, "t").holds_one and ids(chance) == {"no-difference": Severity.UNKNOWN}, "95 % alone accuses nobody"
     assert ids(made(1, 0.5, 0.5, 1, 1, 0.51, 0.5, 1)) == {"arms-differ": Severity.NOTE}, "faster is no fault"
     assert ids(made(1, 0.5, 0.5, 1, 1, 0.51, 0.5, 1, more_is_better=True)) == {"arms-differ": Severity.WARN}
     assert ids(made(1, 1.02, 1.02, 1, 1, 1.021, 1.02, 1)) == {"arms-differ": Severity.NOTE}, "two per cent are told, and are no fault"

@@ -14,8 +14,9 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.planning.halving import halve
 from nccl_runbook.rules import libnccl
 
-# two-sided 95 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller number counts
-_T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 11: 2.201, 15: 2.131, 23: 2.069, 60: 2.0}
+# two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller one counts
+_T = {1: (12.706, 63.657), 2: (4.303, 9.925), 3: (3.182, 5.841), 4: (2.776, 4.604), 5: (2.571, 4.032), 6: (2.447, 3.707), 7: (2.365, 3.499),
+      8: (2.306, 3.355), 9: (2.262, 3.25), 11: (2.201, 3.106), 15: (2.131, 2.947), 23: (2.069, 2.807), 60: (2.0, 2.66)}
 LEAST_EFFECT = 1.05   # a smaller difference is told, but is no fault and is not walked
 TELLING = 1.25        # an interval that reaches further does not show that there is no difference
 UNCLEAR = (0.3, 0.7)  # shares of the effect that are measured again
@@ -24,12 +25,14 @@ MOST_REPEATS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """B over A. ``low``, ``high``: its 95 % interval, from t on the log ratio of neighbouring runs, one of each arm; ``n``: such pairs."""
+    """B over A. ``low``, ``high``: its 95 % interval, from t on the log ratio of neighbouring runs, one of each arm; ``n``: such pairs;
+    ``is_sure``: the 99 % interval does not hold 1 either: only that accuses."""
 
     value: float
     low: float
     high: float
     n: int
+    is_sure: bool
 
     @property
     def holds_one(self) -> bool:
@@ -60,9 +63,9 @@ def ratio(c: Comparison, name: str) -> Ratio | None:
     logs = [math.log(p["B"] / p["A"]) for p in pairs if p["A"] and p["B"]]
     if len(logs) < 2:
         return None
-    mean, t = statistics.fmean(logs), _T95[max(df for df in _T95 if df < len(logs))]
-    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    half, wide = (t * error for t in _T[max(df for df in _T if df < len(logs))])
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs), abs(mean) > wide)
 
 
 def one_fails(c: Comparison) -> str:
@@ -77,7 +80,7 @@ def carried(c: Comparison) -> str | None:
     """The figure in which A and B differ by more than LEAST_EFFECT, "" where one of them fails, None where no difference was seen."""
     if one_fails(c):
         return ""
-    seen = {n: r for n in names(c) if (r := ratio(c, n)) and not r.holds_one and max(r.value, 1 / r.value) >= LEAST_EFFECT}
+    seen = {n: r for n in names(c) if (r := ratio(c, n)) and r.is_sure and max(r.value, 1 / r.value) >= LEAST_EFFECT}
     return next(iter(seen), None)
 
 
@@ -169,6 +172,8 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding("no-difference", Severity.UNKNOWN, f"no difference seen, but {hides}: {says}")
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}")
+    if not r.is_sure:
+        return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, and perhaps chance; raise the rounds: {says}")
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
         return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
@@ -190,7 +195,8 @@ def _walked(c: Comparison) -> list[Finding]:
         return [Finding("effect-not-named", Severity.UNKNOWN, title, seen)]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
     also = f"; {len(c.differences) - len(rows)} other differences do nothing here" if len(c.differences) > len(rows) else ""
-    return [Finding("effect-named", Severity.NOTE, f"{says} carries it, after {len(c.walk.tried)} halvings{also}", seen,
+    how = f"carries it, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
+    return [Finding("effect-named", Severity.NOTE, f"{says} {how}{also}", seen,
                     (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),))]
 
 
