@@ -21,9 +21,10 @@ def page(env: Environment, findings: Sequence[Finding], verdict: str) -> str:
 
 def document(title: str, verdict: str, findings: Sequence[Finding], tables: Sequence[Table]) -> str:
     """A page of findings, worst first by the caller, and tables."""
+    line = f"{verdict}: {findings[0].title}" if findings else verdict
     shown = "".join(finding_html(f) for f in findings) + "".join(t._repr_html_() for t in tables)
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>{html.escape(title)}: {verdict}</title>"
             "<style>:root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
             "table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}td,th{padding:.2rem .6rem;border:1px solid #8884}"
-            f"</style></head><body><h1>{html.escape(title)}</h1>{banner(_TONE[verdict], verdict)}{shown}</body></html>\n")
+            f"</style></head><body><h1>{html.escape(title)}</h1>{banner(_TONE[verdict], line)}{shown}</body></html>\n")

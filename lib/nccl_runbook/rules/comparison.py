@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.comparison import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity, worst_first
 from nccl_runbook.planning.halving import halve
 from nccl_runbook.rules import libnccl
 
@@ -147,7 +147,7 @@ def _settled(c: Comparison) -> list[Finding]:
     if not told:
         few = f"{len(c.samples)} of {c.wanted} runs fitted into the budget: too few to compare"
         return [Finding("too-few-runs", Severity.UNKNOWN, few)]
-    return [*told, *_walked(c)]
+    return [*_walked(c, worst_first(told)[0].severity), *told]
 
 
 def _inconclusive(c: Comparison) -> Finding:
@@ -184,19 +184,19 @@ def _use(arm: str) -> Remedy:
     return Remedy("you", f"Use what {arm} sets: the table below has every difference.")
 
 
-def _walked(c: Comparison) -> list[Finding]:
+def _walked(c: Comparison, severity: Severity) -> list[Finding]:
     if isinstance(c.walk, Gap):
         return []
     rows = [d for d in c.differences if d.setting in c.walk.named]
     shares = [str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried]
     seen = tuple(Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares))
     if c.walk.why_not:
-        title = f"{c.walk.why_not}: it lies among {', '.join(c.walk.named)}, after {len(c.walk.tried)} of their sets were tried"
+        title = f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after {len(c.walk.tried)} of their sets were tried"
         return [Finding("effect-not-named", Severity.UNKNOWN, title, seen)]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
     also = f"; {len(c.differences) - len(rows)} other differences do nothing here" if len(c.differences) > len(rows) else ""
-    how = f"carries it, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
-    return [Finding("effect-named", Severity.NOTE, f"{says} {how}{also}", seen,
+    how = f"carries the difference, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
+    return [Finding("effect-named", severity, f"{says} {how}{also}", seen,
                     (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),))]
 
 
