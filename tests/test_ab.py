@@ -111,6 +111,13 @@ def test_the_seconds_of_a_command_count_without_a_figure(tmp_path):
     assert document["unit"] == "s" and all(s["figures"]["seconds"] for s in document["samples"])
 
 
+def test_what_the_expression_catches_and_is_no_number_does_not_count():
+    done = run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long\ntook 1,234.5\ntook 1e3")
+    assert json.loads(done.stdout)["samples"][0]["figures"] == {"figure": [1234.5, 1000.0]}
+    none = json.loads(run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long").stdout)
+    assert none["verdict"] == "unknown" and {s["ended"] for s in none["samples"]} == {"no figure found"}
+
+
 def test_a_role_gets_its_own_environment_where_the_command_names_it():
     said = "import os; print('got', os.environ.get('NCCL_P2P_DISABLE', '9'))"
     done = run(".", "@trainer NCCL_P2P_DISABLE=1", "--json", "--figure", "got (.)", "--rounds", "1", "--", "bash", "-c", '"$@"', "x", "{trainer}", sys.executable, "-c", said)
@@ -259,7 +266,7 @@ def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
 def made(*figures: float | str, walk=NOT_RUN, **changes) -> Comparison:
     """Runs A B B A ... with these figures; a text is how a run failed."""
     samples = [Sample(arm, {} if isinstance(f, str) else {"t": [f]}, f if isinstance(f, str) else "passed", 1.0) for arm, f in zip("ABBA" * 9, figures)]
-    return dataclasses.replace(Comparison("x", "s", False, [".", "b"], [Difference("X", "not set", "1")], {}, len(figures), samples, walk), **changes)
+    return dataclasses.replace(Comparison("x", "s", False, [".", "b"], [Difference("X", "not set", "1")], {}, len(figures), [], samples, walk), **changes)
 
 
 def ids(c: Comparison) -> dict[str, Severity]:
@@ -281,6 +288,12 @@ def test_arm_fails_fires_when_one_never_passes_and_comparison_inconclusive_when_
     assert ids(made(1, "hung", "hung", 1)) == {"arm-fails": Severity.WARN}
     assert ids(made("hung", 1, 1, "hung")) == {"arm-fails": Severity.WARN}
     assert ids(made(1, "hung", 1, 1)) == ids(made("hung", "hung", "hung", "hung")) == {"comparison-inconclusive": Severity.UNKNOWN}
+
+
+def test_what_nccl_says_of_each_arm_stands_beside_the_figures():
+    warm = [Sample("A", {"t": [1]}, "passed", 1, [], ["via P2P/CUMEM"]), Sample("B", {"t": [9]}, "passed", 1, [], ["via SHM/direct", "NCCL_P2P_DISABLE=1"])]
+    finding, = rules.judge(made(1, 9, 9, 1, 1, 9, 9, 1, warm_up=warm), NOT_RUN)
+    assert [e.text for e in finding.evidence] == ["A: via P2P/CUMEM", "B: via SHM/direct, NCCL_P2P_DISABLE=1"]
 
 
 def test_too_few_runs_and_nothing_differs_are_unknown():

@@ -27,7 +27,6 @@ EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --fi
 SCHEMA = "nccl-runbook/ab/1"
 _ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . as it is; several within quotes, "
         "@trainer before those of a role.")
-_VERDICTS = {"ok": "healthy", "note": "healthy", "warn": "degraded", "broken": "broken", "unknown": "unknown"}
 
 
 def ab(
@@ -54,7 +53,8 @@ def ab(
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.launch.engine import EngineError
 
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
@@ -110,25 +110,23 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.cli.env import _exit_code
-    from nccl_runbook.findings import step_status, worst_first
+    from nccl_runbook.cli.env import _exit_code, _verdict
+    from nccl_runbook.findings import worst_first
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page_environment import document
     from nccl_runbook.report.tables_comparison import tables as tables_of
     from nccl_runbook.rules import comparison
 
     findings = worst_first(comparison.judge(seen, libraries))
-    verdict = _VERDICTS[step_status(findings)[0].value]
-    code, redactor = _exit_code(verdict, fail_on), Redactor(os.environ)
-    tables = tables_of(seen)
+    verdict, redactor, tables = _verdict(findings), Redactor(os.environ), tables_of(seen)
+    code = _exit_code(verdict, fail_on)
     if html:
         try:
             html.write_text(redactor.text(document("A against B", verdict, findings, tables)), encoding="utf-8")
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
-    lines = []
-    for f in findings:
-        lines += [f"{f.severity.value:7} {f.title}", *(f"        {line}" for r in f.remedy for line in (r.text, *r.lines))]
+    rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
+    lines = [line for row in rows for line in row]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
     print(json_format.dumps(redactor.json(_document(seen, findings, verdict, code)), indent=1) if json else redactor.text(text))
     sys.exit(code)
@@ -139,11 +137,11 @@ def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int
     from nccl_runbook.rules.comparison import names, ratio
 
     ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
-    walk = None if isinstance(seen.walk, Gap) else to_json(seen.walk)
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
-    kept = {n: to_json(getattr(seen, n)) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "samples")}
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "walk": walk, "findings": rows}
+    kept = {n: to_json(getattr(seen, n)) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
+            "walk": None if isinstance(seen.walk, Gap) else to_json(seen.walk)}
 
 
 def _leave(sentence: str, code: int) -> NoReturn:

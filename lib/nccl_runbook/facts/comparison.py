@@ -22,13 +22,15 @@ class Difference:
 @dataclasses.dataclass(frozen=True)
 class Sample:
     """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave, in order;
-    ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run."""
+    ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run; ``said``: which transports NCCL's log
+    names, and which variables it took, where it logged at INFO."""
 
     arm: str
     figures: Dict[str, List[float]]
     ended: str
     wall_s: float
     last_lines: List[str] = dataclasses.field(default_factory=list)
+    said: List[str] = dataclasses.field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -56,8 +58,9 @@ class Walk:
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """A against B. ``what``: what was run, in words; ``unit``: of its figures ("s", "" for the user's own); ``more_is_better``: of the
-    figures; ``left_out``: name -> why it was not changed; ``samples``: the interleaved runs A B B A A B ..., in order; ``wanted``: how
-    many of them; ``walk``: a Gap where there was nothing to walk."""
+    figures; ``left_out``: name -> why it was not changed; ``warm_up``: runs that do not count, in ranks with NCCL's log at INFO, to see
+    that a setting acted; ``samples``: the interleaved runs A B B A A B ..., in order; ``wanted``: how many of them; ``walk``: a Gap where
+    there was nothing to walk."""
 
     what: str
     unit: str
@@ -66,5 +69,6 @@ class Comparison:
     differences: List[Difference]
     left_out: Dict[str, str]
     wanted: int
+    warm_up: List[Sample]
     samples: List[Sample]
     walk: Union[Walk, Gap]

@@ -14,6 +14,7 @@ from nccl_runbook.facts.comparison import Sample
 _SUPERVISED = Path(__file__).with_name("supervised.py")
 LINE_CHARACTERS = 4000
 LAST_LINES = 20
+_NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 
 
@@ -29,16 +30,10 @@ class _Reader(threading.Thread):
     def run(self) -> None:
         for line in iter(lambda: self.stream.readline(LINE_CHARACTERS), ""):
             self.lines = [*self.lines[1 - LAST_LINES:], line.rstrip()]
-            for match in self.figure.finditer(line):
-                named = match.groupdict() or {"figure": match[1]}
-                for name, text in named.items():
-                    if text is not None:
-                        self.figures.setdefault(name, []).append(number(text))
-
-
-def number(text: str) -> float:
-    """ "1,234.5" as 1234.5. Raises ValueError for what is no number."""
-    return float(text.replace(",", ""))
+            for match in self.figure.finditer(line) if self.figure.groups else ():
+                for name, text in (match.groupdict() or {"figure": match[1]}).items():
+                    if text and _NUMBER.fullmatch(text):
+                        self.figures.setdefault(name, []).append(float(text.replace(",", "")))
 
 
 def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float) -> Sample:

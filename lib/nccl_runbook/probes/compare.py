@@ -13,6 +13,7 @@ from nccl_runbook.facts.sync import METHODS
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.probes.worlds import LOGGED
 
 Env = Dict[str, Optional[str]]
 Devices = List[Optional[int]]
@@ -33,6 +34,7 @@ class Subject:
     run: Callable[[str, Dict[str, Env], float], Sample]
     roles: List[str] = dataclasses.field(default_factory=list)
     more_is_better: bool = False
+    in_ranks: bool = True
 
 
 def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: List[str], figure: str = "", more_is_better: bool = False,
@@ -57,7 +59,7 @@ def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Su
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
         return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
 
-    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better)
+    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
 
 
 def changed(env: Any, delta: Env) -> Dict[str, str]:
@@ -103,7 +105,9 @@ def _together(world: World, event: str) -> List[Any]:
 
 def _sample(arm: str, world: World, name: str, values: List[float]) -> Sample:
     figures, last = ({name: values}, []) if world.passed else ({}, world.log.splitlines()[-8:])
-    return Sample(arm, figures, world.ended, world.wall_s, last)
+    via, taken = world.transports, world.set_by_environment
+    said = [*([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]), *([] if isinstance(taken, Gap) else taken)]
+    return Sample(arm, figures, world.ended, world.wall_s, last, said)
 
 
 class _Clock:
@@ -124,7 +128,7 @@ class _Clock:
 
 def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Union[Walk, Gap]],
             rounds: int = 3) -> Union[Comparison, Gap]:
-    """One run of A that does not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
+    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
     if not arms.named:
         return Gap("absent", "no two set-ups were named")
@@ -133,12 +137,13 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     if unknown:
         raise ValueError(f"role {unknown[0]!r} has no place here: write {{{unknown[0]}}} into your command where that process is started")
     clock = _Clock(made, budget_s)
-    samples: List[Sample] = []
-    for arm in ["warm-up", *"ABBA" * rounds] if arms.keys else []:
-        sample = clock.run(arm, arms.env(arms.keys if arm == "B" else []))
-        if sample is None:
-            break
-        samples += [sample] if arm != "warm-up" else []
-    seen = Comparison(made.what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, samples,
+    warm_up, samples = [], []
+    for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
+        env = arms.env(arms.keys if arm == "B" else [])
+        warm_up.append(clock.run(arm, {**env, "": {**env[""], **LOGGED}} if made.in_ranks else env))
+    for arm in "ABBA" * rounds if arms.keys else "":
+        samples.append(clock.run(arm, arms.env(arms.keys if arm == "B" else [])))
+    ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
+    seen = Comparison(made.what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
                       Gap("not-run", "no difference to walk"))
     return dataclasses.replace(seen, walk=walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys))))

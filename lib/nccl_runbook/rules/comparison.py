@@ -171,13 +171,18 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         hides = f"a factor of {max(r.high, 1 / r.low):.2g} could hide"
         return Finding("no-difference", Severity.UNKNOWN, f"no difference seen, but {hides}: {says}")
     if r.holds_one:
-        return Finding("no-difference", Severity.OK, f"no difference seen; {says}")
+        return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
     if not r.is_sure:
         return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, and perhaps chance; raise the rounds: {says}")
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
         return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
-    return Finding("arms-differ", Severity.WARN, f"{says}: worse", (Evidence(c.what, "comparison.samples"),), (_use("A"),))
+    return Finding("arms-differ", Severity.WARN, f"{says}: worse", _said(c) or (Evidence(c.what, "comparison.samples"),), (_use("A"),))
+
+
+def _said(c: Comparison) -> tuple[Evidence, ...]:
+    """What NCCL's own log says of each arm: whether a setting acted."""
+    return tuple(Evidence(f"{s.arm}: {', '.join(s.said)}", "NCCL's log") for s in c.warm_up if s.said)
 
 
 def _use(arm: str) -> Remedy:
