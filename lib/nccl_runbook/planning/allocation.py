@@ -62,10 +62,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A string that parses: its components, and AReaL's ``type``, None where asking for it raises AttributeError."""
+    """A string that parses: its components, and AReaL's ``type``, None where asking for it raises AttributeError.
+
+    ``scheduled``: the anchors come from a scheduling_strategy, which a scheduler follows, not from "|" in a string.
+    """
 
     parts: tuple[Part, ...]
     type: str | None
+    scheduled: bool = False
 
     def of(self, kind: str) -> list[Part]:
         return [p for p in self.parts if p.kind == kind]
@@ -78,6 +82,11 @@ class Mode:
     def plain(self) -> bool:
         """At most one engine and one trainer: all that AReaL's launchers can start."""
         return len(self.of("engine")) <= 1 and len(self.of("trainer")) <= 1
+
+    @property
+    def shares(self) -> bool:
+        """Whether components with an anchor share its GPUs. No launcher looks at "|" between one engine and one trainer."""
+        return self.scheduled or not self.plain
 
 
 def parse(text: str, rules: Rules) -> Mode:

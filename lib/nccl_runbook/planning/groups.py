@@ -1,0 +1,169 @@
+"""Which GPU each rank of the engines, the trainer and the weight-update group gets, and whether that can work. Nothing is started.
+
+AReaL's rules, read at the tags of knowledge/allocation.toml. The launcher "local" (areal/launcher/local.py, since v1.0.0
+areal/infra/launcher/local.py) counts GPUs round and round, all of the engines first; how the string joins its components is never
+looked at. "single-controller" (areal/infra/scheduler/local.py) counts the same way, but worker by worker. "ray" (areal/launcher/ray.py)
+gives engines whole nodes and the trainer all that is left.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from nccl_runbook.planning.allocation import Mode, Part
+
+LAUNCHERS = ("local", "single-controller", "ray")
+VERDICTS = ("clean", "oversubscribed", "zero-visible", "duplicate")
+MOST_RANKS = 4096  # listed for each group; the verdict counts them all
+_ROLES = ("actor", "critic", "ref", "teacher")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"), and whether the
+    engines or the trainer come first in single-controller mode."""
+
+    gpus: int
+    launcher: str = "local"
+    nodes: int = 1
+    update: str = "xccl"
+    engines_first: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RankAt:
+    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the nodes."""
+
+    rank: int
+    role: str
+    gpu: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """``name``: inference, trainer or weight-update. ``size``: all of its ranks, of which at most MOST_RANKS are listed."""
+
+    name: str
+    ranks: tuple[RankAt, ...]
+    size: int
+
+    @property
+    def shared(self) -> dict[int, list[int]]:
+        """GPU to its ranks in this group, where there are two or more: NCCL refuses those."""
+        found: dict[int, list[int]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.gpu, []).append(rank.rank)
+        return {gpu: ranks for gpu, ranks in found.items() if len(ranks) > 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """The groups, the verdict (one of VERDICTS), and what else is to be known about it."""
+
+    groups: tuple[Group, ...]
+    verdict: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """Ranks of one component on a ring of GPUs: rank r sits on (start + r) mod ring, ``base`` added."""
+
+    role: str
+    start: int
+    size: int
+    ring: int
+    base: int = 0
+
+    def gpu(self, rank: int) -> int:
+        return self.base + (self.start + rank) % self.ring
+
+    @property
+    def gpus(self) -> set[int]:
+        return {self.gpu(r) for r in range(min(self.size, self.ring))}
+
+
+def place(mode: Mode, site: Site) -> Placed:
+    """Every rank's GPU under this launcher."""
+    if site.launcher == "ray":
+        return _ray(mode, site)
+    controlled = site.launcher == "single-controller"
+    engines, trainers = _jobs(mode, site, controlled)
+    shares = site.update == "xccl" and bool(engines and trainers) and trainers[0].gpu(0) in set().union(*(e.gpus for e in engines))
+    asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
+    too_large = any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
+    if too_large and not controlled:
+        verdict = "zero-visible"
+    elif shares or too_large:
+        verdict = "duplicate"
+    else:
+        verdict = "oversubscribed" if asked > site.gpus else "clean"
+    return Placed(_groups(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
+
+
+def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[_Job], list[_Job]]:
+    """Engines and trainers in the order in which they get their GPUs; one that shares has the GPUs of its anchor."""
+    engines, trainers = mode.of("engine"), _by_role(mode.of("trainer")) if controlled else mode.of("trainer")
+    ordered = [*engines, *trainers] if site.engines_first or not controlled else [*trainers, *engines]
+    starts: dict[int, int] = {}
+    count, anchored = 0, mode.shares
+    for part in ordered:
+        if part.anchor is None or not anchored:
+            starts[id(part)] = count
+            count += part.world_size
+    for part in ordered:
+        if part.anchor is not None and anchored:
+            starts[id(part)] = starts[id(mode.parts[part.anchor])]
+    return ([_Job(p.name or "engine", starts[id(p)], p.world_size, site.gpus) for p in engines],
+            [_Job(p.name or "trainer", starts[id(p)], p.world_size, site.gpus) for p in trainers])
+
+
+def _by_role(trainers: Sequence[Part]) -> list[Part]:
+    return sorted(trainers, key=lambda p: _ROLES.index(p.name) if p.name in _ROLES else -1 if p.name is None else len(_ROLES))
+
+
+def _ray(mode: Mode, site: Site) -> Placed:
+    """Whole nodes: the engines' first, then one process a GPU on all others, whatever the trainer's string says."""
+    engine = next(iter(mode.of("engine")), None)
+    size = engine.world_size if engine else 0
+    nodes = 0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
+    left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
+    engines = [_Job(engine.name or "engine", 0, size, max(1, nodes) * site.gpus)] if engine else []
+    trainers = [_Job(mode.of("trainer")[0].name or "trainer", 0, left, left, nodes * site.gpus)] if left else []
+    wanted = sum(t.world_size for t in mode.of("trainer"))
+    notes = [f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"] if wanted != left else []
+    if mode.of("trainer") and not left:
+        verdict = "zero-visible"
+    else:
+        verdict = "oversubscribed" if size > nodes * site.gpus or size + left > site.nodes * site.gpus else "clean"
+    return Placed(_groups(engines, trainers, site.update), verdict, tuple(notes))
+
+
+def _groups(engines: Sequence[_Job], trainers: Sequence[_Job], update: str) -> tuple[Group, ...]:
+    found = []
+    for name, jobs in (("inference", engines), ("trainer", trainers)):
+        if jobs:
+            found.append(_listed(name, [(j.role, j, r) for j in jobs for r in range(min(j.size, MOST_RANKS))], sum(j.size for j in jobs)))
+    if update == "xccl" and engines and trainers:
+        seats = [(e.role, e, r) for e in engines for r in range(min(e.size, MOST_RANKS))]
+        found.append(_listed("weight-update", [(trainers[0].role, trainers[0], 0), *seats], 1 + sum(e.size for e in engines)))
+    return tuple(found)
+
+
+def _listed(name: str, seats: Sequence[tuple[str, _Job, int]], size: int) -> Group:
+    return Group(name, tuple(RankAt(i, role, job.gpu(r)) for i, (role, job, r) in enumerate(seats[:MOST_RANKS])), size)
+
+
+def _notes(mode: Mode, site: Site, trainers: Sequence[_Job]) -> list[str]:
+    engines = mode.of("engine")
+    notes = []
+    if not mode.plain and site.launcher == "local":
+        notes.append("AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or "
+                     "'gen'); this is the plan by component")
+    if site.launcher == "single-controller" and any(e.instance_size > site.gpus for e in engines):
+        notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
+    if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
+        notes.append("engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4")
+    if any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None):
+        notes.append('the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)')
+    return notes
