@@ -1,6 +1,7 @@
 """`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only."""
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -9,75 +10,252 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from nccl_runbook.evidence.training_file import Training
     from nccl_runbook.findings import Finding
     from nccl_runbook.knowledge.allocation import Rules
     from nccl_runbook.planning.allocation import Mode, Refused
-    from nccl_runbook.planning.groups import Placed, Site
+    from nccl_runbook.planning.groups import Placed
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the command line says; ``gpus`` 0 and "" where it says nothing; ``clustered``: a scheduler
+    of a cluster places the workers."""
+
+    rules: Rules
+    gpus: int
+    nodes: int
+    launcher: str
+    update: str
+    clustered: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse."""
+
+    where: str
+    text: str
+    framework: str
+    launcher: str
+    gpus: int
+    finding: Finding
+    mode: Mode | None = None
+    placed: Placed | None = None
+    error: str | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        return self.placed.verdict if self.placed else None
+
+
 def plan(
-    target: Annotated[str, typer.Argument(metavar="ALLOCATION|FILE|FOLDER", help="An allocation string, a training YAML, or a folder.")],
+    target: Annotated[str, typer.Argument(metavar="ALLOCATION|FILE|FOLDER", help="An allocation string, a launch line, a training YAML, "
+                                          "a launch script, or a folder of YAML files.")],
     gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of a node; a YAML may say it.", min=0)] = 0,
     areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0; the newest known if empty.")] = "",
-    launcher: Annotated[str, typer.Option(help="local, single-controller or ray.")] = "",
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, for ray.", min=1)] = 1,
-    update: Annotated[str, typer.Option(help="How weights are updated: xccl (NCCL) or disk.")] = "",
+    launcher: Annotated[str, typer.Option(help="AReaL's: local, single-controller or ray.")] = "",
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, where Ray places.", min=0)] = 0,
+    update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The plan alone, as JSON, on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
     from nccl_runbook.knowledge import allocation as knowledge
-    from nccl_runbook.planning.groups import LAUNCHERS, Site
+    from nccl_runbook.planning.groups import LAUNCHERS
 
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         _leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk", 2)
     try:
-        rules = knowledge.at(areal) if areal else knowledge.newest()
+        asked = Asked(knowledge.at(areal) if areal else knowledge.newest(), gpus, nodes, launcher, update)
+        plans, left_out = _plans(target, asked)
     except ValueError as error:
         _leave(str(error), 2)
-    if not gpus:
-        _leave("say how many GPUs a node has: --gpus N", 2)
-    site = Site(gpus, launcher or "local", nodes, update or "xccl", rules.controller == "engine")
-    document = one(target, rules, site)
+    code = 0 if all(p.verdict == "clean" for p in plans) else 3
+    if html:
+        _write_page(html, plans, left_out)
     if json:
-        import json as json_format
+        _print_json(documents(plans, left_out, asked, code) if Path(target).is_dir() else document(plans[0], asked))
+    else:
+        print(_as_text(plans, left_out, code))
+    sys.exit(code)
 
-        print(json_format.dumps(document, indent=1))
-    sys.exit(document["exit_code"])
+
+def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
+    """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
+    from nccl_runbook.evidence import training_file
+    from nccl_runbook.facts import Gap
+
+    path = Path(target)
+    if not os.path.lexists(target):
+        if target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm")) and " " not in target:
+            raise ValueError(f"there is no file {target}")
+        return [_of_text(target, "", asked)], []
+    plans, left_out = [], []
+    for file in training_file.files(path):
+        text = training_file.text_of(file)
+        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        try:
+            plans.append(_of_text(str(text), name, asked, file) if not isinstance(text, Gap) else _cannot(text.detail))
+        except ValueError as error:
+            left_out.append(f"{name}: {error}")
+    if not plans:
+        raise ValueError(left_out[0] if left_out else f"{target} holds no YAML file")
+    return plans, left_out
 
 
-def one(text: str, rules: Rules, site: Site) -> dict[str, Any]:
-    """What --json prints about one allocation; its schema is schemas/plan.json."""
-    from nccl_runbook.planning.allocation import Refused, parse
-    from nccl_runbook.planning.groups import place
+def _cannot(why: str) -> NoReturn:
+    raise ValueError(why)
+
+
+def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
+    """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
+    from nccl_runbook.evidence import launch_lines, training_file
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.knowledge import frameworks
+
+    is_yaml = file is not None and file.suffix in (".yaml", ".yml")
+    if not is_yaml and file is None and not any(c in text for c in "\n=") and "--" not in text:
+        return _areal(text, where, asked, _gpus(asked, 0), [])
+    commands = [] if is_yaml else launch_lines.commands(text)
+    overrides = {name: values[-1] for c in commands for name, values in c.flags.items() if values}
+    training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
+    if isinstance(training, Gap):
+        raise ValueError(training.detail)
+    if training.mode or {"actor", "rollout"} <= set(training.backends):
+        return _of_training(training, where, asked, " ".join(c.text for c in commands))
+    known = frameworks.of(text)
+    if known is None:
+        raise ValueError("no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)")
+    said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
+    return _of_framework(known, said, where, asked)
+
+
+def _named_config(commands: list[Any], file: Path | None) -> str:
+    """The text of the YAML that a command names with --config, "" where there is none that can be read here."""
+    from nccl_runbook.evidence import training_file
+
+    names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
+    folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
+    found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
+    return str(training_file.text_of(found[0])) if found else ""
+
+
+def _gpus(asked: Asked, told: int) -> int:
+    if not asked.gpus and not told:
+        raise ValueError("say how many GPUs a node has: --gpus N")
+    return asked.gpus or told
+
+
+def _of_training(training: Training, where: str, asked: Asked, command: str) -> Plan:
+    """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
+    notes = []
+    launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
+    by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and asked.rules.era == "C"
+    update = asked.update or training.update
+    if training.update == "disk" and not asked.update and not asked.rules.switch.honours_option:
+        notes.append(f"actor.weight_update_mode is disk, but {asked.rules.tag}'s training script never reads it: NCCL is used")
+        update = "xccl"
+    if asked.rules.era == "C" and not by_role and not training.backends:
+        notes.append(f"{asked.rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here")
+    nodes = asked.nodes or training.nodes or 1
+    controlled = by_role or training.scheduler == "local"
+    told = dataclasses.replace(asked, launcher=launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
+                               update=update, nodes=nodes, clustered=controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
+    roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
+    if not roles and not training.mode:
+        raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
+    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or training.mode
+    return _areal(text, where, told, _gpus(asked, training.gpus), notes, roles, training.shares)
+
+
+def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
+           shares: dict[str, str] | None = None) -> Plan:
+    from nccl_runbook.planning.allocation import Refused, from_roles, parse
+    from nccl_runbook.planning.groups import Site, place
     from nccl_runbook.rules import allocation as judge
 
+    rules = asked.rules
+    site = Site(gpus, asked.launcher or "local", asked.nodes or 1, asked.update or "xccl", rules.controller == "engine",
+                asked.clustered)
     try:
-        mode = parse(text, rules)
+        mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        return _document(text, rules, site, judge.refused(text, why, rules), None, None, why)
+        return Plan(where, text, "areal", site.launcher, gpus, judge.refused(text, why, rules), error=why.error)
     placed = place(mode, site)
-    return _document(text, rules, site, judge.judge(text, mode, placed, rules, site), mode, placed, None)
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge.about_tag(rules, site)))
+    return Plan(where, text, "areal", site.launcher, gpus, judge.judge(text, mode, placed, rules, site), mode, placed)
 
 
-def _document(text: str, rules: Rules, site: Site, finding: Finding, mode: Mode | None, placed: Placed | None, why: Refused | None) -> dict[str, Any]:
-    groups = [] if placed is None else [
-        {"name": g.name, "ranks": [{"rank": r.rank, "role": r.role, "gpu": r.gpu} for r in g.ranks]} for g in placed.groups]
+def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
+    from nccl_runbook.planning import frameworks
+    from nccl_runbook.rules import frameworks as judge
+
+    flat = {n: v for _, flags, _ in said for n, v in flags.items()}
+    told = next((int(flat[n][0]) for n in ("trainer.n_gpus_per_node",) if n in flat and flat[n] and flat[n][0].isdigit()), 0)
+    gpus, nodes = _gpus(asked, told), asked.nodes or 1
+    launch = frameworks.merged(known, said, gpus)
+    mode, placed = frameworks.place(launch, gpus, nodes)
+    return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes), mode, placed)
+
+
+def document(one: Plan, asked: Asked) -> dict[str, Any]:
+    """What --json prints about one allocation; its schema is schemas/plan.json."""
+    mode, placed = one.mode, one.placed
     return {
-        "schema": SCHEMA, "allocation": text, "areal": rules.tag, "era": rules.era, "launcher": site.launcher, "gpus": site.gpus,
-        "ok": mode is not None, "error": why and why.error, "type": mode and mode.type,
+        "schema": SCHEMA, "file": one.where, "framework": one.framework, "allocation": one.text, "launcher": one.launcher, "gpus": one.gpus,
+        "areal": asked.rules.tag if one.framework == "areal" else "", "era": asked.rules.era if one.framework == "areal" else "",
+        "ok": mode is not None, "error": one.error, "type": mode and mode.type,
         "components": [{"name": p.name, "backend": p.backend, "world_size": p.world_size, "alloc_size": p.alloc_size}
                        for p in (mode.parts if mode else ())],
         "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
         "total_gpus": mode.total_gpus if mode else None,
-        "groups": groups, "verdict": placed and placed.verdict, "sentence": finding.title,
-        "evidence": [e.text for e in finding.evidence],
-        "remedies": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in finding.remedy],
-        "exit_code": 0 if placed and placed.verdict == "clean" else 3,
+        "groups": [{"name": g.name, "ranks": [dataclasses.asdict(r) for r in g.ranks]} for g in (placed.groups if placed else ())],
+        "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
+        "remedies": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in one.finding.remedy],
+        "exit_code": 0 if one.verdict == "clean" else 3,
     }
+
+
+def documents(plans: list[Plan], left_out: list[str], asked: Asked, code: int) -> dict[str, Any]:
+    """What --json prints about a folder."""
+    return {"schema": SCHEMA, "plans": [document(p, asked) for p in plans], "left_out": left_out, "exit_code": code}
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    import json
+
+    from nccl_runbook.redact import Redactor
+
+    print(json.dumps(Redactor(os.environ).json(content), indent=1, ensure_ascii=False))
+
+
+def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.cells import finding_text
+    from nccl_runbook.report.tables_plan import groups_table, plans_table
+
+    if len(plans) == 1:
+        lines = [finding_text(plans[0].finding), ""] + ([repr(groups_table(plans[0].placed.groups))] if plans[0].placed else [])
+        word = plans[0].verdict or "not readable"
+    else:
+        lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
+        word = f"{sum(p.verdict == 'clean' for p in plans)} of {len(plans)} clean"
+    lines += [f"not read: {line}" for line in left_out]
+    return Redactor(os.environ).text("\n".join([*lines, f"verdict: {word} (exit code {code})"]))
+
+
+def _write_page(path: Path, plans: list[Plan], left_out: list[str]) -> None:
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.page_plan import page
+
+    try:
+        path.write_text(Redactor(os.environ).text(page(plans, left_out)), encoding="utf-8")
+    except OSError as error:
+        _leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
 def _leave(sentence: str, code: int) -> NoReturn:

@@ -109,6 +109,22 @@ def parse(text: str, rules: Rules) -> Mode:
     return Mode(tuple(parts), _type(parts))
 
 
+def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules) -> Mode:
+    """The mode of a configuration that gives each role a string of its own (from v1.0.3 on). ``shares``: role to the role whose GPUs it
+    is scheduled on. Raises Refused."""
+    parts = []
+    for role, spec in specs.items():
+        if "+" in spec:
+            raise Refused(SYNTAX, f'{role}.backend holds one component, so no "+"')
+        own = parse(spec, rules).parts
+        if len(own) != 1:
+            raise Refused(SYNTAX, f"{role}.backend holds {len(own)} components instead of one")
+        parts.append(dataclasses.replace(own[0], name=role))
+    index = {p.name: i for i, p in enumerate(parts)}
+    anchored = tuple(dataclasses.replace(p, anchor=index.get(shares.get(p.name or "", ""))) for p in parts)
+    return Mode(anchored, _type(anchored), scheduled=True)
+
+
 @functools.cache
 def _parser(name: str) -> Lark:
     from lark import Lark

@@ -20,23 +20,25 @@ _ROLES = ("actor", "critic", "ref", "teacher")
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"), and whether the
-    engines or the trainer come first in single-controller mode."""
+    """Where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"); of single-controller
+    mode whether the engines come first, and whether a cluster's scheduler gives ``own_gpus`` to each worker instead of counting round."""
 
     gpus: int
     launcher: str = "local"
     nodes: int = 1
     update: str = "xccl"
     engines_first: bool = False
+    own_gpus: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class RankAt:
-    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the nodes."""
+    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the nodes, None where it waits
+    for one that does not exist."""
 
     rank: int
     role: str
-    gpu: int
+    gpu: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Group:
         """GPU to its ranks in this group, where there are two or more: NCCL refuses those."""
         found: dict[int, list[int]] = {}
         for rank in self.ranks:
-            found.setdefault(rank.gpu, []).append(rank.rank)
+            if rank.gpu is not None:
+                found.setdefault(rank.gpu, []).append(rank.rank)
         return {gpu: ranks for gpu, ranks in found.items() if len(ranks) > 1}
 
 
@@ -66,21 +69,23 @@ class Placed:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-    """Ranks of one component on a ring of GPUs: rank r sits on (start + r) mod ring, ``base`` added."""
+class Job:
+    """Ranks of one component. On a ``ring`` of GPUs rank r sits on (start + r) mod ring; without one (0) each has its own, as long as
+    there are any: ``count``."""
 
     role: str
     start: int
     size: int
-    ring: int
-    base: int = 0
+    ring: int = 0
+    count: int = 0
 
-    def gpu(self, rank: int) -> int:
-        return self.base + (self.start + rank) % self.ring
+    def gpu(self, rank: int) -> int | None:
+        at = self.start + rank
+        return at % self.ring if self.ring else at if at < self.count else None
 
     @property
-    def gpus(self) -> set[int]:
-        return {self.gpu(r) for r in range(min(self.size, self.ring))}
+    def gpus(self) -> set[int | None]:
+        return {self.gpu(r) for r in range(min(self.size, self.ring or self.count))}
 
 
 def place(mode: Mode, site: Site) -> Placed:
@@ -91,17 +96,18 @@ def place(mode: Mode, site: Site) -> Placed:
     engines, trainers = _jobs(mode, site, controlled)
     shares = site.update == "xccl" and bool(engines and trainers) and trainers[0].gpu(0) in set().union(*(e.gpus for e in engines))
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
-    too_large = any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
+    count = site.gpus * site.nodes if site.own_gpus else site.gpus
+    too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
     if too_large and not controlled:
         verdict = "zero-visible"
     elif shares or too_large:
         verdict = "duplicate"
     else:
-        verdict = "oversubscribed" if asked > site.gpus else "clean"
-    return Placed(_groups(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
+        verdict = "oversubscribed" if asked > count else "clean"
+    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
 
 
-def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[_Job], list[_Job]]:
+def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job]]:
     """Engines and trainers in the order in which they get their GPUs; one that shares has the GPUs of its anchor."""
     engines, trainers = mode.of("engine"), _by_role(mode.of("trainer")) if controlled else mode.of("trainer")
     ordered = [*engines, *trainers] if site.engines_first or not controlled else [*trainers, *engines]
@@ -114,8 +120,9 @@ def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[_Job], list[_J
     for part in ordered:
         if part.anchor is not None and anchored:
             starts[id(part)] = starts[id(mode.parts[part.anchor])]
-    return ([_Job(p.name or "engine", starts[id(p)], p.world_size, site.gpus) for p in engines],
-            [_Job(p.name or "trainer", starts[id(p)], p.world_size, site.gpus) for p in trainers])
+    ring, count = (0, site.gpus * site.nodes) if site.own_gpus else (site.gpus, 0)
+    return ([Job(p.name or "engine", starts[id(p)], p.world_size, ring, count) for p in engines],
+            [Job(p.name or "trainer", starts[id(p)], p.world_size, ring, count) for p in trainers])
 
 
 def _by_role(trainers: Sequence[Part]) -> list[Part]:
@@ -128,18 +135,21 @@ def _ray(mode: Mode, site: Site) -> Placed:
     size = engine.world_size if engine else 0
     nodes = 0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
     left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
-    engines = [_Job(engine.name or "engine", 0, size, max(1, nodes) * site.gpus)] if engine else []
-    trainers = [_Job(mode.of("trainer")[0].name or "trainer", 0, left, left, nodes * site.gpus)] if left else []
+    count = site.nodes * site.gpus
+    engines = [Job(engine.name or "engine", 0, size, count=count)] if engine else []
+    trainers = [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left else []
     wanted = sum(t.world_size for t in mode.of("trainer"))
-    notes = [f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"] if wanted != left else []
+    notes = [] if wanted == left else [
+        f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"]
     if mode.of("trainer") and not left:
         verdict = "zero-visible"
     else:
-        verdict = "oversubscribed" if size > nodes * site.gpus or size + left > site.nodes * site.gpus else "clean"
-    return Placed(_groups(engines, trainers, site.update), verdict, tuple(notes))
+        verdict = "oversubscribed" if size > nodes * site.gpus or size + left > count else "clean"
+    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(notes))
 
 
-def _groups(engines: Sequence[_Job], trainers: Sequence[_Job], update: str) -> tuple[Group, ...]:
+def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:
+    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, then every engine rank."""
     found = []
     for name, jobs in (("inference", engines), ("trainer", trainers)):
         if jobs:
@@ -150,11 +160,11 @@ def _groups(engines: Sequence[_Job], trainers: Sequence[_Job], update: str) -> t
     return tuple(found)
 
 
-def _listed(name: str, seats: Sequence[tuple[str, _Job, int]], size: int) -> Group:
+def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int) -> Group:
     return Group(name, tuple(RankAt(i, role, job.gpu(r)) for i, (role, job, r) in enumerate(seats[:MOST_RANKS])), size)
 
 
-def _notes(mode: Mode, site: Site, trainers: Sequence[_Job]) -> list[str]:
+def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     engines = mode.of("engine")
     notes = []
     if not mode.plain and site.launcher == "local":
@@ -162,6 +172,8 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[_Job]) -> list[str]:
                      "'gen'); this is the plan by component")
     if site.launcher == "single-controller" and any(e.instance_size > site.gpus for e in engines):
         notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
+    if site.own_gpus:
+        notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one it takes is not known before")
     if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
         notes.append("engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4")
     if any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None):

@@ -27,7 +27,7 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
     """The verdict on a placement, with the remedies for this tag."""
-    evidence = (*(Evidence(line) for line in _seen(placed)), *(Evidence(note) for note in placed.notes))
+    evidence = (*(Evidence(line) for line in shared_lines(placed)), *(Evidence(note) for note in placed.notes))
     severity = SEVERITY[placed.verdict]
     fixes = tuple(remedies(text, mode, placed, rules, site)) if placed.verdict != "clean" else ()
     cause = CAUSE if placed.verdict == "duplicate" else "visible-devices-wrong" if placed.verdict == "zero-visible" else None
@@ -50,7 +50,8 @@ def _weight_update(placed: Placed) -> bool:
     return any(g.name == "weight-update" and g.shared for g in placed.groups)
 
 
-def _seen(placed: Placed) -> list[str]:
+def shared_lines(placed: Placed) -> list[str]:
+    """Ranks of one group on one GPU, in words."""
     return [f"{g.name}: rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks[:6]))} on GPU {gpu}"
             for g in placed.groups for gpu, ranks in list(g.shared.items())[:4]]
 
@@ -89,6 +90,9 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
                   if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"), 0) if site.launcher == "ray" else 0
     if nodes:
         return [Remedy("your launcher", f"Give the job {nodes} nodes: the same string is clean there.", (f"#SBATCH --nodes={nodes}",))]
+    if site.own_gpus:
+        nodes = -(-mode.total_gpus // site.gpus)
+        return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
     if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
         return []
     return [Remedy("your launcher", f"Give the job {_gpus(asked)} of one node: the same string is clean there.",
@@ -124,17 +128,22 @@ def fitting(mode: Mode, site: Site) -> str:
     d, t = max(fit, key=lambda s: (min(s[0] / engine.size("d"), s[1] / trainer.size("d")), s))
     parts = [dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))]
     shrunk = Mode(tuple(parts), "DECOUPLED_TRAIN")
-    return "+".join(map(_spelt, parts)) if place(shrunk, site).verdict == "clean" else ""
+    if place(shrunk, site).verdict != "clean":
+        return ""
+    return " ".join(f"{p.name}.backend={_spelt(p, False)}" for p in parts) if mode.scheduled else "+".join(map(_spelt, parts))
 
 
-def _spelt(part: Part) -> str:
-    return f"{part.backend}{f'[{part.name}]' if part.name else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
+def _spelt(part: Part, named: bool = True) -> str:
+    return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
 
 
 def _gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
-def unread_tag(rules: Rules) -> str:
-    """A line for a tag whose source was not read, "" for one whose source was."""
-    return "" if rules.known else f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
+def about_tag(rules: Rules, site: Site) -> list[str]:
+    """What is to be known about this tag beside the verdict."""
+    told = [] if rules.known else [f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"]
+    if site.launcher == "single-controller" and not rules.controller:
+        told.append(f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4")
+    return told

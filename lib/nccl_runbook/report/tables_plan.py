@@ -1,0 +1,38 @@
+"""Tables of planned allocations: rank to GPU of every group, and one row a file of a folder."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nccl_runbook.report.tables import Cell, Table
+
+MOST_GPUS, MOST_NAMES = 32, 6
+TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
+
+
+def groups_table(groups: Sequence[Any]) -> Table:
+    """A picture of planning.groups.Group: one row a group, one column a GPU, in each the ranks that sit there."""
+    gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
+    rows = [[g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
+    columns = ["group", *(f"GPU {gpu}" for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
+    rows = [row + [""] * (len(columns) - len(row)) for row in rows]
+    note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
+    return Table("Which rank sits on which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+
+
+def _seats(group: Any, gpu: int) -> Cell:
+    ranks = [r for r in group.ranks if r.gpu == gpu]
+    names = [f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]] + ([f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else [])
+    return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
+
+
+def _homeless(group: Any) -> list[Cell]:
+    ranks = [str(r.rank) for r in group.ranks if r.gpu is None]
+    return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
+
+
+def plans_table(plans: Sequence[Any]) -> Table:
+    """One row a plan of cli/plan.py."""
+    rows = [[p.where or "the string", p.framework, p.text or "its flags", str(p.gpus),
+             Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")), p.finding.title] for p in plans]
+    return Table("Allocations", ["file", "framework", "allocation", "GPUs", "verdict", "why"], rows)
