@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from nccl_runbook.evidence.training_file import Training
     from nccl_runbook.findings import Finding
     from nccl_runbook.knowledge.allocation import Rules
-    from nccl_runbook.planning.allocation import Mode, Refused
+    from nccl_runbook.planning.allocation import Mode
+    from nccl_runbook.planning.devices import Identity
     from nccl_runbook.planning.groups import Placed
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
@@ -35,7 +36,8 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse."""
+    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
+    ``devices``: what this machine's GPUs say to it, None where they were not asked."""
 
     where: str
     text: str
@@ -46,6 +48,11 @@ class Plan:
     mode: Mode | None = None
     placed: Placed | None = None
     error: str | None = None
+    devices: list[Finding] | None = None
+
+    @property
+    def clean(self) -> bool:
+        return self.verdict == "clean" and not self.devices
 
     @property
     def verdict(self) -> str | None:
@@ -60,6 +67,8 @@ def plan(
     launcher: Annotated[str, typer.Option(help="AReaL's: local, single-controller or ray.")] = "",
     nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, where Ray places.", min=0)] = 0,
     update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
+    check_devices: Annotated[bool, typer.Option("--check-devices", help="Ask NVML, too, whether the planned GPUs of this machine are "
+                                                "different ones; without --gpus as many as are visible.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The plan alone, as JSON, on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
 ) -> None:
@@ -70,11 +79,14 @@ def plan(
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         _leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk", 2)
     try:
-        asked = Asked(knowledge.at(areal) if areal else knowledge.newest(), gpus, nodes, launcher, update)
+        rules = knowledge.at(areal) if areal else knowledge.newest()
+        seen = _devices() if check_devices else None
+        asked = Asked(rules, gpus or len(seen or ()), nodes, launcher, update)
         plans, left_out = _plans(target, asked)
+        plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
         _leave(str(error), 2)
-    code = 0 if all(p.verdict == "clean" for p in plans) else 3
+    code = 0 if all(p.clean for p in plans) else 3
     if html:
         _write_page(html, plans, left_out)
     if json:
@@ -82,6 +94,24 @@ def plan(
     else:
         print(_as_text(plans, left_out, code))
     sys.exit(code)
+
+
+def _devices() -> list[Identity]:
+    """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.probes import nvml
+    from nccl_runbook.rules import devices
+
+    view = nvml.view()
+    if isinstance(view, Gap):
+        raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
+    return devices.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _checked(one: Plan, seen: list[Identity]) -> Plan:
+    from nccl_runbook.rules import devices
+
+    return dataclasses.replace(one, devices=devices.judge(one.placed.groups, seen) if one.placed else [])
 
 
 def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
@@ -216,7 +246,8 @@ def document(one: Plan, asked: Asked) -> dict[str, Any]:
         "groups": [{"name": g.name, "ranks": [dataclasses.asdict(r) for r in g.ranks]} for g in (placed.groups if placed else ())],
         "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
         "remedies": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in one.finding.remedy],
-        "exit_code": 0 if one.verdict == "clean" else 3,
+        "devices": None if one.devices is None else [f.title for f in one.devices],
+        "exit_code": 0 if one.clean else 3,
     }
 
 
@@ -239,7 +270,7 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     from nccl_runbook.report.tables_plan import groups_table, plans_table
 
     if len(plans) == 1:
-        lines = [finding_text(plans[0].finding), ""] + ([repr(groups_table(plans[0].placed.groups))] if plans[0].placed else [])
+        lines = [*map(finding_text, [plans[0].finding, *(plans[0].devices or [])]), ""] + ([repr(groups_table(plans[0].placed.groups))] if plans[0].placed else [])
         word = plans[0].verdict or "not readable"
     else:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]

@@ -33,16 +33,16 @@ class Launch:
         named = [(n, f) for n, f in self.framework.flags.items() if f.field == field]
         for name, _ in named:
             if name in self.flags:
-                return " ".join(self.flags[name]) or "true"
+                return next(iter(self.flags[name]), "true")
         return named[0][1].default if named else ""
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
-        text = self.told(field)
-        if not re.fullmatch(r"\d{1,5}([\s,]+\d{1,5})*", text):
-            name = next((n for n in self.flags if n in self.framework.flags and self.framework.flags[n].field == field), field)
-            raise ValueError(f"{name} is {text!r}: not a number that can be read here")
-        return sum(map(int, re.findall(r"\d+", text)))
+        name = next((n for n in self.flags if n in self.framework.flags and self.framework.flags[n].field == field), "")
+        values = " ".join(self.flags[name]) if name else self.told(field)
+        if not re.match(r"\d{1,5}(?![^\s,])", values):
+            raise ValueError(f"{name or field} is {values!r}: not a number that can be read here")
+        return sum(map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0])))
 
     def on(self, field: str) -> bool:
         return self.told(field).lower() in ("true", "1", "yes")

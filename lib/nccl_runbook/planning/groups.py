@@ -43,11 +43,13 @@ class RankAt:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """``name``: inference, trainer or weight-update. ``size``: all of its ranks, of which at most MOST_RANKS are listed."""
+    """``name``: inference, trainer or weight-update; each trainer opens its own. ``size``: all ranks, of which at most MOST_RANKS are
+    listed. ``of``: the component, where there are several."""
 
     name: str
     ranks: tuple[RankAt, ...]
     size: int
+    of: str = ""
 
     @property
     def shared(self) -> dict[int, list[int]]:
@@ -150,18 +152,16 @@ def _ray(mode: Mode, site: Site) -> Placed:
 
 def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:
     """The groups that these jobs open; the weight update's has rank 0 of the first trainer, then every engine rank."""
-    found = []
-    for name, jobs in (("inference", engines), ("trainer", trainers)):
-        if jobs:
-            found.append(_listed(name, [(j.role, j, r) for j in jobs for r in range(min(j.size, MOST_RANKS))], sum(j.size for j in jobs)))
+    found = [_listed(name, [(j.role, j, r) for r in range(min(j.size, MOST_RANKS))], j.size, j.role if len(jobs) > 1 else "")
+             for name, jobs in (("inference", engines), ("trainer", trainers)) for j in jobs]
     if update == "xccl" and engines and trainers:
         seats = [(e.role, e, r) for e in engines for r in range(min(e.size, MOST_RANKS))]
         found.append(_listed("weight-update", [(trainers[0].role, trainers[0], 0), *seats], 1 + sum(e.size for e in engines)))
     return tuple(found)
 
 
-def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int) -> Group:
-    return Group(name, tuple(RankAt(i, role, job.gpu(r)) for i, (role, job, r) in enumerate(seats[:MOST_RANKS])), size)
+def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int, of: str = "") -> Group:
+    return Group(name, tuple(RankAt(i, role, job.gpu(r)) for i, (role, job, r) in enumerate(seats[:MOST_RANKS])), size, of)
 
 
 def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:

@@ -29,4 +29,4 @@ def _one(plan: Any, titled: bool) -> str:
     where = f"{plan.framework}{f', launcher {plan.launcher}' if plan.launcher else ''}, {plan.gpus} GPU{'' if plan.gpus == 1 else 's'} a node"
     line = banner(TONE.get(plan.verdict or "", "broken"), f"{plan.verdict or 'does not parse'} ({where})")
     table = groups_table(plan.placed.groups)._repr_html_() if plan.placed else ""
-    return head + line + finding_html(plan.finding) + table
+    return head + line + "".join(map(finding_html, [plan.finding, *(plan.devices or [])])) + table

@@ -13,7 +13,7 @@ TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-vi
 def groups_table(groups: Sequence[Any]) -> Table:
     """A picture of planning.groups.Group: one row a group, one column a GPU, in each the ranks that sit there."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
-    rows = [[g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
+    rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
     columns = ["group", *(f"GPU {gpu}" for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
