@@ -185,10 +185,11 @@ def _of_training(training: Training, where: str, asked: Asked, command: str) -> 
     notes = []
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
     by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and asked.rules.era == "C"
-    update = asked.update or training.update
-    if training.update == "disk" and not asked.update and not asked.rules.switch.honours_option:
+    update = asked.update or ("disk" if training.update == "disk" and asked.rules.switch.honours_option else "xccl")
+    if training.update == "disk" and update != "disk":
         notes.append(f"actor.weight_update_mode is disk, but {asked.rules.tag}'s training script never reads it: NCCL is used")
-        update = "xccl"
+    if training.update not in ("", "disk", "xccl"):
+        notes.append(f"actor.weight_update_mode is {training.update!r}; AReaL knows xccl and disk")
     if asked.rules.era == "C" and not by_role and not training.backends:
         notes.append(f"{asked.rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here")
     nodes = asked.nodes or training.nodes or 1
