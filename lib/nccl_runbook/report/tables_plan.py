@@ -1,10 +1,12 @@
 """Tables of planned allocations: rank to GPU of every group, and one row a file of a folder."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.facts import Gap
+from nccl_runbook.report.tables import Cell, Table, gap_table
 
 MOST_GPUS, MOST_NAMES = 32, 6
 TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
@@ -18,6 +20,22 @@ def groups_table(groups: Sequence[Any]) -> Table:
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
     return Table("Which rank sits on which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+
+
+def intended_tables(intended: Any) -> list[Table]:
+    """Its table, none where no allocation was named."""
+    return [intended_table(intended)] if isinstance(intended, Gap) or intended.text else []
+
+
+def intended_table(intended: Any) -> Table:
+    """planning.intended.Intended, or the Gap in its place."""
+    if isinstance(intended, Gap):
+        return gap_table("Your allocation", intended)
+    if intended.placed is None:
+        why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
+        return Table("Your allocation", ["group"], [], why)
+    table = groups_table(intended.placed.groups)
+    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} on {intended.gpus} GPU{'' if intended.gpus == 1 else 's'}: {intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:

@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from nccl_runbook.facts import Gap
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.allocation import Rules, newest
-from nccl_runbook.planning.allocation import Mode, Part, Refused
+from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place
+from nccl_runbook.planning.intended import Intended
 from nccl_runbook.planning.other_eras import spans, valid_at, written_for
 
 CAUSE = "trainer-and-engine-share-gpu"
@@ -23,6 +25,18 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
     advice = f"For {rules.tag} write it so:" if instead else f"See the grammar of {rules.tag}; such as sglang:d1+fsdp:d1."
     return Finding("allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}", tuple(evidence),
                    (Remedy("you", advice, (instead,) if instead else ()),))
+
+
+def intention(intended: Intended | Gap) -> list[Finding]:
+    """What the allocation that a reader named would do here; nothing where none was named."""
+    if isinstance(intended, Gap) or not intended.text:
+        return []
+    rules, site = newest(), Site(intended.gpus)
+    try:
+        mode = parse(intended.text, rules)
+    except Refused as why:
+        return [refused(intended.text, why, rules)]
+    return [judge(intended.text, mode, place(mode, site), rules, site)]
 
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
