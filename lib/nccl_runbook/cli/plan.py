@@ -90,7 +90,7 @@ def plan(
     if html:
         _write_page(html, plans, left_out)
     if json:
-        _print_json(documents(plans, left_out, asked, code) if Path(target).is_dir() else document(plans[0], asked))
+        _print_json(documents(plans, left_out, asked, code) if os.path.isdir(target) else document(plans[0], asked))
     else:
         print(_as_text(plans, left_out, code))
     sys.exit(code)
@@ -148,7 +148,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     from nccl_runbook.knowledge import frameworks
 
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
-    if not is_yaml and file is None and not any(c in text for c in "\n=") and "--" not in text:
+    if file is None and not any(mark in text for mark in (" --", "=")):
         return _areal(text, where, asked, _gpus(asked, 0), [])
     commands = [] if is_yaml else launch_lines.commands(text)
     overrides = {name: values[-1] for c in commands for name, values in c.flags.items() if values}
