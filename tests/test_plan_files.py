@@ -1,6 +1,7 @@
 """`plan` end to end: strings, YAMLs, scripts and folders; the launch lines of other frameworks; the GPUs of this machine."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,6 @@ from fake_nvml import fake_nvml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import launch_lines, training_file
-from nccl_runbook.facts import Gap
 from nccl_runbook.planning.devices import Identity, bus_of_message, clashes, normal_bus
 from nccl_runbook.planning.groups import Group, RankAt
 from nccl_runbook.rules import devices
@@ -121,7 +121,7 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     assert [(p["file"], p["verdict"]) for p in found["plans"]] == [("a.yaml", "duplicate"), ("deep/b.yml", "clean")]
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
     text = run(str(tmp_path), "--areal", "v1.0.0")
-    assert "1 of 2 clean" in text.stdout and any("'MODE'" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
+    assert "1 of 2 clean" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
 
 
@@ -136,15 +136,16 @@ def test_a_command_line_overrides_the_yaml_that_it_names(tmp_path):
 @pytest.mark.parametrize("text", ["a: &a [*a]", "x: !!python/object/apply:os.system [touch OWNED]", "{" * 5000, "[" * 20000, "a: " + "9" * 10000, "? [x]\n: 1", "&a " * 2000, "- 1", "\x00", "a: *b", "allocation_mode: [1, 2]"])
 def test_a_hostile_yaml_is_a_reason_or_nothing_and_runs_nothing(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = training_file.read(text)
-    assert isinstance(found, Gap) or (found.mode, found.backends) == ("", {})
+    with contextlib.suppress(ValueError):
+        found = training_file.read(text)
+        assert (found.mode, found.backends) == ("", {})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bomb_of_aliases_is_read_in_no_time():
     bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30))
     began = time.perf_counter()
-    assert not isinstance(training_file.read(bomb), Gap) and time.perf_counter() - began < 2
+    assert training_file.read(bomb).mode == "" and time.perf_counter() - began < 2
 
 
 def test_secrets_of_a_file_are_not_printed(tmp_path):
@@ -156,7 +157,8 @@ def test_secrets_of_a_file_are_not_printed(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_readers(text):
-    training_file.read(text)
+    with contextlib.suppress(ValueError):
+        assert isinstance(training_file.read(text).flat, dict)
     assert all(isinstance(c.text, str) for c in launch_lines.commands(text))
 
 

@@ -37,7 +37,7 @@ class Asked:
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
-    ``devices``: what this machine's GPUs say to it, None where they were not asked."""
+    ``devices``: what this machine's GPUs say to it, None where they were not asked; ``rules``: AReaL's, None for other frameworks."""
 
     where: str
     text: str
@@ -49,6 +49,7 @@ class Plan:
     placed: Placed | None = None
     error: str | None = None
     devices: list[Finding] | None = None
+    rules: Rules | None = None
 
     @property
     def clean(self) -> bool:
@@ -90,7 +91,8 @@ def plan(
     if html:
         _write_page(html, plans, left_out)
     if json:
-        _print_json(documents(plans, left_out, asked, code) if os.path.isdir(target) else document(plans[0], asked))
+        folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
+        _print_json(folder if os.path.isdir(target) else document(plans[0]))
     else:
         print(_as_text(plans, left_out, code))
     sys.exit(code)
@@ -117,7 +119,6 @@ def _checked(one: Plan, seen: list[Identity]) -> Plan:
 def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
     from nccl_runbook.evidence import training_file
-    from nccl_runbook.facts import Gap
 
     path = Path(target)
     if not os.path.lexists(target):
@@ -126,10 +127,9 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
         return [_of_text(target, "", asked)], []
     plans, left_out = [], []
     for file in training_file.files(path):
-        text = training_file.text_of(file)
         name = str(file.relative_to(path)) if path.is_dir() else file.name
         try:
-            plans.append(_of_text(str(text), name, asked, file) if not isinstance(text, Gap) else _cannot(text.detail))
+            plans.append(_of_text(training_file.text_of(file), name, asked, file))
         except ValueError as error:
             left_out.append(f"{name}: {error}")
     if not plans:
@@ -137,14 +137,9 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     return plans, left_out
 
 
-def _cannot(why: str) -> NoReturn:
-    raise ValueError(why)
-
-
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
     from nccl_runbook.evidence import launch_lines, training_file
-    from nccl_runbook.facts import Gap
     from nccl_runbook.knowledge import frameworks
 
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
@@ -153,8 +148,6 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     commands = [] if is_yaml else launch_lines.commands(text)
     overrides = {name: values[-1] for c in commands for name, values in c.flags.items() if values}
     training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
-    if isinstance(training, Gap):
-        raise ValueError(training.detail)
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, " ".join(c.text for c in commands))
     known = frameworks.of(text)
@@ -171,7 +164,7 @@ def _named_config(commands: list[Any], file: Path | None) -> str:
     names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
     found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
-    return str(training_file.text_of(found[0])) if found else ""
+    return training_file.text_of(found[0]) if found else ""
 
 
 def _gpus(asked: Asked, told: int) -> int:
@@ -182,16 +175,10 @@ def _gpus(asked: Asked, told: int) -> int:
 
 def _of_training(training: Training, where: str, asked: Asked, command: str) -> Plan:
     """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
-    notes = []
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
     by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and asked.rules.era == "C"
     update = asked.update or ("disk" if training.update == "disk" and asked.rules.switch.honours_option else "xccl")
-    if training.update == "disk" and update != "disk":
-        notes.append(f"actor.weight_update_mode is disk, but {asked.rules.tag}'s training script never reads it: NCCL is used")
-    if training.update not in ("", "disk", "xccl"):
-        notes.append(f"actor.weight_update_mode is {training.update!r}; AReaL knows xccl and disk")
-    if asked.rules.era == "C" and not by_role and not training.backends:
-        notes.append(f"{asked.rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here")
+    notes = _about(training, asked.rules, update)
     nodes = asked.nodes or training.nodes or 1
     controlled = by_role or training.scheduler == "local"
     told = dataclasses.replace(asked, launcher=launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
@@ -201,6 +188,18 @@ def _of_training(training: Training, where: str, asked: Asked, command: str) -> 
         raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or training.mode
     return _areal(text, where, told, _gpus(asked, training.gpus), notes, roles, training.shares)
+
+
+def _about(training: Training, rules: Rules, update: str) -> list[str]:
+    """What this tag makes of the file's other settings."""
+    notes = []
+    if training.update not in ("", update):
+        ignored = training.update == "disk" and not rules.switch.honours_option
+        notes.append(f"actor.weight_update_mode is {training.update}, " +
+                     (f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"))
+    if rules.era == "C" and not training.backends:
+        notes.append(f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here")
+    return notes
 
 
 def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
@@ -215,10 +214,10 @@ def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], rol
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        return Plan(where, text, "areal", site.launcher, gpus, judge.refused(text, why, rules), error=why.error)
+        return Plan(where, text, "areal", site.launcher, gpus, judge.refused(text, why, rules), error=why.error, rules=rules)
     placed = place(mode, site)
     placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge.about_tag(rules, site)))
-    return Plan(where, text, "areal", site.launcher, gpus, judge.judge(text, mode, placed, rules, site), mode, placed)
+    return Plan(where, text, "areal", site.launcher, gpus, judge.judge(text, mode, placed, rules, site), mode, placed, rules=rules)
 
 
 def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
@@ -233,12 +232,12 @@ def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan
     return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes), mode, placed)
 
 
-def document(one: Plan, asked: Asked) -> dict[str, Any]:
+def document(one: Plan) -> dict[str, Any]:
     """What --json prints about one allocation; its schema is schemas/plan.json."""
     mode, placed = one.mode, one.placed
     return {
         "schema": SCHEMA, "file": one.where, "framework": one.framework, "allocation": one.text, "launcher": one.launcher, "gpus": one.gpus,
-        "areal": asked.rules.tag if one.framework == "areal" else "", "era": asked.rules.era if one.framework == "areal" else "",
+        "areal": one.rules.tag if one.rules else "", "era": one.rules.era if one.rules else "",
         "ok": mode is not None, "error": one.error, "type": mode and mode.type,
         "components": [{"name": p.name, "backend": p.backend, "world_size": p.world_size, "alloc_size": p.alloc_size}
                        for p in (mode.parts if mode else ())],
@@ -250,11 +249,6 @@ def document(one: Plan, asked: Asked) -> dict[str, Any]:
         "devices": None if one.devices is None else [f.title for f in one.devices],
         "exit_code": 0 if one.clean else 3,
     }
-
-
-def documents(plans: list[Plan], left_out: list[str], asked: Asked, code: int) -> dict[str, Any]:
-    """What --json prints about a folder."""
-    return {"schema": SCHEMA, "plans": [document(p, asked) for p in plans], "left_out": left_out, "exit_code": code}
 
 
 def _print_json(content: dict[str, Any]) -> None:
@@ -270,12 +264,14 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     from nccl_runbook.report.cells import finding_text
     from nccl_runbook.report.tables_plan import groups_table, plans_table
 
+    first = plans[0]
     if len(plans) == 1:
-        lines = [*map(finding_text, [plans[0].finding, *(plans[0].devices or [])]), ""] + ([repr(groups_table(plans[0].placed.groups))] if plans[0].placed else [])
-        word = plans[0].verdict or "not readable"
+        lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
+        lines += [repr(groups_table(first.placed.groups))] if first.placed else []
+        word = first.verdict or "not readable"
     else:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
-        word = f"{sum(p.verdict == 'clean' for p in plans)} of {len(plans)} clean"
+        word = f"{sum(p.clean for p in plans)} of {len(plans)} clean"
     lines += [f"not read: {line}" for line in left_out]
     return Redactor(os.environ).text("\n".join([*lines, f"verdict: {word} (exit code {code})"]))
 

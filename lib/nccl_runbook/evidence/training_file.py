@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.facts import Gap
-
 MOST_BYTES = 1 << 20
 MOST_FILES = 500
+MOST_ALIASES = 1000
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _ROLES = ("rollout", "actor", "critic", "ref", "teacher")
 
@@ -44,32 +43,30 @@ def files(path: Path) -> list[Path]:
     return found[:MOST_FILES]
 
 
-def text_of(path: Path) -> str | Gap:
-    """The file's text, or why it cannot be read."""
+def text_of(path: Path) -> str:
+    """The file's text. Raises ValueError with why it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        return Gap("no-permission" if isinstance(error, PermissionError) else "failed", f"{path.name}: {error.strerror}")
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from error
     if len(data) > MOST_BYTES:
-        return Gap("unsupported", f"{path.name} is larger than {MOST_BYTES >> 10} KiB: that is no configuration")
+        raise ValueError(f"{path.name} is larger than {MOST_BYTES >> 10} KiB: that is no configuration")
     return data.decode("utf-8", "replace")
 
 
-def read(text: str, overrides: Mapping[str, str] | None = None) -> Training | Gap:
-    """What the YAML says, with ``overrides`` of a command line on top; a Gap where it is none."""
+def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
+    """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
     import yaml
 
+    if text.count("&") + text.count("*") > MOST_ALIASES:
+        raise ValueError("more anchors and aliases than a configuration has")
     try:
-        if text.count("&") + text.count("*") > 1000:
-            return Gap("unsupported", "more anchors and aliases than a configuration has")
         data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # both build plain values only
-        flat = _flat(data) if isinstance(data, dict) else {}
+        return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        return Gap("unsupported", f"no YAML that can be read{where}")
-    return _training({**flat, **(overrides or {})})
+        raise ValueError(f"no YAML that can be read{f' at line {mark.line + 1}' if mark else ''}") from error
 
 
 def _flat(data: dict[Any, Any]) -> dict[str, str]:

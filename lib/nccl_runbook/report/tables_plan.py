@@ -35,12 +35,14 @@ def intended_table(intended: Any) -> Table:
         why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
         return Table("Your allocation", ["group"], [], why)
     table = groups_table(intended.placed.groups)
-    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} on {intended.gpus} GPU{'' if intended.gpus == 1 else 's'}: {intended.placed.verdict}")
+    gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
+    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} on {gpus}: {intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:
     ranks = [r for r in group.ranks if r.gpu == gpu]
-    names = [f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]] + ([f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else [])
+    more = [f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else []
+    names = [f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]] + more
     return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
 
 
@@ -51,6 +53,6 @@ def _homeless(group: Any) -> list[Cell]:
 
 def plans_table(plans: Sequence[Any]) -> Table:
     """One row a plan of cli/plan.py."""
-    rows = [[p.where or "the string", p.framework, p.text or "its flags", str(p.gpus),
-             Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")), p.finding.title] for p in plans]
-    return Table("Allocations", ["file", "framework", "allocation", "GPUs", "verdict", "why"], rows)
+    rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
+             p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
+    return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)
