@@ -6,7 +6,8 @@ from typing import Dict, List, Sequence, Tuple
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live import Picture, RankView, main_stacks, own_frame, words_of
+from nccl_runbook.rules.live import Picture
+from nccl_runbook.rules.live_ranks import RankView, main_stacks, words_of
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
 MOST_ROWS = 512
@@ -30,7 +31,7 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
     elapsed = last.at_s - first.at_s
     cpu = sum(t.cpu_s for t in last.threads) - sum(t.cpu_s for t in first.threads)
     stack = (main_stacks(rank) or [None])[-1]
-    where = words_of(own_frame(stack), stack) if stack else "no stack"
+    where = words_of(stack) or "no stack"
     return [name, look.host, str(rank.pid), last.threads[0].state, f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
             last.threads[0].waits, where, gpu_cell(look, rank)]
 

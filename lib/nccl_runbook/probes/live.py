@@ -16,7 +16,7 @@ from nccl_runbook.probes.live_processes import Process
 
 SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
 TICK_S = 0.1
-STACKS_BETWEEN = 3  # further stacks in the gap: a rank that is elsewhere each time moves
+STACKS_BETWEEN = 5  # further stacks in the gap: a rank that is elsewhere each time moves
 NVML_DEADLINE_S = 5.0
 
 

@@ -100,6 +100,8 @@ def _job(pid: int, parent: int, variables: Dict[str, str]) -> str:
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
         return "Slurm " + ".".join(step) if len(step) == 2 else f"children of {parent}"
     address = variables.get("MASTER_ADDR", "localhost")
+    if LOOPBACK.match(address):
+        address = "localhost"  # 127.0.0.1, ::1 and the name are one place
     place = f" in {os.readlink(f'/proc/{pid}/ns/net')}" if LOOPBACK.match(address) else ""
     return f"{address}:{variables['MASTER_PORT']}{place}"
 
