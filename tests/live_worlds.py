@@ -155,6 +155,7 @@ def fork(rank: int, size: int, port: int, fault: str, guilty: bool, folder: Path
     log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.write(2, f"key {os.environ['WANDB_API_KEY']}\n".encode())
     odd_size = size + 1 if fault == "world-size" and guilty else size
     pretend({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(odd_size), "LOCAL_WORLD_SIZE": str(size), "MASTER_PORT": str(port),
              "MASTER_ADDR": "127.0.0.2" if fault == "dropped" and guilty else "127.0.0.1"})
