@@ -11,7 +11,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, RankView, share, view
+from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, share, view
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
@@ -85,7 +85,7 @@ def _world_size(members: Members) -> Optional[int]:
 def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str, seen: Iterable[Seen] = (),
           decides: str = "") -> Picture:
     """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
-    victims = [v for v in base.ranks if v not in accused and v.does in ("waits", "device")]
+    victims = [v for v in base.ranks if v not in accused and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
     waiting = f"; {_count(victims, 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
     sentence = f"{_names(accused)} {why}" if accused else why
@@ -156,7 +156,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
 def _missing(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that should be on the hosts that were looked at, and are not there or have no torch yet, while others wait."""
     gone, starting = missing_ranks(members), [v for v in base.ranks if v.does == "starting"]
-    if not any(v.does in ("waits", "device") for v in base.ranks) or not gone and not starting:
+    if not any(v.does in WAITING for v in base.ranks) or not gone and not starting:
         return None
     if not gone:
         return _told(base, "host-busy", starting, f"{_is(starting)} there but without torch so far", "start-skew", "likely")
@@ -194,7 +194,7 @@ def missing_ranks(members: Members) -> List[int]:
 def _unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait."""
     asking = {r.pid: s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "SYN-SENT"}
-    accused = [v for v in base.ranks if v.pid in asking and v.does in ("waits", "asleep", "unknown")]
+    accused = [v for v in base.ranks if v.pid in asking and v.does in (*WAITING, "asleep", "unknown")]
     if not accused:
         return None
     seen = [Seen(f"{v.name}: SYN-SENT from {asking[v.pid].local} to {asking[v.pid].remote}", "/proc/net/tcp") for v in accused[:8]]
@@ -215,11 +215,12 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that are in their own code while others stand still in a collective."""
-    accused = [v for v in base.ranks if v.does in ("busy", "asleep")]
-    if not accused or not any(v.does in ("waits", "device") for v in base.ranks) or any(v.does == "moving" for v in base.ranks):
+    """Ranks that are in their own code while others stand still in a collective; without stacks, while most stand still on a lock."""
+    accused, still = [v for v in base.ranks if v.does in ("busy", "asleep")], [v for v in base.ranks if v.does in WAITING]
+    sure = any(v.does != "lock" for v in still)
+    if not accused or not still or any(v.does == "moving" for v in base.ranks) or not sure and len(still) <= len(accused):
         return None
-    return _never_came(base, accused, "likely", [])
+    return _never_came(base, accused, "likely" if sure else "possible", [])
 
 
 def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Seen]) -> Picture:
@@ -250,6 +251,8 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step."""
+    if any(v.does not in ("moving", "busy") for v in base.ranks):
+        return None
     waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), r.pid) for r, _ in members)
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None

@@ -21,12 +21,13 @@ INIT = frozenset(("init_process_group", "rendezvous", "_create_c10d_store", "_en
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 ON_A_LOCK = re.compile(r"futex")
 _HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_dataset|dataloader", re.I)
+WAITING = ("waits", "device", "lock")
 
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank. ``does``: waits (in a collective), device (for its GPU), stopped, busy, asleep (elsewhere), missing, starting (no torch
-    yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that it waits in, "" for none."""
+    """One rank. ``does``: waits (in a collective), device (for its GPU), lock (stands still, no stack), stopped, busy, asleep (elsewhere),
+    missing, starting (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that it waits in, "" for none."""
 
     rank: Optional[int]
     host: str
@@ -82,7 +83,7 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
     if where:
         return "waits"
     if stack is None:
-        return "asleep" if thread.waits and not ON_A_LOCK.search(thread.waits) else "unknown"
+        return "unknown" if not thread.waits else "lock" if ON_A_LOCK.search(thread.waits) else "asleep"
     if any(_HOST_WORK.search(f.function) or _HOST_WORK.search(f.file.rpartition("/")[2]) for f in stack.frames):
         return "busy"
     native = stack.frames and not _LIBRARY.search(stack.frames[0].file) and ON_A_LOCK.search(thread.waits)
