@@ -20,8 +20,8 @@ goes on as one JSON object (at most 4,000 bytes, written at once):
     cause       an id of the runbook's causes, or null
     bad_ranks   ranks that are at fault, or []
     data        what was seen, by guard:
-        check_device_map    [{rank, host, boot_id, local_rank, cuda_index, uuid, pci_bus_id, visible}], of bad ranks only if there are many
-        check_minibatches   {name: {"rank": value, ...}} of ranks with zero or uneven counts
+        check_device_map    [{rank, host, boot_id, local_rank, cuda_index, uuid, pci_bus_id, visible}], at most 8
+        check_minibatches   {name: {"rank": value, ...}}, of names with zero or uneven counts
         check_agreement     {"rank": "all_reduce float32 [1024]", ...} of ranks that differ, and the most common one as "most"
         pause_trace         {phase: seconds, ...} in order
         sync_clock          {"offset_s": seconds, "uncertainty_s": seconds}
@@ -29,8 +29,8 @@ goes on as one JSON object (at most 4,000 bytes, written at once):
         enable_flight_recorder      {variable: value, ...}
         init_process_group_checked  {backend, device, device_id, timeout_s: {group: seconds}, init_s, first_collective_s}
 
-Where all is well rank 0 prints for all, and of a check that is made again and again only the first; where not, each rank at fault prints
-too, and every rank raises GuardError. The checks speak over
+Where all is well rank 0 prints for all, and of a check that is made again and again only the first; where not, each rank at fault
+prints too, and every rank raises GuardError. The checks speak over
 a Gloo group of their own with a limit of 30 s, so that they end where the job itself would hang: then the ranks that did not come are named.
 """
 from __future__ import annotations
@@ -145,7 +145,8 @@ def _differ(guard: str, began: float, text: str, bad: bool, mine: Any) -> Option
     if said and {name for name, _ in said} != {guard}:
         where = {str(r): name for r, (name, _) in enumerate(said)}
         odd = _odd_ones(where)
-        _say(guard, False, f"ranks are at different guards: {json.dumps(where)[:300]}", began, where, "collective-on-some-ranks-only", odd)
+        says = f"ranks are at different guards: {json.dumps(where)[:300]}"
+        _say(guard, False, says, began, where, "collective-on-some-ranks-only", odd, prints=False)
     return said and [one for _, one in said]
 
 
@@ -164,18 +165,22 @@ def check_device_map() -> None:
     began = time.perf_counter()
     rows = _all("check_device_map", began, lambda group: _gather(group, _device()))
     rows = [{"rank": rank, **row} for rank, row in enumerate(rows)]
+    ok, says, cause, bad = map_says(rows)
+    shown = rows if len(rows) <= 8 else [r for r in rows if r["rank"] in bad[:8]]
+    _say("check_device_map", ok, says, began, shown, cause, bad, prints=False)
+
+
+def map_says(rows: List[Dict[str, Any]]) -> Tuple[Optional[bool], str, Optional[str], List[int]]:
+    """ok, says, cause and bad_ranks for the rows of a device map; ok is None where not every rank has a GPU."""
     with_gpu = [r for r in rows if r["uuid"]]
-    shared = _shared(with_gpu, lambda r: r["uuid"])
-    buses = _shared([r for r in with_gpu if r["pci_bus_id"]], lambda r: (r["boot_id"], r["pci_bus_id"]))
-    bad, cause = (shared, "device-not-set-per-rank") if shared else (buses, "bus-id-collision") if buses else ([], None)
-    numbers = [r["rank"] for r in bad]
-    if bad:
-        what = "one GPU" if shared else "one PCI bus id"
-        says = f"ranks {', '.join(map(str, numbers[:16]))} are on {what}: {bad[0]['uuid' if shared else 'pci_bus_id']} ({bad[0]['host']})"
-    else:
-        says = f"{len(with_gpu)} of {len(rows)} ranks have a GPU each" if with_gpu else "no rank has a GPU: nothing to map"
-    _say("check_device_map", False if bad else True if len(with_gpu) == len(rows) else None, says, began,
-         rows if len(rows) <= 8 else bad[:8], cause, numbers, prints=False)
+    for cause, what, key in (("device-not-set-per-rank", "one GPU", "uuid"), ("bus-id-collision", "one PCI bus id", "pci_bus_id")):
+        places = [(r["boot_id"], r[key]) for r in with_gpu if r[key]]
+        bad = [r for r in with_gpu if places.count((r["boot_id"], r[key])) > 1]
+        if bad:
+            numbers = [r["rank"] for r in bad]
+            return False, f"ranks {', '.join(map(str, numbers[:16]))} are on {what}: {bad[0][key]} ({bad[0]['host']})", cause, numbers
+    told = f"{len(with_gpu)} of {len(rows)} ranks have a GPU each" if with_gpu else "no rank has a GPU: nothing to map"
+    return (True if len(with_gpu) == len(rows) else None), told, None, []
 
 
 def _device() -> Dict[str, Any]:
@@ -196,11 +201,6 @@ def _boot_id() -> str:
             return file.read().strip()
     except OSError:
         return socket.gethostname()
-
-
-def _shared(rows: List[Dict[str, Any]], key: Callable[[Dict[str, Any]], Any]) -> List[Dict[str, Any]]:
-    counts = collections.Counter(map(key, rows))
-    return [r for r in rows if counts[key(r)] > 1]
 
 
 # --- do all ranks do the same
@@ -239,7 +239,8 @@ def check_agreement(tensor: torch.Tensor, op: str) -> None:
     most, odd = collections.Counter(said).most_common(1)[0][0], _odd_ones(by_rank)
     differing = {r: t for r, t in by_rank.items() if t != most}
     words = "; ".join(f"rank {r}: {t}" for r, t in list(differing.items())[:6])
-    return _say("check_agreement", False, f"{words}; most have {most}", began, {"most": most, **differing}, "collective-mismatch", odd, prints=False)
+    return _say("check_agreement", False, f"{words}; most have {most}", began, {"most": most, **differing}, "collective-mismatch", odd,
+                prints=False)
 
 
 # --- weight sync
@@ -305,7 +306,8 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
         each[name] = f"{tensor.dtype} {tuple(tensor.shape)} {_sum(tensor.detach())}"
     digest = hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16]
     data = {"tensors": len(each), "bytes": size, "digest": digest, "differs": []}
-    said = _differ("weights_digest", began, digest, False, {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}) if compare else None
+    mine = {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}
+    said = _differ("weights_digest", began, digest, False, mine) if compare else None
     if said is None:
         _say("weights_digest", True if compare else None, f"{len(each)} tensors, {size} bytes: {digest}", began, data, prints=not compare)
         return digest
@@ -331,11 +333,13 @@ def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
     """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
     began, newer = time.perf_counter(), _torch_version() >= (2, 9)
-    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE") if newer else ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    chosen = {names[0]: str(entries), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    if newer:
+        size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    chosen = {size: str(entries), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if folder:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        chosen[names[1]] = os.path.join(os.path.abspath(folder), "nccl_trace_rank_")
+        chosen[file] = os.path.join(os.path.abspath(folder), "nccl_trace_rank_")
     late = dist.is_initialized()
     os.environ.update({} if late else chosen)
     _say("enable_flight_recorder", not late, "the process group is there already: call it before" if late else
@@ -362,8 +366,8 @@ def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, 
     right = int(value) == dist.get_world_size()
     data = {"backend": backend, "device": str(device), "device_id": bound, "timeout_s": group_timeouts(), "init_s": round(ready - began, 6),
             "first_collective_s": round(time.perf_counter() - ready, 6)}
-    _say("init_process_group_checked", right, f"{dist.get_world_size()} ranks over {backend}, this one on {device}" if right else
-         f"the first all_reduce gave {float(value):g} for {dist.get_world_size()} ranks", began, data, None if right else "collective-mismatch")
+    says = f"{dist.get_world_size()} ranks over {backend}, this one on {device}; the first all_reduce gave {float(value):g}"
+    _say("init_process_group_checked", right, says, began, data, None if right else "collective-mismatch")
 
 
 def group_timeouts() -> Dict[str, float]:

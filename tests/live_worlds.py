@@ -162,12 +162,13 @@ def fork(rank: int, size: int, port: int, fault: str, guilty: bool, folder: Path
     try:
         train(fault if guilty or fault in ("sigkill", "exception", "straggler", "healthy", "never-joins", "world-size", "port-held", "dropped",
                                           "sigstop") else "", guilty, folder / f"ready-{rank}")
-    except BaseException:
+        os._exit(0)
+    except (RuntimeError, ValueError):
         import traceback
 
         traceback.print_exc()
+    finally:
         os._exit(1)
-    os._exit(0)
 
 
 # --- the rank's side: a small training loop

@@ -220,7 +220,7 @@ class RasServer:
 
     def __init__(self, body: str, answers: tuple[str, ...] = ("SERVER PROTOCOL 2", "OK", "OK")) -> None:
         self.listener, self.heard = socket.create_server(("127.0.0.1", 0)), []
-        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.thread = threading.Thread(target=self._serve, args=(body, answers), daemon=True)
         self.thread.start()
 

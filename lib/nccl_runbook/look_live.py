@@ -1,4 +1,4 @@
-"""A live look at the ranks on this host, from `nccl-look.pyz --live` or `nccl-runbook look`: the table at once, the answer after the gap."""
+"""A live look at the ranks on this host (`nccl-look.pyz --live`, `nccl-runbook look`): a table at once, the rest after the gap."""
 from __future__ import annotations
 
 import os

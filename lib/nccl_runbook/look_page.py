@@ -11,10 +11,11 @@ from nccl_runbook.rules.live_ranks import RankView, main_stacks, words_of
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
 MOST_ROWS = 512
-DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "lock": "stands still", "stopped": "STOPPED", "busy": "works on the host",
-        "asleep": "sleeps elsewhere", "missing": "NOT THERE", "starting": "has not loaded torch", "moving": "moves", "unknown": "not known"}
-TONES = {"waits": "#388bfd33", "device": "#388bfd33", "lock": "#388bfd33", "stopped": "#f8514966", "busy": "#f8514966", "asleep": "#f8514966",
-         "missing": "#f8514966", "starting": "#f8514966", "moving": "#2ea04333", "unknown": "#8b5cf644"}
+DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "lock": "stands still", "stopped": "STOPPED",
+        "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE", "starting": "has not loaded torch", "moving": "moves", "unknown": "not known"}
+_HERE, _LATE = "#388bfd33", "#f8514966"
+TONES = {"waits": _HERE, "device": _HERE, "lock": _HERE, "stopped": _LATE, "busy": _LATE, "asleep": _LATE, "missing": _LATE, "starting": _LATE,
+         "moving": "#2ea04333", "unknown": "#8b5cf644"}
 STYLE = (":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
          "h1{font-size:1.5rem;line-height:1.3}table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}"
          "td,th{padding:.2rem .6rem;border:1px solid #8884;text-align:left;vertical-align:top}pre{background:#8882;padding:.5rem;"

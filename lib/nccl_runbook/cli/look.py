@@ -101,7 +101,8 @@ def _job(picture: Picture) -> dict[str, Any]:
         "status": picture.status or None, "collective": picture.collective, "frame": picture.culprits[0].frame if picture.culprits else "",
         "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims],
         "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks],
-        "evidence": [{"text": e.text, "source": e.source} for e in picture.evidence], "not_seen": picture.not_seen, "decides": picture.decides}
+        "evidence": [{"text": e.text, "source": e.source} for e in picture.evidence], "not_seen": picture.not_seen,
+        "decides": picture.decides}
 
 
 def _who(view: RankView) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Tried:
 
 
 def reduce(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The job; {NAME} is filled in, and NAME is set, for each axis.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The job; {NAME} is filled in and NAME set for each axis.")],
     axis: Annotated[list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")] = [],  # noqa: B006
     deadline: Annotated[float, typer.Option(metavar="S", min=1.0, help="Seconds for each run; then it is looked at and ended.")] = 900.0,
     fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
@@ -178,7 +178,8 @@ def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
            "otherwise": f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
-    return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}" + (f"\n    {tried.look}" if tried.look else "")
+    seen = f"\n    {tried.look}" if tried.look else ""
+    return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
 
 
 def _document(tried: list[Tried], count: int) -> dict[str, Any]:
@@ -186,12 +187,14 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     verdict = "broken" if failing else "unknown" if otherwise else "healthy"
     if failing:
-        sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {failing.look or failing.line}"
+        why = failing.look or failing.line or f"exit code {failing.code}"
+        sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
     elif otherwise:
-        sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {shlex.quote(otherwise[0].logs[-1])}"
+        log = shlex.quote(otherwise[0].logs[-1])
+        sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
         sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence.rstrip("; "),
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
 
 
