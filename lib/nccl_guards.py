@@ -30,8 +30,8 @@ goes on as one JSON object (at most 4,000 bytes, written at once):
         init_process_group_checked  {backend, device, device_id, timeout_s: {group: seconds}, init_s, first_collective_s}
 
 Where all is well rank 0 prints for all, and of a check that is made again and again only the first; where not, each rank at fault
-prints too, and every rank raises GuardError. The checks speak over
-a Gloo group of their own with a limit of 30 s, so that they end where the job itself would hang: then the ranks that did not come are named.
+prints too, and every rank raises GuardError. The checks speak over a Gloo group of their own with a limit of 30 s, so that they end where
+the job itself would hang: then the ranks that did not come are named.
 """
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, Listener, Live, Socket
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, Socket
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
@@ -75,6 +75,22 @@ def test_nobody_is_accused_where_the_others_still_move() -> None:
     moving = [s.rank(n, s.IN_ALL_REDUCE, cpu_s=0.4, switches=50, lines=(0, 3, 1, 2), moments={"S futex": 50, "R running": 47}) for n in (0, 2, 3)]
     found = told(s.look(s.rank(1, s.ASLEEP, "R", "running", cpu_s=3.0, moments=BUSY), *moving))
     assert (found.kind, found.culprits) == ("healthy", [])
+
+
+def test_one_that_polls_alone_never_came_and_two_that_move_may_move_together() -> None:
+    def polls(number: int):
+        return s.rank(number, s.ASLEEP, "S", "hrtimer_nanosleep", switches=30)
+
+    assert culprits(told(s.look(polls(1), *waiting(0, 2, 3)))) == [1]
+    assert told(s.look(polls(1), polls(2), *waiting(0, 3))).kind == "unknown"
+
+
+def test_the_collective_has_its_number_where_the_recorder_tells_it() -> None:
+    recorded = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4710, "all_reduce", "started", "")]) for r in waiting(0, 1, 3)]
+    asleep = s.rank(2, s.ASLEEP, "S", "hrtimer_nanosleep")
+    assert "3 ranks wait for it in all_reduce 4711;" in told(s.look(asleep, *recorded)).sentence
+    done = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4711, "all_reduce", "completed", "")]) for r in recorded]
+    assert "in all_reduce;" in told(s.look(asleep, *done)).sentence
 
 
 def test_a_rank_that_came_to_rest_during_the_look_is_not_called_moving() -> None:

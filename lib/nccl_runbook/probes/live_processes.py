@@ -166,7 +166,8 @@ def _thread(pid: int, tid: int) -> Optional[Thread]:
         return None
     switches = sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status)))
     name = re.match(r"Name:\t(.*)", status)
-    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), round((int(fields[11]) + int(fields[12])) / TICKS, 2), switches)
+    cpu_s = round((int(fields[11]) + int(fields[12])) / TICKS, 2)
+    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), cpu_s, switches)
 
 
 def waits_in(folder: str) -> str:

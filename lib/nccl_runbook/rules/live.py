@@ -89,7 +89,7 @@ def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Op
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
     waiting = f"; {_count(victims, 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
     sentence = f"{_names(accused)} {why}" if accused else why
-    sentence += (waiting + f" in {collective}" * bool(collective)) if victims and accused else ""
+    sentence += waiting + f" in {collective}" * bool(collective) if victims and accused else ""
     own = [Seen(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame]
     return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
                                status=status, evidence=[*seen, *own], decides=decides or _stack_line(accused or victims))
@@ -135,7 +135,7 @@ def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     stopped = [v for v in base.ranks if v.does == "stopped"]
     if not stopped:
         return None
-    why = f"{_is(stopped)} stopped (process state T): a signal, a debugger or the batch system holds {'it' if len(stopped) == 1 else 'them'}"
+    why = f"{_is(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
     seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
     return _told(base, "stopped", stopped, why, "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
 
@@ -143,7 +143,7 @@ def _stopped(base: Picture, members: Members) -> Optional[Picture]:
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that were started with another world size than most, and now wait."""
     sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
-    if len(sizes) < 2 or not any(v.does == "waits" for v in base.ranks):
+    if len(sizes) < 2 or not any(v.does in (*WAITING, "asleep") for v in base.ranks):
         return None
     told = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks" for size, n in sizes.most_common(4))
     (common, most), (_, second) = sizes.most_common(2)
@@ -156,7 +156,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
 def _missing(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that should be on the hosts that were looked at, and are not there or have no torch yet, while others wait."""
     gone, starting = missing_ranks(members), [v for v in base.ranks if v.does == "starting"]
-    if not any(v.does in WAITING for v in base.ranks) or not gone and not starting:
+    if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
         return None
     if not gone:
         return _told(base, "host-busy", starting, f"{_is(starting)} there but without torch so far", "start-skew", "likely")
@@ -217,8 +217,10 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
 def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that are in their own code while others stand still in a collective; without stacks, while most stand still on a lock."""
     accused, still = [v for v in base.ranks if v.does in ("busy", "asleep")], [v for v in base.ranks if v.does in WAITING]
-    sure = any(v.does != "lock" for v in still)
-    if not accused or not still or any(v.does == "moving" for v in base.ranks) or not sure and len(still) <= len(accused):
+    moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
+    if len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks):
+        accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
+    if not accused or not still or moving or not sure and len(still) <= len(accused):
         return None
     return _never_came(base, accused, "likely" if sure else "possible", [])
 

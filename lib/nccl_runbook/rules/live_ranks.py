@@ -9,6 +9,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
+STILL_SWITCHES_PER_S = 3  # a wake-up now and then; a step of 200 ms makes at least ten
 STILL_SHARE = 0.95  # of the moments in between; the others were the wake-ups
 BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
 GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
@@ -26,8 +27,9 @@ WAITING = ("waits", "device", "lock")
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank. ``does``: waits (in a collective), device (for its GPU), lock (stands still, no stack), stopped, busy, asleep (elsewhere),
-    missing, starting (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that it waits in, "" for none."""
+    """One rank. ``does``: waits (in a collective), device (for its GPU), lock (stands still, no stack), stopped, busy, asleep
+    (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that
+    it waits in, "" for none."""
 
     rank: Optional[int]
     host: str
@@ -47,7 +49,15 @@ def view(rank: LiveRank, look: Live) -> RankView:
     stacks = main_stacks(rank)
     stack = stacks[-1] if stacks else None
     where = waits_in(stack) if stack else ""
-    return RankView(rank.rank, look.host, rank.pid, _does(rank, gpu_of(rank, look), stack, where), words_of(stack), where, holds_gil(rank))
+    does = _does(rank, gpu_of(rank, look), stack, where)
+    return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
+
+
+def numbered(rank: LiveRank, where: str, does: str) -> str:
+    """ "all_reduce 4711", where the flight recorder has that call as the newest of its group and not completed."""
+    groups = [] if isinstance(rank.recorder, Gap) else rank.recorder
+    open_ones = [g for g in groups if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
+    return f"{open_ones[0].op} {open_ones[0].enqueued}" if len(open_ones) == 1 else where
 
 
 def _does(rank: LiveRank, gpu: Optional[LiveGpu], stack: Optional[Stack], where: str) -> str:
@@ -71,10 +81,10 @@ def _does(rank: LiveRank, gpu: Optional[LiveGpu], stack: Optional[Stack], where:
 def is_still(rank: LiveRank) -> bool:
     """Its main thread only waited, in one place, from the second sample to the last."""
     first, last = rank.samples[min(1, len(rank.samples) - 1)], rank.samples[-1]
-    moments = sum(rank.main_thread.values())
+    before, after, moments = first.threads[0], last.threads[0], sum(rank.main_thread.values())
     waiting = max((n for what, n in rank.main_thread.items() if what[:1] in "SDTt"), default=0)
-    return (moments > 0 and waiting >= STILL_SHARE * moments and last.threads[0].cpu_s - first.threads[0].cpu_s <= STILL_CPU_S
-            and len(set(places(rank))) <= 1)
+    return (moments > 0 and waiting >= STILL_SHARE * moments and after.cpu_s - before.cpu_s <= STILL_CPU_S
+            and after.switches - before.switches <= STILL_SWITCHES_PER_S * (last.at_s - first.at_s) and len(set(places(rank))) <= 1)
 
 
 def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
