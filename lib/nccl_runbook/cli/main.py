@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import ab, dev, env, plan, run, triage
+from nccl_runbook.cli import ab, dev, env, look, plan, reduce, run, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -17,6 +17,8 @@ app.command("run", epilog=run.EPILOG)(run.run)
 app.command("env", epilog=env.EPILOG)(env.env)
 app.command("ab", epilog=ab.EPILOG)(ab.ab)
 app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("look", epilog=look.EPILOG)(look.look)
+app.command("reduce", epilog=reduce.EPILOG)(reduce.reduce)
 app.command("triage", epilog=triage.EPILOG)(triage.triage)
 app.add_typer(dev.app, hidden=True)
 
@@ -48,6 +50,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
     while rest:
         argument = rest.pop(0)
         if argument == "--":  # what follows is a command of the reader's
+        if argument == "--":  # what follows is a command of the reader's own
             return [*result, argument, *rest]
         if argument == "-p" and len(rest) > 1 and "=" not in rest[0]:
             result += ["-p", f"{rest.pop(0)}={rest.pop(0)}"]
