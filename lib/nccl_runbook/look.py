@@ -103,8 +103,8 @@ def weight_sync(step: Step) -> None:
     p, spec = step.parameters, settings()["spec"]
     plan = step.ask("plan", lambda: placement.place(step.devices))
     step.ask("runs", lambda: sync.collect(
-        step.engine, {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])}, plan.devices, p["methods"],
-        p["directory"], p["repeats"], step.left_s))
+        step.engine, {**spec, "layers": placement.layers_to_move(plan, 0, spec["layers_of"])}, plan.devices, p["methods"],
+        p["directory"], p["repeats"], step.left_s, p["receivers_busy"]))
 
 
 STEPS = {"01-gpu-visibility": visibility, "03-fewer-gpus": fewer_gpus, "04-transports": transports, "05-weight-sync": weight_sync}
