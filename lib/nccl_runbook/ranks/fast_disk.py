@@ -28,7 +28,7 @@ import time
 
 import torch
 
-CHUNK = 16 << 20          # bytes that a lane moves, and checks, at once
+CHUNK = 8 << 20           # bytes that a lane moves, and checks, at once
 LANES = 16                # files and threads
 SPARE_BYTES = 4 << 20     # left free beside what is needed: indices, and the file system's own
 HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header (0.4 to 0.8)
@@ -51,15 +51,15 @@ class Torn(ValueError):
     """A file is not what the index, its own header or its checksums promise; the message names it."""
 
 
-def save(tensors, path, lanes=LANES, checksums=True, fsync=False):
+def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     """``tensors`` ({name: tensor}, all on one device) are what ``path`` leads to; nothing has changed if this raises.
 
     ``fsync``: return only once the disk has them (a power failure can otherwise tear what is in the page cache; a killed process
-    cannot). Returns bytes, files, and seconds: check, write, fsync, publish (the engine may load from then on), clean.
-    Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
+    cannot). ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns bytes, files, and seconds: check, write,
+    fsync, publish, clean. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
     """
-    path, times = os.path.abspath(path), [("", time.perf_counter())]
-    parent, device = os.path.dirname(path), _device_of(tensors)
+    path, times, device = os.path.abspath(path), [("", time.perf_counter())], _device_of(tensors)
+    parent = os.path.dirname(path)
     if os.path.lexists(path) and not os.path.islink(path):
         raise FileExistsError(errno.EEXIST, "the weights' path is to be a symbolic link; move away what is there", path)
     sweep(path)
@@ -76,8 +76,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False):
         sums = _in_lanes(device, lambda lane, shard, stop: _write(lane, folder, shard, checksums, stop), shards)
         _write_index(folder, shards, sums)
         times.append(("write", time.perf_counter()))
-        if fsync:
-            _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder])
+        _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
         times.append(("fsync", time.perf_counter()))
         os.symlink(os.path.basename(folder), folder + ".link")
         os.replace(folder + ".link", path)
@@ -90,7 +89,8 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False):
         raise
     finally:
         os.close(lock)
-        sweep(path)  # the old weights, or what has just failed
+        if clean or os.path.realpath(path) != folder:  # the old weights, or what has just failed
+            sweep(path)
     times.append(("clean", time.perf_counter()))
     seconds = {name: now - before for (_, before), (name, now) in zip(times, times[1:])}
     return {"bytes": sum(s.size for s in shards), "files": len(shards), "seconds": seconds}
@@ -99,8 +99,8 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False):
 def load(path, into=None, device="cpu", rows=None, verify=True):
     """The weights at ``path``, every byte read and checked: into the tensors of ``into`` ({name: tensor}), or new ones on ``device``.
 
-    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these rows, as on a tensor-parallel rank; names that ``into``
-    lacks are read and dropped. Raises Torn where a byte differs from what was saved, KeyError for a name that was not saved.
+    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these rows, as tensor-parallel ranks do. Names that it lacks are
+    read and dropped. Raises Torn where a byte differs from what was saved, KeyError for a name that was not saved.
     """
     folder, held = _current_folder(path)
     try:
@@ -384,7 +384,7 @@ def _current_folder(path):
 
 
 def _hold(folder, kind):
-    """A descriptor that locks the folder; None where somebody else does or has removed it."""
+    """A descriptor that locks the folder; None where somebody else does, or has removed it."""
     with contextlib.suppress(FileNotFoundError):
         held = os.open(folder, os.O_RDONLY)
         with contextlib.suppress(BlockingIOError):

@@ -266,13 +266,13 @@ def fast(sync, clock):
 
     def write():
         with clock.host("write"):
-            fast_disk.save(dict(zip(sync.names, sync.shaped)), path)
+            fast_disk.save(dict(zip(sync.names, sync.shaped)), path, clean=False)
 
     def read():
         with clock.host("load"):
             fast_disk.load(path, dict(zip(sync.names, sync.shaped)), rows=sync.rows)
 
-    return sync.by_file(clock, path, write, read)
+    return sync.by_file(clock, path, write, read, lambda: fast_disk.sweep(path))
 
 
 class Busy:

@@ -230,7 +230,7 @@ class Sync:
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
         own, staging = sum(s.numel() for s in self.own_shapes) * self.dtype.itemsize, self.staging()[0] * self.staging()[1]
-        lanes = 2 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
+        lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
         copies = self.total if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host) else 0
         needed = (0 if self.on_gpu else staging + lanes) * self.size + copies + SPARE_BYTES + (own * self.size if self.on_host else 0)
         if host_free_bytes() < needed:
@@ -321,8 +321,8 @@ class Sync:
         if free < self.total + fast_disk.SPARE_BYTES:
             raise fast_disk.NotEnough(self.args.directory, self.total, free, limit)
 
-    def by_file(self, clock, path, write, read):
-        """The trainer writes, then the engines read; one that cannot is known to all. The trainer's path, nobody else's."""
+    def by_file(self, clock, path, write, read, tidy=None):
+        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The path, on the trainer."""
         try:
             if self.rank:
                 with clock.host("wait"):
@@ -333,7 +333,7 @@ class Sync:
             with clock.host("control"):
                 together(self.write, write, path)
             with clock.host("wait"):
-                together()
+                together(tidy)
             return path
         except BaseException:
             if self.rank == 0:
