@@ -1,0 +1,22 @@
+"""Faults that come from outside, while the real notebooks run: the verdict names the cause and the rank. Over Gloo here, over NCCL in tests/gpu."""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from book_samples import start_cli
+from injector import Injector
+from processes import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")])
+def test_a_rank_that_somebody_stops_or_kills_is_named(tmp_path: Path, fault: str, cause: str, says: str) -> None:
+    run = start_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path / "run", "--json", "-p", "max_ranks", "2", cwd=ROOT)
+    with Injector(run.pid, fault, size=2, rank=1, after_s=0.0) as injector:
+        said, errors = run.communicate(timeout=200)
+    found = json.loads(said)["causes"][0]
+    assert run.returncode == 3 and len(injector.hit) == 2, (errors, said[:2000])
+    assert (found["id"], found["status"]) == (cause, "established") and says in found["evidence"][0]["text"]
