@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import dev, env, run, triage
+from nccl_runbook.cli import dev, env, run, sync, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -15,6 +15,7 @@ _REPEATED = ("--step", "--record", "--pid")
 app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("env", epilog=env.EPILOG)(env.env)
+app.command("sync", epilog=sync.EPILOG)(sync.sync)
 app.command("triage", epilog=triage.EPILOG)(triage.triage)
 app.add_typer(dev.app, hidden=True)
 

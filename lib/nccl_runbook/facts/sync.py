@@ -135,3 +135,19 @@ class SyncRuns:
         """The complete arm with the least steady time among the methods that begin so."""
         fit = [a for a in self.run if a.method.startswith(prefix) and a.complete and not a.wrong and a.steady_s]
         return min(fit, key=lambda a: a.steady_s or 0.0, default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSyncTime:
+    """One of the user's own syncs on one rank: seconds of each phase, in order; ``source``: the line that told them."""
+
+    rank: int
+    phases: Dict[str, float]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSync:
+    """What the user's own code printed of its syncs."""
+
+    syncs: List[OwnSyncTime]

@@ -68,7 +68,9 @@ def arguments():
 
 def expand(spec):
     """[(name, shape)] of every tensor, in the order in which they are stored."""
-    layers = [[spec["prefix"].format(i=i) + name, shape] for i in range(spec["layers"]) for name, shape in spec["layer"]]
+    experts = spec.get("experts") or {"count": 0}
+    layer = spec["layer"] + [[experts["prefix"].format(e=e) + n, shape] for e in range(experts["count"]) for n, shape in experts["each"]]
+    layers = [[spec["prefix"].format(i=i) + name, shape] for i in range(spec["layers"]) for name, shape in layer]
     return spec["head"] + layers + spec["tail"]
 
 

@@ -7,6 +7,7 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.planning.placement import Placement
 from nccl_runbook.rules.failures import remedies
+from nccl_runbook.rules.sync_choice import choice
 
 RESTS_ON = ("plan", "runs", *(f"runs.arms.{method}" for method in METHODS))
 
@@ -24,7 +25,7 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
     if isinstance(runs, Gap) or isinstance(plan, Gap):
         return []
     found = [f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)) if f]
-    found += [f for f in (disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
+    found += [f for f in (choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
     first = {(f.id, f.title): f for f in reversed(found)}  # the refusal of several NCCL methods is one finding
     return [f for f in found if first[f.id, f.title] is f]
 
