@@ -45,7 +45,7 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
     fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
     rows = []
     for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
-        told = [f"{fit[0] * 1e6:.0f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
+        told = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
         busy = f"{v.busy} x {v.busy}" if v.busy else "idle"
         size = v.size_bytes / 1e9
         rows.append([arm.method, v.bucket_mib, busy, f"{size:.3f}", f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])

@@ -31,7 +31,7 @@ def topology(runs: SyncRuns | Gap) -> str:
 
 
 def passed(arm: SyncArm | Gap | None) -> bool:
-    return isinstance(arm, SyncArm) and arm.complete and not arm.wrong and bool(arm.steady_s)
+    return isinstance(arm, SyncArm) and arm.complete and not arm.wrong and arm.compared > 0 and bool(arm.steady_s)
 
 
 def choice(runs: SyncRuns) -> Finding | None:
