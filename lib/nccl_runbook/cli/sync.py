@@ -83,11 +83,12 @@ def _measured(step: Step, layers: int, tensor_parallel: int) -> tuple[list[Any],
 
 def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
     from nccl_runbook.records import write_text
+    from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
     findings, rests_on, tables = told
-    view = step.finish(findings, rests_on, tables)
+    step.finish(findings, rests_on, tables)
     record = step.record
     info = RunInfo(id="sync", started=record.started, command=shlex.join(["nccl-runbook", *sys.argv[1:]]), planned=[STEP],
                    asked=[STEP], fail_on=fail_on)
@@ -97,7 +98,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
             write_text(html, step.redactor.text(render_index(document, [record])))
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
-    text = "\n\n".join([*map(repr, tables[:3]), repr(view), f"verdict: {document.verdict} (exit code {document.exit_code})"])
+    text = "\n\n".join([*map(repr, tables[:3]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
     print(step.redactor.text(record.model_dump_json(by_alias=True, indent=1) if json else text))
     sys.exit(document.exit_code)
 
