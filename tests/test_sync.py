@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import bench_sync
 import pytest
 import torch
 from hypothesis import given, settings
@@ -133,6 +134,12 @@ def test_phases_add_up_however_they_overlap(found, total):
 
 def test_what_is_hidden_behind_the_wire_costs_nothing():
     assert sync_ways.shares([("wire", 1, 3), ("pack", 0, 2), ("load", 2.5, 4)], 5.0) == {"pack": 1, "wire": 2, "load": 1, "other": 1}
+
+
+def test_the_speed_entries_run_without_a_gpu(engine):
+    flat = bench_sync.flat_broadcast(engine, TINY, [None, None], lambda: bench_sync.torch_broadcast(engine, [None, None], 1 << 16), 1, "gloo-flat")
+    disk = bench_sync.disk(engine, TINY, [None, None], 1)
+    assert all(len(v) == 1 and v[0] > 0 for v in [*flat.values(), *disk.values()]) and set(bench_sync.GOALS) >= {"wire", "whole", *list(disk)[1:]}
 
 
 @pytest.fixture
