@@ -49,6 +49,8 @@ ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB
              LIB / "launch" / "supervised.py", LIB / "probes" / "compare.py"]
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
+# a rank file may import another that is sent along with it
+BESIDE = {"sync_ways", "fast_disk"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -84,7 +86,7 @@ def test_who_may_import_whom(path: Path) -> None:
 @pytest.mark.parametrize("path", [*PURE_ON_NODE, *(p for room in ON_NODE for p in sources(room))], ids=lambda p: str(p.relative_to(LIB)))
 def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
-    assert outside <= FOREIGN_ON_NODE
+    assert outside <= FOREIGN_ON_NODE | (BESIDE if room_of(path) == "ranks" else set())
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
@@ -188,7 +190,8 @@ class TestNotebook:
 
     def test_cells_are_short_and_plain(self, path: Path) -> None:
         for cell in (c for c in read(path).cells if c.cell_type == "code"):
-            assert len(cell.source.splitlines()) <= 12
+            # papermill wants all parameters in one cell, a line each
+            assert len(cell.source.splitlines()) <= (16 if "parameters" in cell.metadata.get("tags", []) else 12)
             assert not re.search(r"^\s*[!%]|os\.environ|\bprint\(", cell.source, re.M), cell.source
             nodes = list(ast.walk(ast.parse(cell.source)))
             bad = [type(n).__name__ for n in nodes if isinstance(n, FORBIDDEN)]

@@ -109,7 +109,7 @@ def weight_sync(step: Step) -> None:
     plan = step.ask("plan", lambda: placement.place(step.devices))
     step.ask("runs", lambda: sync.collect(
         step.engine, {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])}, plan.devices, p["methods"],
-        p["directory"], 3, step.left_s))
+        p["directory"], p["repeats"], step.left_s, p["receivers_busy"]))
 
 
 STEPS = {"01-gpu-visibility": visibility, "03-fewer-gpus": fewer_gpus, "04-transports": transports, "05-weight-sync": weight_sync}

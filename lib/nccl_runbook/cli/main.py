@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import ab, dev, env, look, plan, reduce, run, triage
+from nccl_runbook.cli import ab, dev, env, look, plan, reduce, run, sync, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -19,6 +19,7 @@ app.command("ab", epilog=ab.EPILOG)(ab.ab)
 app.command("plan", epilog=plan.EPILOG)(plan.plan)
 app.command("look", epilog=look.EPILOG)(look.look)
 app.command("reduce", epilog=reduce.EPILOG)(reduce.reduce)
+app.command("sync", epilog=sync.EPILOG)(sync.sync)
 app.command("triage", epilog=triage.EPILOG)(triage.triage)
 app.add_typer(dev.app, hidden=True)
 
