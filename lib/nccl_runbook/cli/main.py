@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import dev, env, run, triage
+from nccl_runbook.cli import dev, env, hang, run, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -16,6 +16,7 @@ app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=Tru
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("env", epilog=env.EPILOG)(env.env)
 app.command("triage", epilog=triage.EPILOG)(triage.triage)
+app.command("hang", epilog=hang.EPILOG)(hang.hang)
 app.add_typer(dev.app, hidden=True)
 
 

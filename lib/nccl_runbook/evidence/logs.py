@@ -58,11 +58,16 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> Logs:
-    """The facts of these logs. Never raises for what is in them: a file that cannot be read says so in ``files``."""
+def collect(
+    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset()
+) -> Logs:
+    """The facts of these logs, without those named in ``skip``. Never raises for what is in them: a file that cannot be read says so in
+    ``files``."""
     reader = _Reader(time.monotonic() + limit_s)
     files = []
     for source in sources(paths, stdin):
+        if source.name in skip:
+            continue
         if not source.problem:
             reader.read(source)
         files.append(source.told())
