@@ -20,6 +20,7 @@ import operator
 import os
 import pickle
 import re
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,7 +75,7 @@ class Reading:
     columns: dict[str, Column]
     calls: dict[int, str]
     sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
-    odd: bool | None
+    steps: dict[int, int]
     order: list[str]
     last: tuple | None
     digest: bytes
@@ -157,7 +158,7 @@ def _reading(dump: Any, digest: bytes) -> Reading:
     return Reading(
         str(dump.get("version", ""))[:20], gloo, len(entries), bool(entries) and int(entries[0].get("record_id", 0) or 0) > 0,
         max((int(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, columns, calls, _sides(entries, loose),
-        table.odd(), table.order(), table.last(), digest, gloo and _hidden(dump, entries))
+        table.steps(), table.order(), table.last(), digest, gloo and _hidden(dump, entries))
 
 
 def _name(value: Any) -> str:
@@ -312,29 +313,32 @@ class _Steps:
         """Index of the first operation that is not complete; of the last one where all are."""
         first = {g: c.opened[0] for g, c in self._columns.items() if c.opened}
         for at, entry in enumerate(self._recent):
-            if entry.get("is_p2p") and entry["state"] != "completed" and not entry.get("retired"):
-                return at
-            if _seq_of(entry) >= first.get(_group_of(entry), 1 << 62) and not entry.get("is_p2p"):
+            if _is_p2p(entry):
+                if entry["state"] != "completed" and not entry.get("retired"):
+                    return at
+            elif _seq_of(entry) >= first.get(_group_of(entry), 1 << 62):
                 return at
         return max(0, len(self._recent) - 1)
 
-    def odd(self) -> bool | None:
-        """Whether a step of the end never followed its predecessor before, although that had been there twice or more."""
-        start = self._open_from()
-        keys = [(_group_of(e), str(e["profiling_name"])) for e in self._recent]
-        pairs = collections.Counter(zip(keys[: max(0, start - 1)], keys[1:start]))
-        before = collections.Counter(keys[: max(0, start - 1)])
-        tail = [(a, b) for a, b in zip(keys[max(0, start - 1):], keys[start:])][:TAIL] if start else []
-        judged = [pairs[a, b] == 0 for a, b in tail if before[a] >= 2]
-        return any(judged) if judged else None
+    def steps(self) -> dict[int, int]:
+        """Which operation follows which, hashed: 0 for a step taken before the last ones, 1 for one that appears among them only, 2 where
+        besides another one followed twice or more before."""
+        names = [f"{_kind_of(e)} {str(e['profiling_name']).partition(' ')[0]}" for e in self._recent]
+        found: dict[tuple[str, str], int] = {}
+        followed: collections.Counter[str] = collections.Counter()
+        for at, (one, other) in enumerate(zip(names, names[1:]), 1):
+            if (one, other) not in found:
+                found[one, other] = 0 if at < len(names) - TAIL else 2 if followed[one] >= 2 else 1
+            followed[one] += 1
+        return {zlib.crc32(f"{one}>{other}".encode("utf-8", "replace")): level for (one, other), level in found.items()}
 
     def order(self) -> list[str]:
         """Operations that are not complete, as issued."""
         rows = []
         for entry in self._recent[self._open_from():]:
-            column, seq = self._columns.get(_group_of(entry)), _seq_of(entry)
-            if column and column.opened and not entry.get("is_p2p") and seq >= column.opened[0]:
-                rows.append(f"{_group_of(entry)}:{seq}")
+            column, seq, loose = self._columns.get(_group_of(entry)), _seq_of(entry), _is_p2p(entry)
+            if entry["state"] != "completed" and (loose or column and column.opened and seq >= column.opened[0]):
+                rows.append(f"{_group_of(entry)}:{'p2p' if loose else seq}")
         return list(dict.fromkeys(rows))[:TAIL]
 
     def last(self) -> tuple | None:
@@ -345,9 +349,19 @@ class _Steps:
         return (_seq_of(entry), name, "c" if entry["state"] == "completed" else "o", *_where(entry))
 
 
+def _kind_of(entry: dict) -> str:
+    """What groups of one purpose have in common, such as "tp"; the name where they have no description."""
+    group = entry.get("process_group")
+    return _name(group[1] if isinstance(group, (list, tuple)) and group[1] not in ("", "undefined") else _group_of(entry))
+
+
 def _group_of(entry: dict) -> str:
     group = entry.get("process_group", entry.get("pg_id"))
     return _name(group[0] if isinstance(group, (list, tuple)) else group)
+
+
+def _is_p2p(entry: dict) -> bool:
+    return bool(entry.get("is_p2p")) or " " in str(entry["profiling_name"])
 
 
 def _seq_of(entry: dict) -> int:

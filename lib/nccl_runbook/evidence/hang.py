@@ -37,7 +37,8 @@ def collect(paths: list[str]) -> Hang:
     found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
     times = _written(found, readings)
     world = _Members(readings)
-    dumps = [_dump(rank, reading, found.names[rank], times.get(rank)) for rank, reading in sorted(readings.items())]
+    odd = _odd(readings)
+    dumps = [_dump(rank, reading, found.names[rank], times.get(rank), odd[rank]) for rank, reading in sorted(readings.items())]
     groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told)
@@ -223,9 +224,17 @@ def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op |
     return Op(seq, calls.get(call, str(call)), dump_file.STATES[state], timeout, frame, age, created)
 
 
-def _dump(rank: int, reading: Reading, name: str, written: float | None) -> Dump:
+def _dump(rank: int, reading: Reading, name: str, written: float | None, odd: bool) -> Dump:
     return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped, written,
-                reading.odd, reading.order, _op(reading.last, {}, written), reading.hidden)
+                odd, reading.order, _op(reading.last, {}, written), reading.hidden)
+
+
+def _odd(readings: dict[int, Reading]) -> dict[int, bool]:
+    """Ranks whose last steps hold one that nobody else ever took, or that broke the rank's own habit and few others share."""
+    holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
+    few = max(1, len(readings) // 4)
+    return {rank: any(level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and len(readings) > 2
+                      for step, level in reading.steps.items()) for rank, reading in readings.items()}
 
 
 def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
@@ -236,7 +245,7 @@ def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int
     start = max(1, highest - SHOWN + 1)
     tracks = [_track(r, name, readings[r], columns.get(r), start, highest, names[r], times.get(r)) for r in ranks if r in readings]
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
-    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls), start, _waits(columns))
+    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start, _waits(columns))
 
 
 def _track(rank: int, name: str, reading: Reading, column: Column | None, start: int, highest: int, file: str, written: float | None) -> Track:
@@ -253,7 +262,7 @@ def _track(rank: int, name: str, reading: Reading, column: Column | None, start:
                  _op(column.last, reading.calls, written), letters, logs.short(file))
 
 
-def _differences(columns: dict[int, Column], calls: dict[int, str]) -> list[Difference]:
+def _differences(columns: dict[int, Column], calls: dict[int, str], readings: dict[int, Reading]) -> list[Difference]:
     """Numbers at which members called different things. Columns that hold the same bytes are compared at the speed of memory."""
     if len(columns) < 2:
         return []
@@ -268,6 +277,8 @@ def _differences(columns: dict[int, Column], calls: dict[int, str]) -> list[Diff
             if column.first <= seq < column.first + len(column.calls):
                 by_call[column.calls[seq - column.first]].append(rank)
         before = _habit(columns, seq, by_call)
+        if not any(before.values()):  # nothing stands before it: what ranks outside this group call, then
+            before = {call: sum(call in r.calls for rank, r in readings.items() if rank not in columns) for call in by_call}
         found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()}))
     return found
 

@@ -45,7 +45,7 @@ class Track:
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """Members called different things at one number. ``calls``: call -> ranks; ``before``: call -> how often it had followed the same
-    predecessor earlier in this group."""
+    predecessor earlier in this group; where nothing stands before it, how many ranks outside the group call the same."""
 
     seq: int
     calls: Dict[str, List[int]]
@@ -81,8 +81,7 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``odd``: its last steps came in an order that this rank never took before, None where it has no such history;
-    ``order``: its operations that are not complete, as issued ("group:number"); ``hidden``: an operation that the recorder does not
+    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its operations that are not complete, as issued ("group:number", "group:p2p"); ``hidden``: an operation that the recorder does not
     show (a send or recv of Gloo) was under way; ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
 
     rank: int
@@ -92,7 +91,7 @@ class Dump:
     entries: int
     wrapped: bool
     written: Optional[float]
-    odd: Optional[bool]
+    odd: bool
     order: List[str]
     last: Optional[Op] = None
     hidden: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable
 
 from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track
@@ -17,8 +18,8 @@ YOUNG_S = 1.0  # an operation this young when the dump was written was under way
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """``rank`` has ``op`` open. ``on``: members known not to have issued it; ``perhaps``: members of whom nothing is known; neither:
-    all are there, and it still does not end."""
+    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in something earlier; ``perhaps``: members
+    of whom nothing is known; neither: all are there, and it still does not end. ``first``: nothing that the rank issued earlier is open."""
 
     rank: int
     group: str
@@ -26,6 +27,7 @@ class Wait:
     on: frozenset[int]
     perhaps: frozenset[int]
     p2p: bool = False
+    first: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +55,34 @@ class Graph:
 
 def graph(hang: Hang) -> Graph:
     """The wait-for graph of these facts."""
-    written = {d.rank: d.written for d in hang.dumps}
     waits: dict[int, list[Wait]] = collections.defaultdict(list)
+    book = _Book({d.rank: d.order for d in hang.dumps}, {d.rank: d.written for d in hang.dumps})
     for group in hang.groups:
         sure = credible(group)
         for track in group.tracks:
-            wait = _collective(group, track, sure, written)
+            wait = _collective(group, track, sure, book)
             if wait:
                 waits[track.rank].append(wait)
     for channel in hang.channels:
-        wait = _point_to_point(channel)
-        if wait and not is_young(wait.op):
+        for wait in _point_to_point(channel, book):
             waits[wait.rank].append(wait)
     ranks = {r for g in hang.groups for r in g.ranks} | {d.rank for d in hang.dumps} | {r.rank for r in hang.logs.ranks}
-    return Graph(dict(waits), frozenset(ranks))
+    return Graph({r: sorted(w, key=lambda one: not one.first) for r, w in waits.items()}, frozenset(ranks))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Book:
+    """``order``: open operations of each rank as issued; ``written``: when its dump was written."""
+
+    order: dict[int, list[str]]
+    written: dict[int, float | None]
+
+    def is_first(self, rank: int, name: str) -> bool:
+        return not self.order.get(rank) or self.order[rank][0] == name
+
+    def elsewhere(self, ranks: Iterable[int], name: str) -> frozenset[int]:
+        """Those of the ranks whose GPU is in something earlier than this operation."""
+        return frozenset(r for r in ranks if self.order.get(r) and self.order[r][0] != name)
 
 
 def credible(group: Group) -> dict[int, Track]:
@@ -79,28 +95,32 @@ def is_young(op: Op) -> bool:
     return op.age_s is not None and op.age_s < YOUNG_S
 
 
-def _collective(group: Group, track: Track, sure: dict[int, Track], written: dict[int, float | None]) -> Wait | None:
+def _collective(group: Group, track: Track, sure: dict[int, Track], book: _Book) -> Wait | None:
     op = track.opened
     if op is None or track.rank not in sure or is_young(op):
         return None
     late = {r for r, t in sure.items() if t.enqueued < op.seq and r != track.rank}
     # its dump is as old as the operation: it may have come right after
-    unsure = {r for r in late if (at := written.get(r)) is not None and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
+    unsure = {r for r in late if (at := book.written.get(r)) is not None and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
     absent = set(group.ranks) - set(sure)
     apart = any(d.seq == op.seq for d in group.differences)
     if op.state == "returned" and not late - unsure and not apart:
         return None  # it came back, and nothing shows that it had to wait
-    return Wait(track.rank, group.name, op, frozenset(late - unsure), frozenset(unsure | absent))
+    name = f"{group.name}:{op.seq}"
+    on = frozenset(late - unsure) or book.elsewhere((r for r in sure if r != track.rank and sure[r].opened and sure[r].opened.seq <= op.seq), name)
+    return Wait(track.rank, group.name, op, on, frozenset(unsure | absent), first=book.is_first(track.rank, name))
 
 
-def _point_to_point(channel: Channel) -> Wait | None:
-    """Who has more open operations on a channel than the other end waits for that end. Equal numbers: both are there."""
-    sends, recvs, op = channel.sends_open, channel.recvs_open, channel.first
-    if op is None or sends == recvs:
-        return None
-    rank, other = (channel.dst, channel.src) if recvs > sends else (channel.src, channel.dst)
-    known = min(sends, recvs) >= 0
-    return Wait(rank, channel.group, op, frozenset({other} if known else ()), frozenset(() if known else {other}), True)
+def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
+    """Who has more open operations on a channel than the other end waits for that end; equal numbers: the other end's GPU is not there yet."""
+    op, name = channel.first, f"{channel.group}:p2p"
+    if op is None or is_young(op):
+        return
+    for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
+                                      (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
+        if mine > 0:
+            on = frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name)
+            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
 
 
 def sinks(found: Graph) -> dict[int, list[Wait]]:
@@ -116,17 +136,11 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
         for rank, track in sure.items():
             wait = next((w for w in found.waits.get(rank, ()) if w.group == group.name and not w.p2p and w.op == track.opened), None)
             others = [t for r, t in sure.items() if r != rank]
-            if wait is None or wait.on or not others or wait.op.state == "returned" or not _first_of_all(hang, rank, wait):
+            if wait is None or wait.on or not others or wait.op.state == "returned" or not wait.first:
                 continue
             if all(t.completed >= wait.op.seq for t in others) and all(t.joined <= wait.op.seq for t in others):
                 accused[rank] = wait
     return accused
-
-
-def _first_of_all(hang: Hang, rank: int, wait: Wait) -> bool:
-    """Nothing that this rank issued earlier is open: else that holds up its GPU."""
-    order = next((d.order for d in hang.dumps if d.rank == rank), [])
-    return not order or order[0] == f"{wait.group}:{wait.op.seq}"
 
 
 def odd_ones(difference: Difference) -> tuple[str, set[int]]:
@@ -148,8 +162,8 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
 
 def circles(found: Graph) -> list[set[int]]:
     """Sets of ranks that wait for each other, and for nobody outside."""
-    edges = {r: {o for w in waits for o in w.on} for r, waits in found.waits.items()}
-    open_ended = {r for r, waits in found.waits.items() if any(w.perhaps or not w.on for w in waits)}
+    edges = {r: {o for w in waits for o in w.on if w.first} for r, waits in found.waits.items()}
+    open_ended = {r for r, waits in found.waits.items() if any(w.first and (w.perhaps or not w.on) for w in waits)}
     once = {targets: _reach(targets, edges) for targets in {frozenset(e) for e in edges.values()}}  # many wait for the same ranks
     reach = {r: once[frozenset(targets)] for r, targets in edges.items()}
     sets = {frozenset(o for o in reach[r] if r in reach.get(o, ())) for r in edges}
@@ -173,15 +187,18 @@ def against_habit(hang: Hang, ranks: set[int]) -> set[int]:
 
 
 def outvoted(hang: Hang, found: Graph, ranks: set[int]) -> set[int]:
-    """Of these ranks, those that are in the minority at each operation they are waited for or wait in; nobody where votes disagree."""
-    accused: set[int] | None = None
-    for wait in {(w.group, w.op.seq): w for r in sorted(ranks) for w in found.waits.get(r, ())}.values():
-        joined = {w.rank for w in found.all() if w.group == wait.group and w.op.seq == wait.op.seq and w.p2p == wait.p2p}
-        if wait.p2p or len(joined) == len(wait.on):
-            continue
-        minority = (joined if len(joined) < len(wait.on) else set(wait.on)) & ranks
-        accused = minority if accused is None else accused & minority
-    return accused or set()
+    """Of ranks that block each other in operations of two groups: those in the minority among the members of both, wherever they meet."""
+    at = {r: (w.group, w.op.seq) for r in ranks for w in found.waits[r][:1] if not w.p2p}
+    members = {g.name: set(g.ranks) for g in hang.groups for r in ranks if r in g.ranks and at.get(r, ("",))[0] == g.name}
+    few: set[int] = set()
+    many: set[int] = set()
+    for one, other in itertools.combinations(sorted(set(at.values())), 2):
+        both = members[one[0]] & members[other[0]]
+        here, there = ({r for r in both if at.get(r) == place} for place in (one, other))
+        if here and there and len(here) != len(there):
+            less, more = sorted((here, there), key=len)
+            few, many = few | less, many | more
+    return few - many
 
 
 def inverted(hang: Hang) -> set[int]:
