@@ -57,6 +57,7 @@ class Job:
         self.stuck: dict[int, int] = {}  # rank -> index of the operation that its GPU never finishes
         self.stop: dict[int, int] = {}  # rank -> index of the call that it never makes
         self.delay: dict[int, int] = {}  # rank -> ticks late at each step
+        self.taken: dict[int, tuple[int, list[Entry]]] = {}
         self._fault_at: dict[int, int] = {}
         self.tick = 0
 
@@ -135,14 +136,16 @@ class Job:
 
     # the run
 
-    def run(self, ticks: int = 100_000) -> Job:
-        """Until nothing moves, or for so many ticks."""
+    def run(self, ticks: int = 100_000, looks: dict[int, list[int]] | None = None) -> Job:
+        """Until nothing moves, or for so many ticks. ``looks``: tick -> ranks whose dump is taken then, as it would be of a job that lives."""
         self._pc = [0] * self.world
         self._head = [0] * self.world
         self._seqs: list[dict[tuple[str, bool], int]] = [{} for _ in range(self.world)]
         idle = 0
         for _ in range(ticks):
             self.tick += 1
+            for rank in (looks or {}).get(self.tick, ()):
+                self.taken[rank] = (self.tick, [dataclasses.replace(e) for e in self.records[rank]])
             moved = [self._issue(r) for r in range(self.world)]
             moved.append(self._finish())
             idle = 0 if any(moved) else idle + 1
@@ -210,9 +213,12 @@ class Job:
 
     def dump(self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2) -> dict[str, Any]:
         """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees)."""
-        entries = [self._entry(rank, i + shift, e, version, frames) for i, e in enumerate(self.records[rank])][-buffer:]
+        entries = [self._entry(rank, i + shift, e, version, frames) for i, e in enumerate(self._record(rank)[1])][-buffer:]
         groups = {n: {"name": n, "desc": d, "ranks": str(list(ranks))} for n, (d, ranks) in self.groups.items() if rank in ranks}
         return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": {}, "entries": entries}
+
+    def _record(self, rank: int) -> tuple[int, list[Entry]]:
+        return self.taken.get(rank) or (self.tick, self.records[rank])
 
     def _entry(self, rank: int, number: int, entry: Entry, version: str, frames: int) -> dict[str, Any]:
         item, (desc, ranks) = entry.item, self.groups[entry.item.group]
@@ -235,9 +241,9 @@ class Job:
     def write(self, folder: Path, version: str = "2.10", as_json: bool = False, age_s: float = 700.0, without: tuple[int, ...] = (), **how: int) -> Path:
         """All dumps into ``folder``, as of ``age_s`` after the last tick."""
         folder.mkdir(parents=True, exist_ok=True)
-        at = (START_NS + self.tick * TICK_NS) / 1e9 + age_s
         for rank in (r for r in range(self.world) if r not in without):
             dump, path = self.dump(rank, version, **how), folder / f"nccl_trace_rank_{rank}"
             path.write_bytes(json.dumps(dump).encode() if as_json else pickle.dumps(dump, protocol=2))
+            at = (START_NS + self._record(rank)[0] * TICK_NS) / 1e9 + age_s
             os.utime(path, (at, at))
         return folder

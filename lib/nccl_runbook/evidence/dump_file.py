@@ -30,6 +30,7 @@ SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the f
 OBJECT_FACTOR = 24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
 HISTORY = 4000  # entries in which a rank's habits are looked for
 TAIL = 64
+RECENT, LEAST = 200, 16  # operations over which the time in them is taken
 _BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
            RecursionError)
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
@@ -51,13 +52,12 @@ class Refused(ValueError):
 
 @dataclasses.dataclass
 class Column:
-    """One group on one rank: calls (hashes), states (letters) and waits (ms, -1 unknown) of the numbers from ``first`` on."""
+    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on."""
 
     desc: str
     first: int
     calls: array.array
     states: bytearray
-    waits: array.array
     opened: tuple | None = None  # (seq, call, state, timeout, frame, created)
     last: tuple | None = None
 
@@ -75,9 +75,10 @@ class Reading:
     columns: dict[str, Column]
     calls: dict[int, str]
     sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
-    steps: dict[int, int]
+    steps: dict[int, tuple[int, int]]
     order: list[str]
     last: tuple | None
+    waiting: tuple[float, float] | None
     digest: bytes
     hidden: bool
 
@@ -156,9 +157,9 @@ def _reading(dump: Any, digest: bytes) -> Reading:
     gloo = any("gloo" in str(e["profiling_name"])[:8] for e in entries[-1:])
     table = _Steps(entries, columns, calls, gloo)
     return Reading(
-        str(dump.get("version", ""))[:20], gloo, len(entries), bool(entries) and int(entries[0].get("record_id", 0) or 0) > 0,
+        str(dump.get("version", ""))[:20], gloo, len(entries), bool(entries) and int(entries[0].get("record_id", 0) or 0) > 0 and any(c.first > 1 for c in columns.values()),
         max((int(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, columns, calls, _sides(entries, loose),
-        table.steps(), table.order(), table.last(), digest, gloo and _hidden(dump, entries))
+        table.steps(), table.order(), table.last(), _waiting(entries), digest, gloo and _hidden(dump, entries))
 
 
 def _name(value: Any) -> str:
@@ -211,7 +212,7 @@ class _Table:
             row = kept.get(group) if type(group) is tuple else kept.get(group := _hashable(group))
             if row is None:
                 row = kept[group] = []
-            row.append((seq, call, letter, (done - created) // 1_000_000 if done else -1, at))
+            row.append((seq, call, letter, at))
         return {_name(g[0] if isinstance(g, tuple) else g): self._column(g, rows) for g, rows in kept.items()}, loose, calls
 
     def _column(self, group: Any, rows: list) -> Column:
@@ -220,9 +221,9 @@ class _Table:
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
             rows = rows[gap:]  # what lies before a hole cannot be counted on
-        seqs, calls, states, waits, ats = zip(*rows)
+        seqs, calls, states, ats = zip(*rows)
         column = Column(group[1][:200] if isinstance(group, tuple) else "", seqs[0],
-                        array.array("Q", calls), bytearray("".join(states), "ascii"), array.array("q", waits))
+                        array.array("Q", calls), bytearray("".join(states), "ascii"))
         still = next((i for i, letter in enumerate(states) if letter != "c"), None)
         column.opened = None if still is None else (seqs[still], calls[still], states[still], *_where(self._entries[ats[still]]))
         column.last = (seqs[-1], calls[-1], states[-1], *_where(self._entries[ats[-1]]))
@@ -296,6 +297,18 @@ def _sides(entries: list, loose: list[int]) -> dict[tuple[str, int, int, bool], 
     return sides
 
 
+def _waiting(entries: list) -> tuple[float, float] | None:
+    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from one to the next; None for too
+    few, or where nothing tells."""
+    rows = sorted((e["time_created_ns"], e["time_discovered_completed_ns"]) for e in entries[-RECENT:] if e.get("time_discovered_completed_ns"))
+    if len(rows) < LEAST or rows[-1][1] <= rows[0][0]:
+        return None
+    busy, until = 0, 0
+    for created, done in rows:
+        busy, until = busy + max(0, done - max(created, until)), max(until, done)
+    return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
+
+
 class _Steps:
     """The order in which this rank issued its last operations, against what it did before."""
 
@@ -320,17 +333,17 @@ class _Steps:
                 return at
         return max(0, len(self._recent) - 1)
 
-    def steps(self) -> dict[int, int]:
-        """Which operation follows which, hashed: 0 for a step taken before the last ones, 1 for one that appears among them only, 2 where
-        besides another one followed twice or more before."""
-        names = [f"{_kind_of(e)} {str(e['profiling_name']).partition(' ')[0]}" for e in self._recent]
+    def steps(self) -> dict[int, tuple[int, int]]:
+        """Which operation follows which, up to the first that is not complete, hashed: (how new, hash of the predecessor). 0: taken before
+        the last ones; 1: among the last ones only; 2: the same, and the predecessor had been followed by others twice or more."""
+        names = [f"{_kind_of(e)} {str(e['profiling_name']).partition(' ')[0]}" for e in self._recent[: self._open_from() + 1]]
         found: dict[tuple[str, str], int] = {}
         followed: collections.Counter[str] = collections.Counter()
         for at, (one, other) in enumerate(zip(names, names[1:]), 1):
             if (one, other) not in found:
                 found[one, other] = 0 if at < len(names) - TAIL else 2 if followed[one] >= 2 else 1
             followed[one] += 1
-        return {zlib.crc32(f"{one}>{other}".encode("utf-8", "replace")): level for (one, other), level in found.items()}
+        return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
 
     def order(self) -> list[str]:
         """Operations that are not complete, as issued."""
@@ -347,6 +360,10 @@ class _Steps:
         entry = self._recent[-1]
         name = str(entry["profiling_name"]).rpartition(":")[2][:80]
         return (_seq_of(entry), name, "c" if entry["state"] == "completed" else "o", *_where(entry))
+
+
+def _hash(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "replace"))
 
 
 def _kind_of(entry: dict) -> str:

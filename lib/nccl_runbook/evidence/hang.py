@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import re
-import statistics
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +21,6 @@ from nccl_runbook.facts.recorder import Channel, Difference, Dump, Group, Hang, 
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8
-WAITS = 200  # operations over which the median wait is taken
 PARALLEL_BYTES = 8 << 20  # below, starting another process costs more than it saves (30 ms, measured)
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
@@ -226,15 +224,16 @@ def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op |
 
 def _dump(rank: int, reading: Reading, name: str, written: float | None, odd: bool) -> Dump:
     return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped, written,
-                odd, reading.order, _op(reading.last, {}, written), reading.hidden)
+                odd, reading.order, _op(reading.last, {}, written), reading.hidden, *(reading.waiting or (None, None)))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, bool]:
-    """Ranks whose last steps hold one that nobody else ever took, or that broke the rank's own habit and few others share."""
+    """Ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere."""
     holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
+    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one in reading.steps.values()})
     few = max(1, len(readings) // 4)
-    return {rank: any(level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and len(readings) > 2
-                      for step, level in reading.steps.items()) for rank, reading in readings.items()}
+    return {rank: any(level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2
+                      for step, (level, one) in reading.steps.items()) for rank, reading in readings.items()}
 
 
 def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
@@ -245,7 +244,7 @@ def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int
     start = max(1, highest - SHOWN + 1)
     tracks = [_track(r, name, readings[r], columns.get(r), start, highest, names[r], times.get(r)) for r in ranks if r in readings]
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
-    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start, _waits(columns))
+    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
 
 
 def _track(rank: int, name: str, reading: Reading, column: Column | None, start: int, highest: int, file: str, written: float | None) -> Track:
@@ -277,9 +276,12 @@ def _differences(columns: dict[int, Column], calls: dict[int, str], readings: di
             if column.first <= seq < column.first + len(column.calls):
                 by_call[column.calls[seq - column.first]].append(rank)
         before = _habit(columns, seq, by_call)
-        if not any(before.values()):  # nothing stands before it: what ranks outside this group call, then
-            before = {call: sum(call in r.calls for rank, r in readings.items() if rank not in columns) for call in by_call}
-        found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()}))
+        if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
+            alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == column.desc]
+            there = collections.Counter(c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls))
+            before = {call: there[call] for call in by_call}
+        found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()},
+                                {calls[h]: calls[after] for h in by_call if (after := _next(columns[longest], h)) is not None}))
     return found
 
 
@@ -302,14 +304,10 @@ def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict
     return {call: pairs[call] for call in by_call}
 
 
-def _waits(columns: dict[int, Column]) -> dict[int, float]:
-    """Median milliseconds from issue to completion, over the last numbers that every member with a dump completed."""
-    low = max((c.first for c in columns.values()), default=0)
-    high = min((c.first + len(c.calls) for c in columns.values()), default=0)
-    low = max(low, high - WAITS)
-    rows = {r: c.waits[low - c.first : high - c.first] for r, c in columns.items()}
-    usable = [i for i in range(max(0, high - low)) if all(row[i] >= 0 for row in rows.values())]
-    return {r: float(statistics.median(row[i] for i in usable)) for r, row in sorted(rows.items())} if len(usable) >= 8 else {}
+def _next(column: Column, call: int) -> int | None:
+    """What most often follows ``call`` on the rank that remembers most."""
+    recent = column.calls[-dump_file.HISTORY:]
+    return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
 
 
 def _channels(readings: dict[int, Reading], world: _Members, times: dict[int, float]) -> list[Channel]:

@@ -45,17 +45,19 @@ class Track:
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """Members called different things at one number. ``calls``: call -> ranks; ``before``: call -> how often it had followed the same
-    predecessor earlier in this group; where nothing stands before it, how many ranks outside the group call the same."""
+    predecessor earlier in this group; where nothing stands before it, how often ranks of
+    other groups with the same description have it at that number. ``after``: what most often comes next in this group."""
 
     seq: int
     calls: Dict[str, List[int]]
     before: Dict[str, int]
+    after: Dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
     """One process group. ``certain``: its members stand in a dump, and are not only those that used it; ``tail_from``: the number of the
-    first letter of each ``tail``; ``waits_ms``: median time from issue to completion by rank, of the numbers that all completed."""
+    first letter of each ``tail``."""
 
     name: str
     desc: str
@@ -64,7 +66,6 @@ class Group:
     tracks: List[Track]
     differences: List[Difference]
     tail_from: int = 1
-    waits_ms: Dict[int, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,8 @@ class Channel:
 @dataclasses.dataclass(frozen=True)
 class Dump:
     """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its operations that are not complete, as issued ("group:number", "group:p2p"); ``hidden``: an operation that the recorder does not
-    show (a send or recv of Gloo) was under way; ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
+    show (a send or recv of Gloo) was under way; ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the
+    next, None where nothing tells; ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
 
     rank: int
     file: str
@@ -95,6 +97,8 @@ class Dump:
     order: List[str]
     last: Optional[Op] = None
     hidden: bool = False
+    waiting: Optional[float] = None
+    pace_ms: Optional[float] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,9 @@ from nccl_runbook.rules.hang_graph import Graph, Wait
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy", "unknown")
-APART_MS, APART_TIMES = 100.0, 4.0  # a straggler waits this much less than all others: torch looks at completions ten times a second (2.11)
+# shares of time in operations: a straggler of 200 ms at steps of 250 ms gives 0.2 and 0.8; torch looks for completions ten times a second (2.11)
+WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
+COSTS_MS = 50.0  # lost at every operation; below, a host that merely runs ahead looks the same
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host"}
@@ -105,8 +107,10 @@ def _different(hang: Hang) -> list[Accused]:
                 swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in later)
                 track = next(t for t in group.tracks if t.rank == rank)
                 op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
+                left_out = not swapped and difference.after.get(usual) == call
                 says = f"called {call} where the others called {usual}, as number {difference.seq} of {_group(hang, group.name)}"
-                accused.append(Accused(rank, "order" if swapped else "mismatch", says, op.frame if op else _frame(hang, rank),
+                says += ": it left that one out, this is the next" if left_out else ""
+                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says, op.frame if op else _frame(hang, rank),
                                        (Evidence(says, track.source),), op, group.name))
     return accused
 
@@ -163,27 +167,26 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
 
 
 def stragglers(hang: Hang) -> list[Accused]:
-    """Ranks that wait least, by far: at every step all others wait for them."""
-    accused: dict[int, Accused] = {}
-    patient: set[int] = set()
-    for group in hang.groups:
-        rows = sorted(group.waits_ms.items(), key=lambda row: row[1])
-        gaps = [b[1] - a[1] for a, b in zip(rows, rows[1:])]
-        cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
-        if cut is None or cut + 1 > len(rows) // 2 or gaps[cut] < APART_MS or rows[cut + 1][1] < APART_TIMES * rows[cut][1]:
-            continue
-        patient |= {r for r, _ in rows[cut + 1:]}
-        for rank, ms in rows[: cut + 1]:
-            says = f"waits {ms:.0f} ms at a step where every other member waits at least {rows[cut + 1][1]:.0f} ms"
-            accused[rank] = Accused(rank, "slow", says, _frame(hang, rank), (Evidence(says, f"group {group.name}"),), None, group.name)
-    return [accused[r] for r in sorted(accused) if r not in patient]
+    """Ranks that wait least, by far: all others mostly wait, for them."""
+    rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
+    gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
+    cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
+    if cut is None or len(rows) < len(hang.dumps) or cut + 1 > max(1, len(rows) // 4):
+        return []
+    most, least = rows[cut][0], rows[cut + 1][0]
+    pace_ms = min(d.pace_ms or 0 for d in hang.dumps)
+    if most > WAITS_LEAST or least < WAITS_MOST or least - most < APART or (least - most) * pace_ms < COSTS_MS:
+        return []
+    told = f"in collectives for %d %% of its last while, every other rank for at least {least * 100:.0f} %%"
+    return [Accused(rank, "slow", "is slow: " + told % (share * 100), _frame(hang, rank), (Evidence(f"rank {rank} was " + told % (share * 100), "dumps"),))
+            for share, rank in sorted(rows[: cut + 1], key=lambda row: row[1])]
 
 
 def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     lead = min(accused, key=lambda a: (_rank_of_kind(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in found.all() if w.rank not in ranks]
-    victims = tuple(sorted({w.rank for w in waits} | ({r for g in hang.groups for r in g.waits_ms} - set(ranks) if lead.kind == "slow" else set())))
+    victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
     where = Counter(_call(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {_group(hang, lead.group)}" if lead.op else ""
     cause = _cause(hang, lead)
