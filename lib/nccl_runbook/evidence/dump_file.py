@@ -80,7 +80,6 @@ class Reading:
     last: tuple | None
     waiting: tuple[float, float] | None
     digest: bytes
-    hidden: bool
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -159,7 +158,7 @@ def _reading(dump: Any, digest: bytes) -> Reading:
     return Reading(
         str(dump.get("version", ""))[:20], gloo, len(entries), bool(entries) and int(entries[0].get("record_id", 0) or 0) > 0 and any(c.first > 1 for c in columns.values()),
         max((int(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, columns, calls, _sides(entries, loose),
-        table.steps(), table.order(), table.last(), _waiting(entries), digest, gloo and _hidden(dump, entries))
+        table.steps(), table.order(), table.last(), _waiting(entries), digest)
 
 
 def _name(value: Any) -> str:
@@ -172,15 +171,6 @@ def ranks_of(value: Any) -> tuple[int, ...]:
     if not isinstance(ranks, list) or len(ranks) > MAX_RANKS or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks):
         raise Refused("its table of groups names ranks that are no numbers; it was not used")
     return tuple(sorted(set(ranks)))
-
-
-def _hidden(dump: dict, entries: list) -> bool:
-    """Gloo counts its sends and receives but records none (torch 2.13): more issued than completed, beyond the last one recorded."""
-    last = {}
-    for entry in entries:
-        last[str(entry["pg_id"])] = entry["op_id"]
-    rows = ((k, int(v["last_enqueued_collective"]), int(v["last_completed_collective"])) for k, v in (dump.get("pg_status") or {}).items())
-    return any(enqueued > completed and enqueued > last.get(str(k), 0) for k, enqueued, completed in rows)
 
 
 class _Table:

@@ -17,6 +17,7 @@ from nccl_runbook.evidence import dump_file, logs, stacks
 from nccl_runbook.evidence.dump_file import Column, Reading, Refused
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name
+from nccl_runbook.facts.logs import RankLog
 from nccl_runbook.facts.recorder import Channel, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
 
 SHOWN = 16  # numbers of each group that are shown
@@ -34,10 +35,11 @@ def collect(paths: list[str]) -> Hang:
     told = logs.collect(paths, skip=frozenset(f.name for f in found.files if f.what))
     found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
     times = _written(found, readings)
-    world = _Members(readings)
+    world = _Members(readings, {r.rank for r in told.ranks})
     odd = _odd(readings)
     dumps = [_dump(rank, reading, found.names[rank], times.get(rank), odd[rank]) for rank, reading in sorted(readings.items())]
     groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
+    groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told)
 
@@ -187,7 +189,7 @@ def _written(found: _Inputs, readings: dict[int, Reading]) -> dict[int, float]:
 class _Members:
     """The groups, by name and members: one name may stand for several sets of ranks."""
 
-    def __init__(self, readings: dict[int, Reading]) -> None:
+    def __init__(self, readings: dict[int, Reading], logged: set[int]) -> None:
         self.groups: dict[tuple[str, str, tuple[int, ...]], tuple[tuple[int, ...], bool]] = {}
         users: dict[str, set[int]] = collections.defaultdict(set)
         everybody = set(readings)
@@ -199,6 +201,7 @@ class _Members:
             for name in reading.columns:
                 if name not in reading.members:
                     users[name].add(rank)
+        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < dump_file.MAX_RANKS else everybody
         for name, ranks in users.items():
             desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
             known = tuple(sorted(everybody if desc == "default_pg" else ranks))
@@ -214,6 +217,30 @@ def _desc(reading: Reading, name: str) -> str:
     return reading.columns[name].desc if name in reading.columns else ""
 
 
+def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
+    """Ranks without a dump, as far as watchdog and heartbeat lines tell: the last number issued and completed, and the one that timed out."""
+    world = sorted({r.rank for r in everybody} | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
+    for row in rows:
+        for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:
+            fits = next((i for i, g in enumerate(groups) if label in (g.desc, g.name) and row.rank in g.ranks), None)
+            if fits is None:
+                members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
+                groups = [*groups, Group(label, label, members, False, [], [], 1)]
+                fits = len(groups) - 1
+            track = _log_track(row, label)
+            tracks = sorted([*groups[fits].tracks, track], key=lambda t: t.rank)
+            groups = [*groups[:fits], dataclasses.replace(groups[fits], tracks=tracks), *groups[fits + 1 :]]
+    return groups
+
+
+def _log_track(row: RankLog, label: str) -> Track:
+    works = [t for t in row.timeouts if t.seq is not None and t.group in (label, "" if len(row.enqueued) < 2 else label)]
+    work = min(works, key=lambda t: t.seq or 0, default=None)
+    opened = Op(work.seq or 0, f"{work.op.lower()} {work.numel_in or 0} x ?", "timed-out", work.timeout_ms) if work else None
+    issued, completed = max(row.enqueued.get(label, 0), opened.seq if opened else 0), max(0, row.completed.get(label, 0))
+    return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
+
+
 def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op | None:
     if row is None:
         return None
@@ -224,7 +251,7 @@ def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op |
 
 def _dump(rank: int, reading: Reading, name: str, written: float | None, odd: bool) -> Dump:
     return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped, written,
-                odd, reading.order, _op(reading.last, {}, written), reading.hidden, *(reading.waiting or (None, None)))
+                odd, reading.order, _op(reading.last, {}, written), *(reading.waiting or (None, None)))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, bool]:

@@ -82,8 +82,7 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its operations that are not complete, as issued ("group:number", "group:p2p"); ``hidden``: an operation that the recorder does not
-    show (a send or recv of Gloo) was under way; ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the
+    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its operations that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the
     next, None where nothing tells; ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
 
     rank: int
@@ -96,7 +95,6 @@ class Dump:
     odd: bool
     order: List[str]
     last: Optional[Op] = None
-    hidden: bool = False
     waiting: Optional[float] = None
     pace_ms: Optional[float] = None
 

@@ -25,6 +25,7 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 _SURE = ("mismatch", "stopped", "order")
 
 
@@ -119,13 +120,13 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     """A rank that never came to what others wait in."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
     busy = stack is not None and not any(map(_WAITS_INSIDE.search, stack.frames[:3]))
-    hidden = any(d.rank == rank and d.hidden for d in hang.dumps)
-    p2p = all(w.p2p for w in waits) or hidden
+    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
+    p2p = all(w.p2p for w in waits) or alone
     wait = waits[0]
-    kind = "host-busy" if busy else "unmatched" if p2p else "skipped"
+    kind = "unmatched" if p2p else "host-busy" if busy else "skipped"
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
     where = f"it is in {_top(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
-    says = ("is in a send or recv that nobody answers" if hidden else f"never came to {_call(hang, wait)}") + (f": {where}" if where else "")
+    says = ("is in a send or recv that nobody answers" if alone else f"never came to {_call(hang, wait)}") + (f": {where}" if where else "")
     seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
     seen += [_seen_in(stack)] if stack else []
     track = next((t for g in hang.groups if g.name == wait.group for t in g.tracks if t.rank == rank), None)
@@ -157,7 +158,7 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
     quiet = {r.rank: r for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
-    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned]
+    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
     if not candidates or not candidates <= set(quiet) or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
     says = "left no dump and fell silent: it was killed or stopped"
