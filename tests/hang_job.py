@@ -127,14 +127,15 @@ for number in range(WORLD):
         finally:
             os._exit(1)
     pids.append(pid)
-until = time.monotonic() + 60
+until = time.monotonic() + 30
 left = set(pids)
 while left and time.monotonic() < until:
     done, _ = os.waitpid(-1, os.WNOHANG)
     left.discard(done)
-    if len(left) == 1 and FAULT == "stop":
-        time.sleep(0.5)
+    if done and len(left) == 1 and FAULT in ("stop", "gil"):
         break
+    if done:
+        continue
     time.sleep(0.05)
 for pid in left:
     os.kill(pid, signal.SIGKILL)
