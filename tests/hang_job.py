@@ -1,9 +1,10 @@
 """A job whose ranks are given one fault, and whose recorder dumps and logs are then left in a folder. Gloo without GPUs, NCCL with them.
 
-    python hang_job.py OUT BACKEND WORLD FAULT CULPRIT [SECONDS]
+    python hang_job.py OUT BACKEND WORLD FAULT[,FAULT...] CULPRIT [SECONDS]
 
 The ranks are forked after torch was imported. Each does a few steps in three groups, meets its fault in step 4, and writes OUT/fr_rank_N from a thread
 of its own SECONDS after that, whatever its main thread is in. What a rank prints is in OUT/rankN.log.
+Several faults are one job each, in OUT/FAULT, the culprit one rank further each time.
 """
 import datetime
 import os
@@ -116,26 +117,33 @@ def main(rank: int) -> None:
     time.sleep(90)
 
 
-pids = []
-for number in range(WORLD):
-    pid = os.fork()
-    if not pid:
-        try:
-            main(number)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    pids.append(pid)
-until = time.monotonic() + 30
-left = set(pids)
-while left and time.monotonic() < until:
-    done, _ = os.waitpid(-1, os.WNOHANG)
-    left.discard(done)
-    if done and len(left) == 1 and FAULT in ("stop", "gil"):
-        break
-    if done:
-        continue
-    time.sleep(0.05)
-for pid in left:
-    os.kill(pid, signal.SIGKILL)
+def run(folder: str, fault: str, culprit: int) -> None:
+    """One job with one fault, in ``folder``; whoever is left at the end is killed."""
+    global OUT, FAULT, CULPRIT
+    OUT, FAULT, CULPRIT = folder, fault, culprit
+    os.makedirs(OUT, exist_ok=True)
+    left, until = set(), time.monotonic() + 30
+    for number in range(WORLD):
+        pid = os.fork()
+        if not pid:
+            try:
+                main(number)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        left.add(pid)
+    while left and time.monotonic() < until and not (len(left) == 1 and FAULT == "stop"):
+        done, _ = os.waitpid(-1, os.WNOHANG)
+        left.discard(done)
+        time.sleep(0 if done else 0.05)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+if "," not in FAULT:
+    run(OUT, FAULT, CULPRIT)
+else:
+    for at, name in enumerate(FAULT.split(",")):
+        run(f"{sys.argv[1]}/{name}", name, (int(sys.argv[5]) + at) % WORLD)
