@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_file, logs, stacks
-from nccl_runbook.evidence.dump_file import Column, Reading, Refused
+from nccl_runbook.evidence import dump_columns, dump_file, logs, stacks
+from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name
 from nccl_runbook.facts.logs import RankLog
@@ -42,6 +42,11 @@ def collect(paths: list[str]) -> Hang:
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told)
+
+
+def collect_named(path: str) -> Hang:
+    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
+    return collect(logs.named(path))
 
 
 class _Inputs:
@@ -201,7 +206,7 @@ class _Members:
             for name in reading.columns:
                 if name not in reading.members:
                     users[name].add(rank)
-        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < dump_file.MAX_RANKS else everybody
+        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < dump_columns.MAX_RANKS else everybody
         for name, ranks in users.items():
             desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
             known = tuple(sorted(everybody if desc == "default_pg" else ranks))
@@ -246,7 +251,7 @@ def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op |
         return None
     seq, call, state, timeout, frame, created = row
     age = None if written is None or not created else round(written - created / 1e9, 3)
-    return Op(seq, calls.get(call, str(call)), dump_file.STATES[state], timeout, frame, age, created)
+    return Op(seq, calls.get(call, str(call)), dump_columns.STATES[state], timeout, frame, age, created)
 
 
 def _dump(rank: int, reading: Reading, name: str, written: float | None, odd: bool) -> Dump:
@@ -281,7 +286,7 @@ def _track(rank: int, name: str, reading: Reading, column: Column | None, start:
     last = column.first + len(column.calls) - 1
     done = column.first + column.states.rfind(b"c") if b"c" in column.states else 0
     joined = next((column.first + i for i in range(len(column.states) - 1, -1, -1)
-                   if column.states[i] == 99 and dump_file.needs_all(reading.calls[column.calls[i]])), 0)
+                   if column.states[i] == 99 and dump_columns.needs_all(reading.calls[column.calls[i]])), 0)
     letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
                       for s in range(start, highest + 1))
     return Track(rank, last, done, joined, True, _op(column.opened, reading.calls, written),
@@ -326,14 +331,14 @@ def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict
     end = seq - best.first
     if end < 1:
         return dict.fromkeys(by_call, 0)
-    before: array.array = best.calls[max(0, end - dump_file.HISTORY) : end]
+    before: array.array = best.calls[max(0, end - dump_columns.HISTORY) : end]
     pairs = collections.Counter(b for a, b in zip(before, before[1:]) if a == before[-1])
     return {call: pairs[call] for call in by_call}
 
 
 def _next(column: Column, call: int) -> int | None:
     """What most often follows ``call`` on the rank that remembers most."""
-    recent = column.calls[-dump_file.HISTORY:]
+    recent = column.calls[-dump_columns.HISTORY:]
     return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
 
 

@@ -76,8 +76,13 @@ def collect(
 
 def collect_named(log: str, context: str = "") -> Logs:
     """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
-    named = log.strip()
-    return collect([named] if os.path.lexists(os.path.expanduser(named)) else [p for p in named.split(":") if p], context)
+    return collect(named(log), context)
+
+
+def named(field: str) -> list[str]:
+    """The paths that a text field names."""
+    text = field.strip()
+    return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
 
 
 class _Reader:
