@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import ab, dev, env, look, plan, reduce, run, sync, triage
+from nccl_runbook.cli import ab, dev, env, hang, look, plan, reduce, run, sync, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -21,6 +21,7 @@ app.command("look", epilog=look.EPILOG)(look.look)
 app.command("reduce", epilog=reduce.EPILOG)(reduce.reduce)
 app.command("sync", epilog=sync.EPILOG)(sync.sync)
 app.command("triage", epilog=triage.EPILOG)(triage.triage)
+app.command("hang", epilog=hang.EPILOG)(hang.hang)
 app.add_typer(dev.app, hidden=True)
 
 
