@@ -154,7 +154,7 @@ class _Reader:
 
     def _take(self, kind: _Kind, name: str, number: int, text: str, own_rank: int | None, before: bytes) -> None:
         joined = _joined(before, text) if kind.tells or kind.matched else ""
-        who = said(joined or text)
+        who = said(text if joined.startswith("NCCL WARN ") else joined or text)
         rank = own_rank if who.rank is None else who.rank
         rank = self._table.rank_of(who.host, who.pid, name) if rank is None and who.pid else rank
         line = LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
@@ -255,6 +255,8 @@ def short(name: str) -> str:
 
 def _joined(before: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
+    if before.rstrip().endswith(b"Last error:"):
+        return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
     if not before or len(before) < 16 or len(before) > 2000 or not text[:1].strip() or _STARTS.match(text):
         if not text.startswith((" ", "\t")) or not before.rstrip().endswith((b":", b",")):
             return ""

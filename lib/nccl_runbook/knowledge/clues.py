@@ -14,7 +14,7 @@ from typing import Any
 
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
-    r"never (?:returns?|ends?|completes?|finish)",
+    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
 }
 # an exception that only echoes what another rank did
@@ -23,6 +23,7 @@ ECHO = re.compile(
     r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
     r"RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
+FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what it tells is in rules/triage_ranks.py
 _SHORTEST = 3  # a literal of two characters is in every line
 
 
@@ -56,6 +57,11 @@ def _spelt(expression: str) -> str:
     return expression
 
 
+def complains(words: str) -> bool:
+    """Whether a reporter's words say that something hung, died or failed."""
+    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b")).search(words))
+
+
 @functools.cache
 def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
@@ -64,7 +70,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 @functools.cache
 def matcher() -> Matcher:
     """The matcher of every clue's own line."""
-    return Matcher(dict.fromkeys(c.line for c in clues()))
+    return Matcher(dict.fromkeys([*(c.line for c in clues()), FIRST_CALL]))
 
 
 class Matcher:

@@ -7,10 +7,11 @@ import re
 from collections import defaultdict
 
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.knowledge.clues import ECHO
+from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
+_CALL = re.compile(r"NCCL INFO (\w+): opCount 0 .* count (\d+) datatype (\d+) .*\[nranks=(\d+)\]")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
 
@@ -28,7 +29,7 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (ranks_on_one_gpu, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
+    others = (ranks_on_one_gpu, first_calls_differ, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -159,6 +160,19 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     lines = (waiting[0].timeouts[0].at, *(r.last for r in silent[:2] if r.last))
     against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
     return [Pointer("peer-crashed", "possible", lines, against, 28), Pointer("peer-stopped", "possible", lines, against, 29)]
+
+
+def first_calls_differ(logs: Logs) -> list[Pointer]:
+    """NCCL prints what each rank calls first: another operation, size or type within groups of one size."""
+    seen = logs.seen.get(FIRST_CALL)
+    calls: dict[str, dict[tuple[str, ...], LogLine]] = defaultdict(dict)
+    for line in seen.lines if seen and not seen.resumed else ():
+        told = _CALL.search(line.text)
+        if told:
+            calls[told.group(4)].setdefault(told.groups()[:3], line)
+    apart = next((tuple(lines.values()) for lines in calls.values() if len(lines) > 1), None)
+    against = ("groups of one size may be several groups: then these calls do not belong together",)
+    return [Pointer("collective-mismatch", "possible", apart, against, 34)] if apart else []
 
 
 def versions_differ(logs: Logs) -> list[Pointer]:
