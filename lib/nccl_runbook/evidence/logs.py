@@ -172,8 +172,14 @@ class _Reader:
         found = self._found[expression]
         found.times += times
         found.last[line.file, line.rank] = self._order
-        if len(found.lines) < MAX_LINES and all(line.rank is None or line.rank != kept.rank for kept in found.lines):
+        if len(found.lines) < MAX_LINES and self._is_new(line, found.lines):
             found.lines.append(line)
+
+    def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
+        """Another rank, or, where nobody knows the rank, no more than a few lines of one host."""
+        if line.rank is None:
+            return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
+        return all(line.rank != k.rank for k in kept)
 
     def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], own_rank: int | None, lines: int) -> None:
         for number, raw in tail:

@@ -23,7 +23,8 @@ ECHO = re.compile(
     r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
     r"RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
-FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what it tells is in rules/triage_ranks.py
+NETWORK = r"NCCL INFO Using network \w+"
+FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what both tell is in rules/triage_ranks.py
 _SHORTEST = 3  # a literal of two characters is in every line
 
 
@@ -70,7 +71,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 @functools.cache
 def matcher() -> Matcher:
     """The matcher of every clue's own line."""
-    return Matcher(dict.fromkeys([*(c.line for c in clues()), FIRST_CALL]))
+    return Matcher(dict.fromkeys([*(c.line for c in clues()), FIRST_CALL, NETWORK]))
 
 
 class Matcher:

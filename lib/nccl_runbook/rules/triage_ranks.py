@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL
+from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL, NETWORK
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
@@ -188,14 +188,16 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank took InfiniBand and another one sockets."""
-    by = {r.network: r for r in logs.ranks if r.network}
-    if len(by) < 2:
-        return []
-    lines = tuple(
-        LogLine(r.files[0] if r.files else "", 0, f"Using network {name}", r.rank, r.hosts[0] if r.hosts else "") for name, r in by.items()
-    )
-    return [Pointer("nodes-differ", "likely", lines, (), 36)]
+    """One rank or host took InfiniBand and another one sockets."""
+    seen = logs.seen.get(NETWORK)
+    by = {line.text.split("Using network ")[1].split()[0]: line for line in (seen.lines if seen else ()) if line.rank is not None or line.host}
+    by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
+    speakers = {(line.rank, line.host) for line in by.values()}
+    return [Pointer("nodes-differ", "likely", tuple(by.values()), (), 36)] if len(by) > 1 and len(speakers) > 1 else []
+
+
+def _where(rank: RankLog) -> tuple[str, int]:
+    return rank.files[0] if rank.files else "", 0
 
 
 def communicators_pile_up(logs: Logs) -> list[Pointer]:
