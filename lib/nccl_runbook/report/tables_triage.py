@@ -42,6 +42,12 @@ def _row(rank: RankLog) -> list[object]:
     ]
 
 
+def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:
+    """A good run beside the bad one. ``rows``: what, good run, bad run, answer, tone; most telling first."""
+    cells = [[what, good, bad, Cell(answer, tone)] for what, good, bad, answer, tone in rows]
+    return Table("The good run beside the bad one", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
+
+
 def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing."""
     rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]

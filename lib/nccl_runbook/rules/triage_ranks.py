@@ -190,7 +190,9 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 def networks_differ(logs: Logs) -> list[Pointer]:
     """One rank or host took InfiniBand and another one sockets."""
     seen = logs.seen.get(NETWORK)
-    by = {line.text.split("Using network ")[1].split()[0]: line for line in (seen.lines if seen else ()) if line.rank is not None or line.host}
+    by = {
+        line.text.split("Using network ")[1].split()[0]: line for line in (seen.lines if seen else ()) if line.rank is not None or line.host
+    }
     by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
     speakers = {(line.rank, line.host) for line in by.values()}
     return [Pointer("nodes-differ", "likely", tuple(by.values()), (), 36)] if len(by) > 1 and len(speakers) > 1 else []
