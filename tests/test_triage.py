@@ -18,7 +18,7 @@ from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge.causes import causes, recognise
-from nccl_runbook.knowledge.clues import FIRST_CALL, NETWORK, Matcher, clues, compiled, matcher
+from nccl_runbook.knowledge.clues import FIRST_CALL, GUARD, NETWORK, Matcher, clues, compiled, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import triage
 from processes import ROOT
@@ -69,7 +69,7 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
 
 def test_the_matcher_finds_what_a_naive_search_finds():
     lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    naive = [{e for e in (FIRST_CALL, NETWORK, *(c.line for c in clues())) if compiled(e).search(line)} for line in lines]
+    naive = [{e for e in (FIRST_CALL, NETWORK, GUARD, *(c.line for c in clues())) if compiled(e).search(line)} for line in lines]
     assert [set(matcher().matching(line)) for line in lines] == naive and any(naive)
     assert Matcher(["a|b"]).matching("b") == ["a|b"], "an expression without a long literal is asked always"
 
@@ -123,7 +123,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 @pytest.mark.parametrize(("line", "verdict", "sentence"), [
     ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established)."),
     ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME names no usable interface."),
-    ("nothing that anybody knows", "unknown", "Unknown: 1 lines were read, and this does not look like the log of a GPU job.")])
+    ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     found = triage.judge(logs)

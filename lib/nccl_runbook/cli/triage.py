@@ -142,6 +142,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
             "Lines that look like errors and are not known:",
             *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),
         ]
+    lines += [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
     return "\n".join(line for line in lines if line is not None).rstrip()
 

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
 from nccl_runbook.knowledge.clues import ECHO
 
@@ -108,6 +109,7 @@ class Ranks:
         self._broke: dict[int | None, int] = {}
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
+        self.clocks = Clocks()
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
         self.raised: LogLine | None = None
@@ -129,6 +131,7 @@ class Ranks:
 
     def take(self, line: LogLine, text: str, pid: str, order: int) -> None:
         """What this line tells."""
+        self.clocks.take(line, text)
         self._software(line, text)
         comm = _COMM.search(text)
         if comm and pid and int(comm.group(2)) > 1:

@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
+from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import pieces, said
 from nccl_runbook.facts.logs import RunProfile
@@ -61,7 +62,7 @@ def collect(paths: list[str], stdin: BinaryIO | None = None, limit_s: float = LI
 
 def collect_named(log: str) -> RunProfile:
     """The same for a text field: paths separated by colons."""
-    return collect([p for p in log.strip().split(":") if p])
+    return collect(named(log))
 
 
 class _Reader:

@@ -29,7 +29,7 @@ class Source:
 
     def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "") -> None:
         self.name, self.size, self.problem = name, size, problem
-        self.left_out, self.lines = "", 0
+        self.left_out, self.lines, self.kind = "", 0, ""
         self._file = file
 
     def chunks(self) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ class Source:
             head = self._file.read(CHUNK_BYTES)
 
     def told(self) -> FileRead:
-        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem)
+        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
 def _wide(head: bytes) -> str:

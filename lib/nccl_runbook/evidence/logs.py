@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from nccl_runbook.evidence import log_events
+from nccl_runbook.evidence.log_file import named
+from nccl_runbook.evidence.log_kinds import kind
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
@@ -70,9 +72,8 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
 
 
 def collect_named(log: str, context: str = "") -> Logs:
-    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
-    named = log.strip()
-    return collect([named] if os.path.lexists(os.path.expanduser(named)) else [p for p in named.split(":") if p], context)
+    """The same for a text field: paths separated by colons, "" for none."""
+    return collect(named(log), context)
 
 
 class _Reader:
@@ -94,6 +95,10 @@ class _Reader:
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
         own_rank, rest, number, before = rank_of_name(source.name), b"", 0, b""
         for chunk in source.chunks():
+            source.kind, is_log = kind(chunk) if not number else (source.kind, True)
+            if not is_log:
+                source.problem = f"is {source.kind}"
+                return
             rows = (rest + chunk).split(b"\n")
             rest = rows.pop()
             if len(rest) > 64 << 20:
@@ -217,6 +222,7 @@ class _Reader:
             self._table.failed,
             self._table.timeout,
             self._table.raised,
+            self._table.clocks.offsets(),
         )
 
     def _ask(self, expression: str, texts: list[tuple[str, LogLine]]) -> None:

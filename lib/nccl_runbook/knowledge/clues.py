@@ -21,8 +21,10 @@ _WORDS = {
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
     r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
-    r"RayTaskError|EOFError|Aborted|RendezvousC|TimeoutError"
+    r"RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
+# the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
+GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what both tell is in rules/triage_ranks.py
 _SHORTEST = 3  # a literal of two characters is in every line
@@ -71,7 +73,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 @functools.cache
 def matcher() -> Matcher:
     """The matcher of every clue's own line."""
-    return Matcher(dict.fromkeys([*(c.line for c in clues()), FIRST_CALL, NETWORK]))
+    return Matcher(dict.fromkeys([*(c.line for c in clues()), FIRST_CALL, NETWORK, GUARD]))
 
 
 class Matcher:

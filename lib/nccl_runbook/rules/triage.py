@@ -155,7 +155,8 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return f"Unknown: nothing could be read ({why})."
     if not hypotheses:
         foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message in it"
-        return f"Unknown: {sum(f.lines for f in read)} lines were read, and {foreign}."
+        lines = sum(f.lines for f in read)
+        return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
     lead = hypotheses[0]
     if lead.cause == "benign":
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."

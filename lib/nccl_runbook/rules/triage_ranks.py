@@ -6,8 +6,9 @@ import dataclasses
 import re
 from collections import defaultdict
 
-from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL, NETWORK
+from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL, GUARD, NETWORK
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
@@ -29,7 +30,7 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (ranks_on_one_gpu, first_calls_differ, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, first_calls_differ, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -71,9 +72,37 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
-    lead = min(first, key=lambda r: (r.first_error.time is None, r.first_error.time or 0.0, r.rank))
+    lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
+    rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
+    against = (
+        (f"ranks {', '.join(str(r.rank) for r in (lead, *rivals))} raised too close together to say which was first",) if rivals else ()
+    )
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
-    return [Pointer("peer-crashed", "likely", (lead.first_error, *(e for e in echoes if e)), (), 30)]
+    return [
+        Pointer("peer-crashed", "likely", (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e)), against, 30)
+    ]
+
+
+def when(line: LogLine, logs: Logs) -> float | None:
+    """The line's time on the first clock; unchanged where nothing ties its clock to that one."""
+    offset = _offset(line, logs)
+    return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
+
+
+def surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
+    """Whether ``line`` was printed after ``other``, beyond the error of their clocks."""
+    if line.file == other.file:
+        return line.line > other.line
+    if line.time is None or other.time is None:
+        return False
+    if line.host == other.host != "":
+        return line.time > other.time
+    one, two = _offset(line, logs), _offset(other, logs)
+    return bool(one and two and when(line, logs) - when(other, logs) > one.error_s + two.error_s)
+
+
+def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
+    return next((c for c in logs.clocks if c.clock == (line.host or line.file)), None)
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
@@ -160,6 +189,13 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     lines = (waiting[0].timeouts[0].at, *(r.last for r in silent[:2] if r.last))
     against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
     return [Pointer("peer-crashed", "possible", lines, against, 28), Pointer("peer-stopped", "possible", lines, against, 29)]
+
+
+def guards_failed(logs: Logs) -> list[Pointer]:
+    """A guard in the job itself measured the fault before the collective."""
+    seen = logs.seen.get(GUARD)
+    told = [(line, found.group(2)) for line in (seen.lines if seen else ()) for found in [re.search(GUARD, line.text)] if found]
+    return [Pointer(cause, "established", (line,), (), 0) for line, cause in told if cause in causes()]
 
 
 def first_calls_differ(logs: Logs) -> list[Pointer]:
