@@ -12,6 +12,11 @@ from collections.abc import Iterable
 from importlib.resources import files
 from typing import Any
 
+try:
+    import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike
+except ImportError:
+    ahocorasick_rs = None
+
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
     r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)",
@@ -89,10 +94,14 @@ class Matcher:
             if not literals:
                 self._always.append(expression)
         self._literals = tuple(self._by_literal)
+        self._fast = ahocorasick_rs.AhoCorasick(self._literals) if ahocorasick_rs else None
 
     def literals_in(self, text: bytes) -> tuple[str, ...]:
-        """The literals that stand anywhere in ``text``: only they need to be asked for in its lines."""
+        """The literals that stand anywhere in ``text``, ASCII: only they need to be asked for in its lines."""
         low = text.lower()
+        if self._fast:
+            found = {n for n, _, _ in self._fast.find_matches_as_indexes(low.decode("ascii"), overlapping=True)}
+            return tuple(n for i, n in enumerate(self._literals) if i in found)
         return tuple(n for n in self._literals if n.encode() in low)
 
     def matching(self, line: str, literals: tuple[str, ...] | None = None) -> list[str]:
@@ -102,7 +111,21 @@ class Matcher:
         for literal in self._literals if literals is None else literals:
             if literal in low:
                 wanted.update(dict.fromkeys(self._by_literal[literal]))
-        return [e for e in wanted if compiled(e).search(line)]
+        return [e for e in wanted if _may_match(e, low) and compiled(e).search(line)]
+
+
+def _may_match(expression: str, low: str) -> bool:
+    """Whether the line holds what one branch of the expression needs: a few look-ups spare most searches."""
+    return any(all(any(n in low for n in literals) for literals in branch) for branch in _branches(expression))
+
+
+@functools.cache
+def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
+    """For each branch at the top: sets of literals, of each of which a matching line holds one."""
+    sequence = list(parser.parse(expression))
+    if len(sequence) == 1 and sequence[0][0] is sre.BRANCH:
+        return tuple(tuple(_in_sequence(branch)) for branch in sequence[0][1][1])
+    return (tuple(_in_sequence(sequence)),)
 
 
 @functools.cache
@@ -113,6 +136,11 @@ def needed(expression: str) -> frozenset[str]:
 
 def _of_sequence(sequence: Iterable[Any]) -> frozenset[str] | None:
     """The best set among the elements: the one whose shortest literal is longest."""
+    return max(_in_sequence(sequence), key=lambda s: (min(map(len, s)), -len(s)), default=None)
+
+
+def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
+    """Every set of literals that the elements need."""
     found: list[frozenset[str]] = []
     run = ""
     for code, value in [*sequence, (None, None)]:
@@ -125,7 +153,7 @@ def _of_sequence(sequence: Iterable[Any]) -> frozenset[str] | None:
         inner = _of_element(code, value)
         if inner:
             found.append(inner)
-    return max(found, key=lambda s: (min(map(len, s)), -len(s)), default=None)
+    return found
 
 
 def _of_element(code: Any, value: Any) -> frozenset[str] | None:
