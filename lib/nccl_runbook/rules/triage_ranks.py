@@ -12,6 +12,7 @@ from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL, GUARD, NETWORK
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
+_NETWORK = re.compile(r"Using network (\w+)")
 _CALL = re.compile(r"NCCL INFO (\w+): opCount 0 .* count (\d+) datatype (\d+) .*\[nranks=(\d+)\]")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
@@ -226,9 +227,8 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 def networks_differ(logs: Logs) -> list[Pointer]:
     """One rank or host took InfiniBand and another one sockets."""
     seen = logs.seen.get(NETWORK)
-    by = {
-        line.text.split("Using network ")[1].split()[0]: line for line in (seen.lines if seen else ()) if line.rank is not None or line.host
-    }
+    said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
+    by = {found.group(1): line for found, line in said if found}
     by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
     speakers = {(line.rank, line.host) for line in by.values()}
     return [Pointer("nodes-differ", "likely", tuple(by.values()), (), 36)] if len(by) > 1 and len(speakers) > 1 else []
