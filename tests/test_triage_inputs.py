@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 from book_samples import run_cli
@@ -64,5 +65,8 @@ def test_a_guard_that_passed_names_none(tmp_path, line):
 def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "job.env").write_text(ENV)
     (tmp_path / "fr.json").write_text(DUMP)
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(json.loads(DUMP), protocol=2))
+    (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
     assert "job.env is variables: `nccl-runbook env` judges them" in told and "fr.json: is a flight-recorder dump: `nccl-runbook hang` reads it" in told
+    assert "nccl_trace_rank_0: a flight-recorder dump: `nccl-runbook hang` reads it" in told and "weights.pt: is no text" in told

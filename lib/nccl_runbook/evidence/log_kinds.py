@@ -7,10 +7,11 @@ import re
 HEAD_BYTES = 8192
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
+DUMP = "a flight-recorder dump: `nccl-runbook hang` reads it"
 _ASIDE = "read as text here, `nccl-runbook hang` lays those of all ranks side by side"
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
 _KINDS = (
-    (_DUMP, "a flight-recorder dump: `nccl-runbook hang` reads it", False),
+    (_DUMP, DUMP, False),
     (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
     (r'"schema"\s*:\s*"nccl-runbook/', "an answer of this runbook", False),
     (r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(", f"stacks of py-spy: {_ASIDE}", True),
