@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from nccl_runbook.evidence import log_file
 from nccl_runbook.facts import Gap
@@ -17,7 +19,7 @@ TEXT_CHARACTERS = 300
 
 
 def collect(symptom: str, log: str) -> Start:
-    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. Touches nothing else.
+    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. No GPU is touched.
 
     ``log``: one path, or several separated by a colon.
     """
@@ -30,7 +32,21 @@ def collect(symptom: str, log: str) -> Start:
         told = LogRead(read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
     else:
         told = read
-    return Start(symptom.strip(), log.strip(), told, messages)
+    return Start(symptom.strip(), log.strip(), told, messages, devices(), driver())
+
+
+def devices(folder: Path = Path("/dev")) -> list[str]:
+    """Device files of NVIDIA GPUs: they can be listed without opening a GPU."""
+    return sorted(str(path) for path in folder.glob("nvidia[0-9]*"))
+
+
+def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
+    """The version of the loaded kernel module; the line reads "NVRM version: NVIDIA UNIX ... Kernel Module ... 580.159.04 ..."."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        return Gap("absent", f"{path}: {error.strerror}")
+    return found[1] if found else Gap("failed", f"{path} has no version that is known here")
 
 
 def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
