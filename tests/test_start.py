@@ -161,6 +161,13 @@ def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path)
     assert {f.id for f in rules.judge(brought(tmp_path, DUPLICATES[0], "hangs-later"))} == {"message-points-to-cause"}
 
 
+def test_several_logs_are_looked_through_together(tmp_path):
+    for name, text in (("a.log", "step 1 loss 2\n"), ("b.log", DUPLICATES[0] + "\n")):
+        (tmp_path / name).write_text(text)
+    start = collect("", f"{tmp_path / 'a.log'}:{tmp_path / 'b.log'}:{tmp_path / 'none.log'}")
+    assert any(m.kind == "cause" for m in start.messages) and start.log.lines == 2 and "there is no file" in start.log.left_out
+
+
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
     finding, = rules.judge(collect("", str(tmp_path / "none.log")))
     assert (finding.id, finding.severity) == ("log-not-read", Severity.UNKNOWN) and "there is no file" in finding.title
@@ -223,7 +230,7 @@ def parsed(arguments: list[str]) -> dict:
 def test_the_line_shown_says_what_the_variables_say(values):
     told = parsed(cockpit.arguments(values))
     same = {"symptom": "symptom", "log": "log", "python": "python", "gpus": "gpus", "allow_busy": "allow_busy"}
-    assert {k: told[v] for k, v in same.items()} == {k: values[k] for k in same}
+    assert {k: told[v] for k, v in same.items()} == {**{k: values[k] for k in same}, "log": [values["log"]] if values["log"] else []}
     assert list(told["step"]) == values["steps"]
     assert told["budget"] == ("5m" if values["budget_s"] == 300 else f"{values['budget_s']}s")
 

@@ -19,9 +19,12 @@ TEXT_CHARACTERS = 300
 
 
 def collect(symptom: str, log: str) -> Start:
-    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. No GPU is touched."""
+    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. No GPU is touched.
+
+    ``log``: one path, or several separated by a colon.
+    """
     given = [(0, line) for line in symptom.strip().splitlines()[:1000]]
-    read = log_file.read(log) if log.strip() else None
+    read = _read(log_file.named(log))
     rows = read.lines if isinstance(read, log_file.LogLines) else []
     messages, seen = _look(given + rows)
     if isinstance(read, log_file.LogLines):
@@ -44,6 +47,16 @@ def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
     except OSError as error:
         return Gap("absent", f"{path}: {error.strerror}")
     return found[1] if found else Gap("failed", f"{path} has no version that is known here")
+
+
+def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
+    """The lines of all of them, one after the other; the first Gap where none can be read, None without a path."""
+    told = [log_file.read(path) for path in paths]
+    whole = [t for t in told if isinstance(t, log_file.LogLines)]
+    if len(told) < 2 or not whole:
+        return told[0] if told else None
+    left_out = "; ".join(filter(None, (t.detail if isinstance(t, Gap) else t.left_out for t in told)))
+    return log_file.LogLines(sum(t.size_bytes for t in whole), [row for t in whole for row in t.lines], left_out)
 
 
 def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:
