@@ -17,7 +17,7 @@ from processes import ROOT, children, gone, start_time
 
 def asked(name, fault="", deadline_s=20.0, env=None, timed=False, ranks=2, stall_s=None):
     args = ["--ops", "all_reduce", "--sizes", "4", "--repeats", "2" if timed else "0", *(["--fault", fault] if fault else [])]
-    return WorldRequest(name, "check.py", [None] * ranks, args, env or {}, deadline_s, stall_s, timed)
+    return WorldRequest(name, "check.py", [None] * ranks, args, env or {}, deadline_s, stall_s=stall_s, timed=timed)
 
 
 def at(world, event, what=None):
@@ -98,7 +98,7 @@ from nccl_runbook.redact import Redactor
 engine = Engine([sys.executable], None, Redactor({}))
 engine.software()
 print("ready", flush=True)
-asked = [WorldRequest("w", "check.py", [None] * 2, ["--fault", "skip@0", "--repeats", "0"], {}, 300.0, None, False) for _ in range(3)]
+asked = [WorldRequest("w", "check.py", [None] * 2, ["--fault", "skip@0", "--repeats", "0"], {}, 300.0, timed=False) for _ in range(3)]
 print([w.ended for w in engine.run_in_turn(asked)], flush=True)
 """
 

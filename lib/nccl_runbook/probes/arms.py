@@ -52,7 +52,7 @@ def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[
     args = ["--ops", OPS, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", backend]
     logged = {**LOGGED, "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
     stall_s *= max(1.0, len(devices) / 8)
-    return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 40.0 if gpu else 20.0, stall_s, timed)
+    return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 40.0 if gpu else 20.0, stall_s=stall_s, timed=timed)
 
 
 def seen(world: World) -> Dict[str, int]:

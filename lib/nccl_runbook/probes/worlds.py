@@ -49,7 +49,7 @@ def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Opt
     deadline_s = FIRST_DEADLINE_S if first else GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
     stall_s *= max(1.0, len(devices) / 8)
     delta = {**(LOGGED if gpu else {}), **(env or {})}
-    return WorldRequest(name, "check.py", devices, args, delta, deadline_s, stall_s if gpu else None, timed)
+    return WorldRequest(name, "check.py", devices, args, delta, deadline_s, stall_s=stall_s if gpu else None, timed=timed)
 
 
 def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
