@@ -51,7 +51,6 @@ def spread(arguments: Sequence[str]) -> list[str]:
     rest, spreading, result = list(arguments), "", []
     while rest:
         argument = rest.pop(0)
-        if argument == "--":  # what follows is a command of the reader's
         if argument == "--":  # what follows is a command of the reader's own
             return [*result, argument, *rest]
         if argument == "-p" and len(rest) > 1 and "=" not in rest[0]:
