@@ -9,6 +9,7 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
 from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 
+NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
 LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
 

@@ -7,7 +7,7 @@ from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.group_testing import Diagnosis, replay, wilson
-from nccl_runbook.rules.failures import LOOK_FURTHER, explain, remedies
+from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
@@ -106,6 +106,7 @@ def _search(search: Search | Gap) -> list[Finding]:
         return [Finding("search-not-finished", Severity.UNKNOWN, title, tuple(seen))]
     cause = causes().get(cause_id or "")
     seen += [] if isinstance(search.example, Gap) else list(explain(rule, "it", search.example, search.example).evidence)
+    seen.append(NOT_SEEN)
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
     return [Finding(rule, Severity.BROKEN, title, tuple(seen), fix, cause and cause.id, cause and "likely")]
 

@@ -48,6 +48,8 @@ POINTS_TO: dict[str, tuple[str, str | None]] = {
     "ring only": ("algorithm", "nccl-bug"),
     "simple protocol only": ("protocol", "nccl-bug"),
 }
+# kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
+SEEN_ON_HARDWARE = frozenset({"healthy", "explained"})
 FAILING = ("hung", "failed", "wrong values")
 
 

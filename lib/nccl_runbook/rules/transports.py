@@ -10,8 +10,8 @@ from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
 from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.rules.failures import LOOK_FURTHER, explain, remedies
-from nccl_runbook.rules.transport_decision import Decision, Seen, decide
+from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
+from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
 # a variable that is proven to be guilty -> the cause behind it; any other: env-conflict
@@ -186,6 +186,7 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
     run = [a for a in arms.arms if isinstance(a.trial, Trial)]
     evidence = (*proof, *fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in run))
+    evidence = (*evidence, *(() if decision.kind in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"} else (NOT_SEEN,)))
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
