@@ -208,6 +208,7 @@ def test_ray_gives_the_trainer_whole_nodes_and_none_on_one():
     assert two.verdict == "clean" and [g.size for g in two.groups] == [8, 8, 9] and "asks for 4" in two.notes[0]
     assert seats("sglang:d8+fsdp:d8", 8, "weight-update", launcher="ray", nodes=2) == [8, *range(8)]
     assert placed("sglang:d12+fsdp:d8", 8, launcher="ray", nodes=2).verdict == "oversubscribed"
+    assert placed("vllm:d4+fsdp:d8", 8, launcher="ray").verdict == "oversubscribed" and placed("vllm:d4", 8, launcher="ray").verdict == "clean"
 
 
 def test_a_huge_world_is_counted_and_only_its_first_ranks_are_listed():
