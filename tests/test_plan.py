@@ -223,6 +223,9 @@ def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
     site = Site(2, "single-controller", update="disk")
     assert place(apart, Site(4, "single-controller")).verdict == "clean" and place(apart, site).verdict == "oversubscribed"
     assert place(shared, site).verdict == "clean" and place(shared, Site(2, "single-controller")).verdict == "duplicate"
+    assert place(shared, site).notes == () and "refuses to start" in place(shared, Site(2, "single-controller")).notes[0]
+    uneven = from_roles({"rollout": "sglang:t2", "actor": "fsdp:d2"}, {"rollout": "actor"}, row)
+    assert "as many workers" in " ".join(place(uneven, site).notes)
     with pytest.raises(Refused, match="one component"):
         from_roles({"actor": "fsdp:d1+fsdp:d1"}, {}, row)
 

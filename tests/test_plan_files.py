@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -67,12 +68,13 @@ def test_wrong_usage_is_one_sentence(arguments, sentence):
 def test_the_answer_comes_at_once_and_without_torch_or_jupyter():
     command = [sys.executable, "-c", START, "plan", "sglang:d1+fsdp:d1", "--gpus", "1", "--json"]
     seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
-        seconds.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.returncode == 3 and done.stderr.strip() == "[]"
-    assert min(seconds) < 0.5
+    assert min(seconds) < 0.5  # of one CPU: what others run beside does not count
 
 
 def test_the_page_has_every_rank_and_runs_nothing_of_the_string(tmp_path):
