@@ -175,8 +175,8 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
         notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
     for engine in (e for e in engines if mode.scheduled and e.anchor is not None):
         if site.update != "disk" or engine.size("d") != mode.parts[engine.anchor].world_size:
-            notes.append("AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and as "
-                         "many workers on both sides: it refuses to start otherwise")
+            notes.append("AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                         "as many workers on both sides: it refuses to start otherwise")
     if site.own_gpus:
         notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before")
     if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
