@@ -25,6 +25,7 @@ MOST_DIFFERENCES = 8
 PARALLEL_BYTES = 8 << 20  # below, starting another process costs more than it saves (30 ms, measured)
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
+_FOREIGN = "is JSON, but no dump and no live look"
 _SKEW_S = 1.0
 
 
@@ -32,7 +33,7 @@ def collect(paths: list[str]) -> Hang:
     """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
     found = _Inputs(paths)
     readings = _one_a_rank(found)
-    told = logs.collect(paths, skip=frozenset(f.name for f in found.files if f.what))
+    told = logs.collect(found.logs and paths, skip=frozenset(f.name for f in found.files))
     found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
     times = _written(found, readings)
     world = _Members(readings, {r.rank for r in told.ranks})
@@ -57,10 +58,13 @@ class _Inputs:
         self.stacks: list[Stack] = []
         self.names: dict[int, str] = {}
         self.written: dict[str, float] = {}
+        self.logs: list[str] = []
         self.read: list[tuple[str, Reading]] = []
         plain: list[str] = []
         for source in sources(paths):
-            if not source.problem:
+            if source.problem:
+                self.logs.append(source.name)  # the log reader says what is wrong with it
+            else:
                 self._take(source, plain)
         self._read_plain(sorted(set(plain)))
 
@@ -69,7 +73,9 @@ class _Inputs:
         if not dump_file.looks_like_dump(head):
             text = source.peek(STACK_BYTES).decode("utf-8", "replace") if stacks.looks_like_stacks(head.decode("utf-8", "replace")) else ""
             stack = stacks.read(source.name, text) if text else None
-            if text:
+            if not text:
+                self.logs.append(source.name)
+            else:
                 self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
                 self.stacks += [stack] if stack else []
         elif source.size > dump_file.MAX_BYTES:
@@ -95,15 +101,17 @@ class _Inputs:
             self.read.append((name, reading))
             with contextlib.suppress(OSError):
                 self.written[name] = os.stat(name).st_mtime
-        elif looks is not None:
+        elif looks:
             self.files.append(HangFile(name, "live"))
             self.stacks += _live_stacks(name, looks)
+        elif problem == _FOREIGN:
+            self.files.append(HangFile(name, "", None, problem))
         else:
             self.files.append(HangFile(name, "dump", rank_of(name), problem))
 
 
 def _may_be_ours(head: bytes) -> bool:
-    return bool(re.search(rb'"(?:entries|pg_config|record_id|comm_lib_version|schema|first_s|boot_id)"', head))
+    return bool(re.search(rb'"(?:entries|pg_config|record_id|comm_lib_version|samples|first_s|boot_id|schema)"', head))
 
 
 def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
@@ -116,11 +124,12 @@ def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
 
 def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
     """(dump, live look, what is wrong with it): one of the three."""
-    looks = None
     try:
-        if not data.startswith(b"\x80"):
-            looks = _looks_in(dump_file.decode(data))
-        return (None, looks, "") if looks else (dump_file.read(data), None, "")
+        value = {} if data.startswith(b"\x80") else dump_file.decode(data)
+        looks = _looks_in(value)
+        if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
+            return None, looks, "" if looks else _FOREIGN
+        return dump_file.read(data), None, ""
     except Refused as error:
         return None, None, str(error)
 
