@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable
 
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
@@ -27,6 +26,7 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
           "host-busy": "rank-busy-on-host"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
+_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py", "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 _SURE = ("mismatch", "stopped", "order")
 
@@ -196,8 +196,14 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
     waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
-    evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_counts(hang))
-    return Told(lead.kind, ranks, victims, f"{said}{waiting}.", collective, lead.frame, cause, status, evidence, _decides(hang, lead))
+    evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_uneven(hang, lead.rank))
+    uneven = _uneven(hang, lead.rank)
+    counted = {c.rank: c.number for c in hang.counts}
+    batches = f" Rank {lead.rank} had {counted[lead.rank]} minibatches, rank {min(set(counted) - {lead.rank})} had " \
+              f"{counted[min(set(counted) - {lead.rank})]}." if uneven else ""
+    if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
+        lead = dataclasses.replace(lead, kind="skipped")
+    return Told(lead.kind, ranks, victims, f"{said}{waiting}.{batches}", collective, lead.frame, cause, status, evidence, _decides(hang, lead))
 
 
 def _rank_of_kind(kind: str) -> int:
@@ -290,15 +296,18 @@ def _source(hang: Hang, wait: Wait) -> str:
 def _cause(hang: Hang, lead: Accused) -> str | None:
     if lead.kind == "dead":
         known = recognise(e.text for e in lead.evidence)
-        return known[0].id if known and not ECHO.search(known[1]) else "peer-crashed"
-    uneven = [p for p in triage_ranks.counts_differ(hang.logs)] if lead.kind in ("skipped", "host-busy") else []
-    return "uneven-minibatches" if uneven else _CAUSE.get(lead.kind)
+        if known and not ECHO.search(known[1]):
+            return known[0].id
+    return "uneven-minibatches" if lead.kind in ("skipped", "host-busy", "order", "dead") and _uneven(hang, lead.rank) else _CAUSE.get(lead.kind)
 
 
-def _counts(hang: Hang) -> Iterable[Evidence]:
-    """What the ranks' own lines say about how many batches they had."""
-    return (Evidence(line.text, f"{line.file} line {line.line}, rank {line.rank}")
-            for p in triage_ranks.counts_differ(hang.logs) for line in p.evidence[:2])
+def _uneven(hang: Hang, rank: int) -> list[Evidence]:
+    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    own = [c for c in hang.counts if c.rank == rank]
+    others = [c for c in hang.counts if c.rank != rank]
+    if not own or not others or own[0].number >= min(c.number for c in others):
+        return []
+    return [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in (own[0], others[0])]
 
 
 def _stack_line() -> str:
@@ -329,6 +338,8 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
     cause = causes().get(told.cause or "")
     remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in (cause.remedy if cause else ())]
+    if told.cause == "uneven-minibatches":
+        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts.", _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides else ()
