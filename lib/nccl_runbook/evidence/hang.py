@@ -15,6 +15,7 @@ from typing import Any
 
 from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
+from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
 from nccl_runbook.facts import Gap
@@ -50,7 +51,7 @@ def collect(paths: list[str]) -> Hang:
 
 def collect_named(path: str) -> Hang:
     """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
-    return collect(logs.named(path))
+    return collect(named(path))
 
 
 class _Inputs:

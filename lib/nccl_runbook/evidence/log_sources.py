@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from nccl_runbook.evidence.log_file import _mib
+from nccl_runbook.evidence.log_kinds import DUMP
 from nccl_runbook.facts.logs import FileRead
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
@@ -27,6 +28,8 @@ _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
 
 class Source:
     """One text to read. ``chunks`` gives its bytes as UTF-8; ``told`` is complete after that."""
+
+    kind = ""  # what it is, where it is no log
 
     def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "") -> None:
         self.name, self.size, self.problem = name, size, problem
@@ -64,7 +67,7 @@ class Source:
             return
         head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
-            self.problem = "is no text (a dump, an archive or a program): hand recorder dumps to `nccl-runbook hang`"
+            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (an archive, a program or a pickle)"
             return
         name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
@@ -73,7 +76,7 @@ class Source:
             head = self._file.read(CHUNK_BYTES)
 
     def told(self) -> FileRead:
-        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem)
+        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
 def _wide(head: bytes) -> str:

@@ -24,7 +24,8 @@ class Role:
     """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where it was set; ``others``: how many
     further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
     ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
-    of open files and of locked memory in bytes, as the kernel writes them ("unlimited")."""
+    of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
+    installed beside torch -> what its metadata requires."""
 
     name: str
     variables: Dict[str, str]
@@ -37,6 +38,7 @@ class Role:
     reported: Union[str, Gap]
     nofile: Union[str, Gap]
     memlock: Union[str, Gap]
+    requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,8 @@ class WorldRequest:
 
     ``entry``: file name in ranks/. ``devices``: one cuda_index a rank (indices into the CUDA_VISIBLE_DEVICES of the surroundings; the
     same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
-    to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed.
+    to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed. ``beside``: further
+    files of ranks/ that the entry imports.
     """
 
     name: str
@@ -26,6 +27,7 @@ class WorldRequest:
     args: List[str] = dataclasses.field(default_factory=list)
     env: Dict[str, Optional[str]] = dataclasses.field(default_factory=dict)
     deadline_s: float = 30.0
+    beside: List[str] = dataclasses.field(default_factory=list)
 
     @property
     def world_size(self) -> int:

@@ -138,7 +138,8 @@ class Engine:
         running = self._running[number] = _Running(request, folder)
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
-        link.send_source(request.entry)
+        for name in [request.entry, *request.beside]:
+            link.send_source(name)
         link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
                   unset=[k for k, v in request.env.items() if v is None], ranks=[{} for _ in request.devices],
                   deadline_s=request.deadline_s)

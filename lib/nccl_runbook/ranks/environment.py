@@ -112,6 +112,8 @@ def look(request):
             "mapped": paths, "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
             "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
             "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
+            "packages": [tried(content, p, "^(Name|Version|Requires-Dist):") for d in sorted(torch) for name in request.get("packages", [])
+                         for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name + "-*.dist-info/METADATA"))],
             "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()],
             "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
             "shm": tried(lambda: [getattr(os.statvfs(root + "/dev/shm"), f) for f in ("f_frsize", "f_blocks", "f_bavail")])}

@@ -7,6 +7,7 @@ import signal
 from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
+from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 
 LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
@@ -56,9 +57,12 @@ def _duplicate(world: World) -> tuple[str, str, str]:
         return "device-not-set-per-rank", "established", words
     if shared:
         return "scheduler-shares-gpu", "established", words
-    buses = [(r.first("hello") or {}).get("pci_bus_id") for r in world.ranks]
-    if None not in buses and len(set(buses)) < len(buses):
-        return "bus-id-collision", "established", f"UUIDs differ, bus ids: {', '.join(map(str, buses))}"
+    hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
+    for clash in clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or "")) for rank, h in hellos]):
+        words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
+        if clash.kind == "slices":
+            return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
+        return "bus-id-collision", "established", words
     return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
 
 
@@ -79,7 +83,9 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
-        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
+        bus = bus_of_message(line)
+        named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")] if bus else []
+        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")]
     status = "likely" if rank.outcome == "timed-out" else cause.by_message
     return cause, status, [Evidence(line, f"rank {rank.rank}")]
 

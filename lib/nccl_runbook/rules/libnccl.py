@@ -8,6 +8,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment, Library, Role
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.variables import version
+from nccl_runbook.rules.framework_versions import framework_version_incompatible
 
 _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "python3 -m pip install --force-reinstall torch")
 
@@ -77,15 +78,18 @@ def preload(role: Role) -> Finding | None:
 
 
 def roles_differ(env: Environment) -> Finding | None:
-    """Roles of one job with different libraries; one version number with different contents is told as such."""
+    """Roles of one job with different libraries; one version number with different contents, and equal contents at different paths (a
+    note), are told as such."""
     libraries = by_path(env)
     mapped = {role.name: libraries[p] for role in env.roles for p in nccl_paths(role)[:1] if p in libraries}
-    if len({str(lib.sha256) for lib in mapped.values()}) < 2:
+    paths, versions, contents = (len({str(getattr(lib, part)) for lib in mapped.values()}) for part in ("path", "version", "sha256"))
+    if paths < 2 and contents < 2:
         return None
-    same_number = len({str(lib.version) for lib in mapped.values()}) == 1
-    says = "one version number, but different files" if same_number else "different versions"
+    same = "one version number, but different files" if contents > 1 else "a copy with the same contents"
+    says = "different versions" if versions > 1 else same
     words = ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items())
-    return Finding("roles-libraries-differ", Severity.WARN, f"libnccl differs between roles, {says}: {words}",
+    severity = Severity.WARN if contents > 1 else Severity.NOTE
+    return Finding("roles-libraries-differ", severity, f"libnccl differs between roles, {says}: {words}",
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
@@ -124,4 +128,5 @@ def judge(env: Environment) -> Iterator[Finding]:
         yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role)])
         yield from filter(None, [library_named(role, libraries)])
         yield from filter(None, (cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries))
+        yield from framework_version_incompatible(role)
     yield from filter(None, [roles_differ(env)])

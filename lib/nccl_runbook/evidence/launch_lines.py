@@ -1,0 +1,105 @@
+"""The commands of a launch script, an sbatch file or one line: their flags and their own environment. Nothing is executed.
+
+Variables that the same text sets are put in; what needs a shell ($(...), a variable from elsewhere) stays as it is written.
+"""
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+
+MOST_BYTES = 1 << 20
+_SET = re.compile(r"^(?:export\s+)?([A-Za-z_]\w{0,80})=(\S*|\"[^\"]*\"|'[^']*')\s*$")
+_USED = re.compile(r"\$(?:\{(\w+)(?::-([^{}$]*))?\}|(\w+))")
+_PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
+_DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
+_ENDS = {"&", "&&", ";", "|", "||"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """``words``: as the shell would split them; ``flags``: name without dashes, "-" as "_", to its values; ``env``: set for it alone or
+    before it in the same text."""
+
+    words: tuple[str, ...]
+    flags: dict[str, tuple[str, ...]]
+    env: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def commands(text: str) -> list[Command]:
+    """Every command of the text, in order."""
+    known: dict[str, str] = {}
+    found = []
+    for line in _joined(text):
+        line = _USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), line)
+        one = _SET.match(line.strip())
+        if one:
+            known[one[1]] = one[2].strip("\"'")
+            continue
+        found += [_command(words, known) for words in _split(line)]
+    return found
+
+
+def _joined(text: str) -> Iterator[str]:
+    """Logical lines: continued ones joined, comments left out."""
+    waiting = ""
+    for line in text[:MOST_BYTES].splitlines():
+        line = re.sub(r"(^|\s)#.*", "", line)
+        if line.rstrip().endswith("\\"):
+            waiting += line.rstrip()[:-1] + " "
+        elif (waiting + line).strip():
+            yield waiting + line
+            waiting = ""
+    if waiting.strip():
+        yield waiting
+
+
+def _split(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    try:
+        words = list(lexer)
+    except ValueError:  # a quote that is not closed: split at blanks
+        words = line.split()
+    part: list[str] = []
+    for word in words:
+        if word in _ENDS:
+            yield part
+            part = []
+        else:
+            part.append(word)
+    yield part
+
+
+def _command(words: list[str], known: dict[str, str]) -> Command:
+    env = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
+    rest = list(words)
+    while rest and (rest[0] in ("env", "export") or _PREFIX.fullmatch(rest[0])):
+        pair = _PREFIX.fullmatch(rest.pop(0))
+        if pair:
+            env[pair[1]] = pair[2]
+    return Command(tuple(rest), _flags(rest), env)
+
+
+def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    at = 0
+    while at < len(words):
+        word, at = words[at], at + 1
+        dotted = _DOTTED.fullmatch(word)
+        if dotted and not word.startswith("--"):
+            found[dotted[1]] = (dotted[2],)
+        elif word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            values = [value] if equals else []
+            while not equals and at < len(words) and not words[at].startswith("--") and not _DOTTED.fullmatch(words[at]):
+                values.append(words[at])
+                at += 1
+            found[name.replace("-", "_")] = tuple(values)
+    return found
