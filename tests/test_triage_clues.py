@@ -57,6 +57,17 @@ MORE: list[tuple[str, str, str, str]] = [
     ("p2p-broken-acs-iommu", W + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!\n', "", "Command line: BOOT_IMAGE=/vmlinuz iommu=pt\n"),
     ("rank-dependent-branch", "step 1\n", "ZeRO-3 hangs: one rank emits EOS and leaves generation while others decode on; generation ends at different lengths", "step 1\n"),
     ("data-stall", "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=301, OpType=BROADCAST, Timeout(ms)=1800000) ran for 1809852 milliseconds\n", "StreamingDataset", "[Rank 3] WorkNCCL ok\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]ib0:192.0.2.1<0>\n", "", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]bond0:192.0.2.1<0>\n", "five times slower than expected on RoCE", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]bond0:192.0.2.1<0>\n"),
+    ("nodes-differ", "node1:7:7 [0] x.cc:9 NCCL WARN NET/IB : Unable to open device erdma_1\nnode0:7:7 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1\n", "2 nodes", "node1:7:7 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1\n"),
+    ("nodes-differ", W + "NET/Socket : peer 192.0.2.1 message truncated : receiving 524288 bytes instead of 65536\n", "", "receiving 65536 bytes\n"),
+    ("socket-interface-wrong", "[u1][[1,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to 172.17.0.1 failed: Connection refused (111)\n", "", "connect() to 192.0.2.7 failed\n"),
+    ("socket-interface-wrong", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n", "hangs on two nodes", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n"),
+    ("engine-allreduce-needs-p2p", "INFO engine starts\n", "with --disable-custom-all-reduce it starts", "disable_custom_all_reduce=True\n"),
+    ("scheduler-shares-gpu", "NcclError: NCCL_ERROR_INVALID_USAGE: invalid usage\n", "Ray actors with num_gpus=0.25", "num_gpus=0.25\n"),
+    ("device-not-set-per-rank", "step 0\n", "training hangs: every rank uses GPU 0", "step 0\n"),
+    ("communicator-order", "step 0\n", "deadlock: some ranks find a cached communicator while others create one", "step 0\n"),
+    ("p2p-broken-acs-iommu", "Cuda failure 'peer access is not supported between these two devices'\n", "", "peer access enabled\n"),
 ]
 
 
