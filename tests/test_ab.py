@@ -178,9 +178,11 @@ def test_a_module_is_what_it_changes_in_a_login_shell(tmp_path):
 
 def test_what_only_a_shell_can_work_out_and_secrets_stay_as_they_are(tmp_path):
     (tmp_path / "x.sh").write_text(f"export NCCL_SOCKET_IFNAME=$(ip route)\nexport WANDB_API_KEY={CANARY}\nexport NCCL_TOPO_FILE=https://u:{CANARY}@h/x\nexport MY={CANARY}\n")
-    arms = reader.read(f"{tmp_path}/x.sh", ".", {})
-    assert sorted(arms.left_out) == ["NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", "WANDB_API_KEY"]
-    assert arms.env([])[""] == {"MY": CANARY} and CANARY not in repr((arms.differences, arms.left_out))
+    (tmp_path / "x.sh").open("a").write(f"export NCCL_DEBUG_FILE=/log/{CANARY}x\nexport PRIVATE_KEY={CANARY}x\n")
+    arms = reader.read(f"{tmp_path}/x.sh", ". MY_OTHER=zebra77y", {})
+    assert sorted(arms.left_out) == ["MY", "NCCL_DEBUG_FILE", "NCCL_SOCKET_IFNAME", "NCCL_TOPO_FILE", "PRIVATE_KEY", "WANDB_API_KEY"], "also by their values"
+    assert arms.names[1] == ". MY_OTHER=..." and arms.env(arms.keys)[""]["MY_OTHER"] == "zebra77y"
+    assert CANARY not in repr((arms, arms.differences)) and "zebra" not in repr((arms, arms.differences))
 
 
 @settings(max_examples=60, deadline=None)

@@ -30,8 +30,8 @@ from nccl_runbook.look_live import REASON, checked_pids
 from nccl_runbook.look_live import look as look_live
 from nccl_runbook.look_live import record as live_record
 from nccl_runbook.look_page import page, text
-from nccl_runbook.planning import guard, placement
-from nccl_runbook.probes import gpus, sync, users, worlds
+from nccl_runbook.planning import group_testing, guard, halving, placement
+from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import live as live_rules
 
@@ -93,14 +93,16 @@ def visibility(step: Step) -> None:
 
 def fewer_gpus(step: Step) -> None:
     step.ask_who_works()
-    step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
+    ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
-    step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s))
+    pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
+    step.ask("search", lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify))
 
 
 def transports(step: Step) -> None:
     step.ask_who_works()
-    step.ask("arms", lambda: worlds.arms(step.engine, step.devices, step.left_s))
+    step.ask("links", nvml.links)
+    step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
 
 
 def weight_sync(step: Step) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from nccl_runbook.evidence.dump_columns import Reading, Refused, condense
 MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
 OBJECT_FACTOR = 24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
+_OURS = re.compile(rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:')
 _BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
            RecursionError)
 
@@ -52,8 +54,8 @@ def _bounded(size: int) -> Iterator[None]:
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether a file that begins so may be a dump: a pickle, or JSON."""
-    return head.startswith(b"\x80") or head.lstrip()[:1] in (b"{", b"[")
+    """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may begin with a bracket, too."""
+    return head.startswith(b"\x80") or head.lstrip()[:1] in (b"{", b"[") and bool(_OURS.search(head))
 
 
 def decode(data: bytes) -> Any:

@@ -13,27 +13,30 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_columns, dump_file, logs, stacks
+from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_text import rank_of_name
-from nccl_runbook.facts.logs import RankLog
-from nccl_runbook.facts.recorder import Channel, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
+from nccl_runbook.evidence.log_text import rank_of_name, said
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.logs import LogLine, Logs, RankLog
+from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8
 PARALLEL_BYTES = 8 << 20  # below, starting another process costs more than it saves (30 ms, measured)
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
+_FOREIGN = "is JSON, but no dump and no live look"
 _SKEW_S = 1.0
+_MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
 def collect(paths: list[str]) -> Hang:
     """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
     found = _Inputs(paths)
     readings = _one_a_rank(found)
-    told = logs.collect(paths, skip=frozenset(f.name for f in found.files if f.what))
+    told = logs.collect(paths, skip=frozenset(f.name for f in found.files)) if found.logs else Logs([], "", {}, [])  # its tables take 0.1 s
     found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
     times = _written(found, readings)
     world = _Members(readings, {r.rank for r in told.ranks})
@@ -42,7 +45,8 @@ def collect(paths: list[str]) -> Hang:
     groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
-    return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told)
+    return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
+                _counts(found.logs))
 
 
 def collect_named(path: str) -> Hang:
@@ -58,27 +62,28 @@ class _Inputs:
         self.stacks: list[Stack] = []
         self.names: dict[int, str] = {}
         self.written: dict[str, float] = {}
+        self.logs: list[str] = []
         self.read: list[tuple[str, Reading]] = []
         plain: list[str] = []
         for source in sources(paths):
-            if not source.problem:
+            if source.problem:
+                self.logs.append(source.name)  # the log reader says what is wrong with it
+            else:
                 self._take(source, plain)
         self._read_plain(sorted(set(plain)))
 
     def _take(self, source: Source, plain: list[str]) -> None:
         head = source.peek(4096)
-        if not dump_file.looks_like_dump(head):
-            text = source.peek(STACK_BYTES).decode("utf-8", "replace") if stacks.looks_like_stacks(head.decode("utf-8", "replace")) else ""
-            stack = stacks.read(source.name, text) if text else None
-            if text:
-                self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
-                self.stacks += [stack] if stack else []
-        elif source.size > dump_file.MAX_BYTES:
-            self.files.append(HangFile(source.name, "dump", None, f"is larger than {dump_file.MAX_BYTES >> 20} MiB"))
-        elif source.plain and head.startswith(b"\x80"):
+        if source.plain and head.startswith(b"\x80"):
             plain.append(source.name)
-        elif head.startswith(b"\x80") or _may_be_ours(head):
+        elif dump_file.looks_like_dump(head):
             self._keep(source.name, *_outcome(source.peek(dump_file.MAX_BYTES + 1)))
+        elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
+            stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
+            self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
+            self.stacks += [stack] if stack else []
+        else:
+            self.logs.append(source.name)
 
     def _read_plain(self, names: list[str]) -> None:
         sizes = [os.path.getsize(n) if os.path.exists(n) else 0 for n in names]
@@ -96,15 +101,13 @@ class _Inputs:
             self.read.append((name, reading))
             with contextlib.suppress(OSError):
                 self.written[name] = os.stat(name).st_mtime
-        elif looks is not None:
+        elif looks:
             self.files.append(HangFile(name, "live"))
             self.stacks += _live_stacks(name, looks)
+        elif problem == _FOREIGN:
+            self.files.append(HangFile(name, "", None, problem))
         else:
             self.files.append(HangFile(name, "dump", rank_of(name), problem))
-
-
-def _may_be_ours(head: bytes) -> bool:
-    return bool(re.search(rb'"(?:entries|pg_config|record_id|comm_lib_version|schema|first_s|boot_id)"', head))
 
 
 def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
@@ -117,11 +120,12 @@ def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
 
 def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
     """(dump, live look, what is wrong with it): one of the three."""
-    looks = None
     try:
-        if not data.startswith(b"\x80"):
-            looks = _looks_in(dump_file.decode(data))
-        return (None, looks, "") if looks else (dump_file.read(data), None, "")
+        value = {} if data.startswith(b"\x80") else dump_file.decode(data)
+        looks = _looks_in(value)
+        if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
+            return None, looks, "" if looks else _FOREIGN
+        return dump_file.read(data), None, ""
     except Refused as error:
         return None, None, str(error)
 
@@ -341,6 +345,20 @@ def _next(column: Column, call: int) -> int | None:
     """What most often follows ``call`` on the rank that remembers most."""
     recent = column.calls[-dump_columns.HISTORY:]
     return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
+
+
+def _counts(names: list[str]) -> list[Count]:
+    """What each rank said last about its number of minibatches, in the ends of its log."""
+    last: dict[int, Count] = {}
+    for name in sorted(names):
+        read = log_file.read(name)
+        for number, text in [] if isinstance(read, Gap) else read.lines:
+            found = _MINIBATCHES.search(text)
+            who = said(text) if found else None
+            rank = None if who is None else rank_of_name(name) if who.rank is None else who.rank
+            if found and who and rank is not None:
+                last[rank] = Count(rank, int(found.group(1) or found.group(2)), LogLine(logs.short(name), number, who.text.strip()[:300], rank))
+    return [last[rank] for rank in sorted(last)]
 
 
 def _channels(readings: dict[int, Reading], world: _Members, times: dict[int, float]) -> list[Channel]:

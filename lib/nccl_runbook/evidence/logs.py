@@ -49,6 +49,7 @@ class _Kind:
     numbers: bool = False
     times: int = 0
     first: LogLine | None = None
+    more: tuple[LogLine, ...] = ()  # the last messages in one raw line: a progress bar stands before them
 
 
 @dataclasses.dataclass
@@ -170,6 +171,8 @@ class _Reader:
         line = LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
         if kind.first is None:
             kind.first = line
+        elif kind.times == 1:
+            kind.more = (*kind.more[-7:], line)
         for expression in kind.matched:
             self._keep(expression, line, text, joined, who.times)
         if kind.tells:
@@ -207,7 +210,8 @@ class _Reader:
             for expression in self._lines.matching(text):
                 self._keep(expression, line, text, "", 1)
         fired = [c for c in clues() if c.line in self._found]
-        texts = [(k.first.text, k.first) for k in self._kinds.values() if k.first] + [(t, LogLine(CONTEXT, 1, t)) for t in [context] if t]
+        texts = [(at.text, at) for k in self._kinds.values() for at in (k.first, *k.more) if at]
+        texts += [(context, LogLine(CONTEXT, 1, context))] if context else []
         low = [text.lower() for text, _ in texts]
         whole = "\n".join(low)
         for expression in dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
-from nccl_runbook.facts.logs import Logs
+from nccl_runbook.facts.logs import LogLine, Logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +82,10 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its operations that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the
-    next, None where nothing tells; ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
+    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its
+    operations that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that operations were
+    under way, and ``pace_ms`` from one to the next, None where nothing tells; ``written``: seconds since the epoch, None where the file's
+    time is not to be trusted."""
 
     rank: int
     file: str
@@ -110,6 +112,15 @@ class Stack:
 
 
 @dataclasses.dataclass(frozen=True)
+class Count:
+    """The last that a rank said about its number of minibatches."""
+
+    rank: int
+    number: int
+    line: LogLine
+
+
+@dataclasses.dataclass(frozen=True)
 class HangFile:
     """One file. ``what``: dump, log, stack, live, or "" for none of them; ``problem``: why it was not used, "" if it was."""
 
@@ -121,7 +132,7 @@ class HangFile:
 
 @dataclasses.dataclass(frozen=True)
 class Hang:
-    """Everything that was handed over. ``counts``: what a guard or a log says about numbers of minibatches, as printed."""
+    """Everything that was handed over."""
 
     files: List[HangFile]
     dumps: List[Dump]
@@ -129,3 +140,4 @@ class Hang:
     channels: List[Channel]
     stacks: List[Stack]
     logs: Logs
+    counts: List[Count] = dataclasses.field(default_factory=list)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable
 
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
@@ -18,13 +17,16 @@ from nccl_runbook.rules.hang_graph import Graph, Wait
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy", "unknown")
-# shares of time in operations: a straggler of 200 ms at steps of 250 ms gives 0.2 and 0.8; torch looks for completions ten times a second (2.11)
-WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
-COSTS_MS = 50.0  # lost at every operation; below, a host that merely runs ahead looks the same
+# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten times a
+# second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
+WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
+COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
+_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py", "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 _SURE = ("mismatch", "stopped", "order")
 
@@ -74,7 +76,7 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
     """Everybody against whom something is proven, each once, by rank."""
     first = [*_ended(hang, found), *_different(hang)]
     late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
-    late += [_on_its_gpu(rank, wait) for rank, wait in sorted(graphs.stuck(hang, found).items())]
+    late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(found), **graphs.stuck(hang, found)}.items())]
     known = {a.rank: a for a in reversed([*first, *late])}
     if not known:
         known = {a.rank: a for a in [*_in_circles(hang, found), *_silent(hang, found)]}
@@ -137,7 +139,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
-    says = f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it, while all other members did"
+    says = f"issued {wait.op.call} {wait.op.seq}, and its GPU never came through it, while those of all other members did, or began it"
     return Accused(rank, "gpu-stuck", says, wait.op.frame, (Evidence(says, f"rank {rank}"),), wait.op, wait.group)
 
 
@@ -194,8 +196,14 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
     waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
-    evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_counts(hang))
-    return Told(lead.kind, ranks, victims, f"{said}{waiting}.", collective, lead.frame, cause, status, evidence, _decides(hang, lead))
+    evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_uneven(hang, lead.rank))
+    uneven = _uneven(hang, lead.rank)
+    counted = {c.rank: c.number for c in hang.counts}
+    batches = f" Rank {lead.rank} had {counted[lead.rank]} minibatches, rank {min(set(counted) - {lead.rank})} had " \
+              f"{counted[min(set(counted) - {lead.rank})]}." if uneven else ""
+    if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
+        lead = dataclasses.replace(lead, kind="skipped")
+    return Told(lead.kind, ranks, victims, f"{said}{waiting}.{batches}", collective, lead.frame, cause, status, evidence, _decides(hang, lead))
 
 
 def _rank_of_kind(kind: str) -> int:
@@ -205,21 +213,22 @@ def _rank_of_kind(kind: str) -> int:
 
 def _nobody(hang: Hang, found: Graph) -> Told:
     """Something is open, and nobody can be accused."""
-    perhaps = sorted({r for w in found.all() for r in w.perhaps})
-    calls = Counter(_call(hang, w) for w in found.all())
+    first = [w for w in found.all() if w.first] or list(found.all())
+    perhaps = sorted({r for w in first for r in w.perhaps})
+    calls = Counter(_call(hang, w) for w in first)
     collective = calls.most_common(1)[0][0]
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
         said = f"{_count(len(victims), 'rank')} wait in {collective}; of {_names(perhaps)} nothing is known, so nobody is accused."
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect the dumps, logs or stacks of {_names(perhaps)}")
-    if any(w.on for w in found.all()):
+    if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other ({', '.join(c for c, _ in calls.most_common(3))}); which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, None or "", _CAUSE["order"], "possible", evidence, _stack_line())
-    late = [w for w in found.all() if _is_hung(hang, w)]
+    late = [w for w in first if _is_hung(hang, w)]
     said = f"all members wait in {collective}: nobody is missing, so it is the path between them, a GPU, or the library."
     if late:
-        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, "nccl-runbook run --step 04-transports")
+        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
     return Told("unknown", (), victims, f"all members are in {collective}; whether it moves, one picture does not tell.", collective,
                 evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
 
@@ -239,7 +248,7 @@ def _nothing_open(hang: Hang) -> Told:
     if world - seen:
         said = f"nothing is open in {_count(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
         return Told("unknown", (), (), said, decides=f"collect the dumps of {_names(sorted(world - seen))}")
-    if any(f.problem and f.what == "dump" for f in hang.files):
+    if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
         return Told("unknown", (), (), "nothing is open in the dumps that can be read; others cannot.", decides="collect the damaged dumps again")
     return Told("healthy", (), (), f"every operation in the dumps of {_count(len(seen), 'rank')} is complete, and all called the same.")
 
@@ -287,15 +296,18 @@ def _source(hang: Hang, wait: Wait) -> str:
 def _cause(hang: Hang, lead: Accused) -> str | None:
     if lead.kind == "dead":
         known = recognise(e.text for e in lead.evidence)
-        return known[0].id if known and not ECHO.search(known[1]) else "peer-crashed"
-    uneven = [p for p in triage_ranks.counts_differ(hang.logs)] if lead.kind in ("skipped", "host-busy") else []
-    return "uneven-minibatches" if uneven else _CAUSE.get(lead.kind)
+        if known and not ECHO.search(known[1]):
+            return known[0].id
+    return "uneven-minibatches" if lead.kind in ("skipped", "host-busy", "order", "dead") and _uneven(hang, lead.rank) else _CAUSE.get(lead.kind)
 
 
-def _counts(hang: Hang) -> Iterable[Evidence]:
-    """What the ranks' own lines say about how many batches they had."""
-    return (Evidence(line.text, f"{line.file} line {line.line}, rank {line.rank}")
-            for p in triage_ranks.counts_differ(hang.logs) for line in p.evidence[:2])
+def _uneven(hang: Hang, rank: int) -> list[Evidence]:
+    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    own = [c for c in hang.counts if c.rank == rank]
+    others = [c for c in hang.counts if c.rank != rank]
+    if not own or not others or own[0].number >= min(c.number for c in others):
+        return []
+    return [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in (own[0], others[0])]
 
 
 def _stack_line() -> str:
@@ -326,6 +338,8 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
     cause = causes().get(told.cause or "")
     remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in (cause.remedy if cause else ())]
+    if told.cause == "uneven-minibatches":
+        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts.", _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides else ()

@@ -143,6 +143,16 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
     return accused
 
 
+def not_started(found: Graph) -> dict[int, Wait]:
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members are in."""
+    places: dict[tuple[str, int], list[Wait]] = collections.defaultdict(list)
+    for wait in found.all():
+        if wait.first and not wait.p2p and not wait.on and not wait.perhaps:
+            places[wait.group, wait.op.seq].append(wait)
+    late = {place: [w for w in waits if w.op.state == "scheduled"] for place, waits in places.items()}
+    return {w.rank: w for place, waits in late.items() if 2 * len(waits) < len(places[place]) for w in waits}
+
+
 def odd_ones(difference: Difference) -> tuple[str, set[int]]:
     """Of what members called at one number: the expected call, and who called another; nobody where it is even and nothing was usual."""
     def weight(call: str) -> tuple[int, int]:
