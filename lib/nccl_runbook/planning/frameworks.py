@@ -140,8 +140,8 @@ def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
              _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
-    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens the "
-             "group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
+    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
+             "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
     notes += ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
     if "vllm_sync_backend" in launch.flags:
         notes.append("vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode")
