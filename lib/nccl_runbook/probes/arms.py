@@ -24,7 +24,8 @@ INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package stays, and so does multicast off: an arm
 # switches nothing on
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
-STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+", *LOGGED)
+STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
+         *LOGGED)
 # an arm by its name: what it sets, what of the control it has to reduce, and for a later one the arm that has to pass before ("": none);
 # later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth.
 ARMS = {
