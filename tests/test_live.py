@@ -76,14 +76,15 @@ def test_the_sentence_names_the_rank_where_it_is_and_who_waits(seen: dict[str, A
 
 
 def test_first_evidence_of_four_ranks_comes_within_a_second(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
-    """The best of up to five looks counts: others may use this machine."""
+    """The best of up to five looks counts, and longer where others crowd this machine: 0.3 to 0.4 s on two free cores."""
     pids = worlds.start(running, tmp_path, "gil")
+    within_s = max(1.0, os.getloadavg()[0] / os.cpu_count())
     looks = []
-    while len(looks) < 5 and not any(look.first_s < 1.0 for look in looks):
+    while len(looks) < 5 and not any(look.first_s < within_s for look in looks):
         looks.append(look_live.look(pids[:1], 0.0, str))
     worlds.end(running)
-    assert min(look.first_s for look in looks) < 1.0 and [r.rank for r in looks[-1].ranks] == [0, 1, 2, 3]
-    assert all(not isinstance(r.samples[-1].stacks, Gap) for r in looks[-1].ranks), "stacks of all, the rank with the GIL included"
+    assert min(look.first_s for look in looks) < within_s and [r.rank for r in looks[-1].ranks] == [0, 1, 2, 3]
+    assert all(not isinstance(r.samples[0].stacks, Gap) for r in looks[-1].ranks), "stacks of all, the rank with the GIL included"
 
 
 def test_a_launcher_and_the_other_program_are_no_ranks(seen: dict[str, Any]) -> None:
@@ -144,10 +145,24 @@ def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subp
                            cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60)
     worlds.end(running)
     assert ended.returncode == 0, ended.stderr
-    assert re.search(r": 2 ranks after \d", ended.stdout) and "second sample in 1 s" in ended.stdout and "is stopped (process state T)" in ended.stdout
+    assert re.search(r": 2 ranks after \d", ended.stdout) and "further samples for 1 s" in ended.stdout and "is stopped (process state T)" in ended.stdout
     judged = run_cli("look", "--record", tmp_path / "r.json", "--json", env=with_library())
     culprits = json.loads((tmp_path / "world" / "truth.json").read_text())["culprits"]
     assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (tmp_path / "r.html").read_text()
+
+
+def test_an_interrupted_look_keeps_its_first_evidence(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
+    pid = worlds.start(running, tmp_path / "world", "skip", 2)[0]
+    code = "from nccl_runbook.look import main; import sys; sys.exit(main())"
+    looking = subprocess.Popen([sys.executable, "-c", code, "--live", "--gap", "60", "--pid", str(pid), "--json", "r.json"], cwd=tmp_path,
+                               env=with_library(), stdout=subprocess.PIPE, text=True)
+    assert any(line.startswith("further samples") for line in looking.stdout)
+    looking.send_signal(signal.SIGTERM)
+    assert looking.wait(10) == 128 + signal.SIGTERM
+    looking.stdout.close()
+    worlds.end(running)
+    (kept,) = json.loads((tmp_path / "r.json").read_text())
+    assert kept["step"] == "06-timeouts" and [r["rank"] for r in kept["facts"]["live"]["ranks"]] == [0, 1]
 
 
 # --- it disturbs nobody
