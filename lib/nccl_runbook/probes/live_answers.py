@@ -63,8 +63,18 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
-        return Gap("no-permission" if re.search(r"ermission|not permitted|root", said) else "failed", said)
+        if not re.search(r"ermission|not permitted|root", said):
+            return Gap("failed", said)
+        scope = f"kernel.yama.ptrace_scope is {_ptrace_scope()}: from 1 on only root or the job's parent may look"
+        return Gap("no-permission", f"{said}; {scope}")
     return stacks_of(done.stdout, pid)
+
+
+def _ptrace_scope() -> str:
+    try:
+        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return "not there"
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
