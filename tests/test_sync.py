@@ -1,6 +1,7 @@
 """Weight syncs on real Gloo ranks: what is written, what is caught, what is left behind."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -196,13 +197,16 @@ def test_an_arm_that_the_deadline_ends_leaves_nothing_and_is_called_slow(engine,
 
 
 def test_only_old_folders_of_ours_are_swept(engine, tmp_path):
-    old, young, other = (tmp_path / n for n in ("nccl-runbook-sync-1-a", "nccl-runbook-sync-2-b", "theirs"))
-    for folder in (old, young, other):
+    old, young, held, other = (tmp_path / n for n in ("nccl-runbook-sync-1-a", "nccl-runbook-sync-2-b", "nccl-runbook-sync-3-c", "theirs"))
+    for folder in (old, young, held, other):
         folder.mkdir()
-    for folder in (old, other):
+    lock = os.open(held, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    for folder in (old, held, other):
         os.utime(folder, (1, 1))
     sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=1, deadline_s=60)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["nccl-runbook-sync-2-b", "theirs"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["nccl-runbook-sync-2-b", "nccl-runbook-sync-3-c", "theirs"]
+    os.close(lock)
 
 
 def test_the_shell_line_runs_as_printed(engine, tmp_path):

@@ -1,6 +1,7 @@
 """Weight syncs, one world a method: what was moved, how fast, and whether every byte arrived."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -17,7 +18,7 @@ from nccl_runbook.probes.worlds import LOGGED
 
 BESIDE = ["sync_ways.py", "fast_disk.py"]  # what weight_sync.py imports
 _FOLDER = "nccl-runbook-sync-"
-_STALE_S = 3600.0       # a folder of ours untouched for so long belongs to a run that was killed
+_STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
 _ONE_GPU_S = 20.0
@@ -106,10 +107,23 @@ def _sweep(parent: str) -> None:
     """Remove what a run that was killed in the middle of a sync left here: a gigabyte or more."""
     try:
         for entry in os.scandir(parent):
-            if entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False) and time.time() - entry.stat().st_mtime > _STALE_S:
+            ours = entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False)
+            if ours and time.time() - entry.stat().st_mtime > _STALE_S and not _held(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)
     except OSError:
         pass  # no such folder, or not ours to list: the rank that writes there says so
+
+
+def _held(folder: str) -> bool:
+    """Whether a living trainer writes there: it locks its folder."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
