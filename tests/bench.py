@@ -109,9 +109,8 @@ def variants_in_engine(bench: Bench, ranks: list[int | None]) -> tuple[float, fl
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
         engine.judged()
         warm = time.perf_counter()
-        for number in range(VARIANTS):
-            args, env = small(bench, number)
-            world = engine.run(WorldRequest("variant", "check.py", ranks, args, env, 60.0))
+        asked = [WorldRequest("variant", "check.py", ranks, *small(bench, number), 60.0, timed=False) for number in range(VARIANTS)]
+        for world in engine.run_in_turn(asked):
             assert world.passed, world.log
         return time.perf_counter() - began, time.perf_counter() - warm
 

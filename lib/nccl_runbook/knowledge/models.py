@@ -116,6 +116,11 @@ def load() -> dict[str, Model]:
     return {name: Model(name=name, **fields) for name, fields in tomllib.loads(text).items()}
 
 
+def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
+    """The spec of that model, {} for no name. ValueError names the nearest one that is known."""
+    return find(name).spec(layers) if name else {}
+
+
 def find(name: str) -> Model | Listed:
     """The model of that name, its organisation and upper case optional; or that of a config.json, a safetensors file or index, or a folder.
 
