@@ -22,7 +22,6 @@ from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.knowledge import models
 from nccl_runbook.planning.placement import place
 from nccl_runbook.probes import sync
-from nccl_runbook.probes.sync import BESIDE
 from nccl_runbook.rules import weight_sync as rules
 from pydantic import TypeAdapter
 
@@ -35,7 +34,7 @@ TINY = models.Model("test/tiny", "qwen2", hidden=64, intermediate=160, layers=2,
 
 def run(engine, method, *args, ranks=2, spec=TINY, deadline_s=30.0):
     argv = ["--method", method, "--spec", json.dumps(spec), "--repeats", "2", "--cpu", *map(str, args)]
-    return engine.run(WorldRequest(method, "weight_sync.py", [None] * ranks, argv, deadline_s=deadline_s, beside=BESIDE))
+    return engine.run(WorldRequest(method, "weight_sync.py", [None] * ranks, argv, deadline_s=deadline_s))
 
 
 def syncs(world):
@@ -85,7 +84,7 @@ def test_a_dead_engine_ends_the_wait_and_leaves_nothing(engine, tmp_path, method
 def test_an_engine_that_never_comes_is_not_waited_for_for_ever(engine):
     world = run(engine, "gloo-flat", "--timeout", 2, ranks=1, deadline_s=20)
     assert world.ranks[0].code == 0, "a trainer alone is a world of one"
-    lonely = WorldRequest("lonely", "weight_sync.py", [None], world.request.args, {"WORLD_SIZE": "2"}, 20, BESIDE)
+    lonely = WorldRequest("lonely", "weight_sync.py", [None], world.request.args, {"WORLD_SIZE": "2"}, 20)
     rank = engine.run(lonely).ranks[0]
     assert rank.outcome == "exited" and rank.code == 1 and rank.first("error")
 
@@ -173,7 +172,7 @@ def test_more_memory_than_there_is_is_not_allocated(engine):
 
 def test_the_probe_gives_a_fact_that_survives_the_record_and_leaves_nothing(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], directory=str(tmp_path), repeats=2, deadline_s=60)
-    assert list(runs.arms) == ["gloo-flat", "disk", "fast-disk", "fast-disk-shm"] and all(a.complete and a.compared == 4 for a in runs.run)
+    assert list(runs.arms) == ["gloo-flat", "disk", "fast-disk"] and all(a.complete and a.compared == 4 for a in runs.run)
     assert (runs.tensors, runs.size_bytes, runs.on_cpu) == (26, models.size_bytes(TINY), True) and runs.file_system
     assert runs.arms["disk"].syncs[-1].fsync_s is not None and runs.fastest("gloo").steady_s > 0
     assert TypeAdapter(SyncRuns | Gap).validate_python(json.loads(json.dumps(to_json(runs)))) == runs

@@ -16,7 +16,6 @@ from nccl_runbook.facts.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
 
-BESIDE = ["sync_ways.py", "fast_disk.py"]  # what weight_sync.py imports
 _FOLDER = "nccl-runbook-sync-"
 _STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
 _BUCKET_MIB = "512"
@@ -65,7 +64,7 @@ def _chosen(methods: str, devices: List[Optional[int]]) -> List[str]:
     """Methods by name; "usual" and "all" leave out what cannot start on these devices."""
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
-        few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk", "fast-disk-shm")
+        few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")
         names = METHODS if methods == "all" else few
         return [m for m in names if (devices[0] is not None or not m.startswith(_ON_GPUS)) and (shared or m != "nccl-one-gpu")]
     names = [m.strip() for m in methods.split(",")]
@@ -94,7 +93,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     args += ["--cpu"] if devices[0] is None else []
     env = {**(LOGGED if method.startswith("nccl") else {}), **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
     bound_s = min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s
-    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, bound_s, BESIDE))
+    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, bound_s))
 
 
 def _allows_one_gpu(version: str) -> bool:
