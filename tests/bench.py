@@ -2,7 +2,7 @@
 
     python tests/bench.py [SECTION ...] [--rounds 5] [--python PREFIX] [--nccl-tests DIR] [--launches 12]
 
-SECTION: launch, bandwidth, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
+SECTION: launch, bandwidth, weights, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
 here with nvcc against the header and library of the interpreter's own nvidia-nccl wheel, or the folder of programs built so. Without GPUs launch runs on Gloo, and the
 others say why they were not measured.
 """
@@ -25,8 +25,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import bench_sync
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.knowledge import models
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.redact import Redactor
@@ -107,9 +109,8 @@ def variants_in_engine(bench: Bench, ranks: list[int | None]) -> tuple[float, fl
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
         engine.judged()
         warm = time.perf_counter()
-        for number in range(VARIANTS):
-            args, env = small(bench, number)
-            world = engine.run(WorldRequest("variant", "check.py", ranks, args, env, 60.0))
+        asked = [WorldRequest("variant", "check.py", ranks, *small(bench, number), 60.0, timed=False) for number in range(VARIANTS)]
+        for world in engine.run_in_turn(asked):
             assert world.passed, world.log
         return time.perf_counter() - began, time.perf_counter() - warm
 
@@ -207,6 +208,31 @@ def bandwidth(bench: Bench) -> list[Row]:
         return rows
 
 
+def weights(bench: Bench) -> list[Row]:
+    nccl = nccl_of(bench.prefix)
+    if bench.gpus < 2:
+        return not_measured("weights", "needs two GPUs")
+    spec = models.find(bench_sync.MODEL).spec()
+    with tempfile.TemporaryDirectory() as built, tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
+        programs = build_nccl_tests(bench.nccl_tests.resolve(), nccl, Path(built)) if bench.nccl_tests and nccl else "no --nccl-tests"
+        by_torch = isinstance(programs, str) or nccl is None
+        plain = (lambda: bench_sync.torch_broadcast(engine, [0, 1])) if by_torch else (
+            lambda: by_nccl_tests(programs["broadcast"], 2, nccl)[SIZES[-1]] * 1e9)
+        flat = bench_sync.flat_broadcast(engine, spec, [0, 1], plain, bench.rounds)
+        ipc = bench_sync.ipc_on_one_gpu(engine, spec, 0, bench.rounds)
+        disk = bench_sync.disk(engine, spec, [0, 1], bench.rounds)
+    note = f"peer: torch's broadcast ({programs})" if by_torch else "peer: broadcast_perf of 1 GiB"
+    rows = [Row("weights", f"flat NCCL, {part} of a sync of {bench_sync.MODEL}", "GB/s", gb(flat[part]), gb(flat["plain"]), bench_sync.GOALS[part], note)
+            for part in ("wire", "whole")]
+    rows += [Row("weights", f"{m}, one GPU, against a copy there", "GB/s", gb(ipc[m]), gb(ipc["copy"]), bench_sync.GOALS.get(m, "")) for m in list(ipc)[1:]]
+    return rows + [Row("weights", f"syncs a second of {m} against safetensors' save and load", "1/s", [1 / s for s in disk[m]],
+                       [1 / s for s in disk["disk"]], bench_sync.GOALS[m], "fsync apart") for m in list(disk)[1:]]
+
+
+def gb(rates: list[float]) -> list[float]:
+    return [r / 1e9 for r in rates]
+
+
 def seconds_of_a_report(prefix: list[str], out: Path) -> tuple[float, float, float, str]:
     """Of a whole run with its defaults: until a step's sentence stood in verdict.json, until the GPUs' sentence, until the end; the verdict."""
 
@@ -238,7 +264,7 @@ def report(bench: Bench) -> list[Row]:
             Row("report", f"whole report, {where}", "s", whole, [], "<= 120", note)]
 
 
-SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "report": report}
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "weights": weights, "report": report}
 
 
 def as_table(rows: list[Row]) -> Table:

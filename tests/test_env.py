@@ -237,6 +237,18 @@ def test_a_library_says_its_version_and_which_wheel_wrote_it(tmp_path):
     assert seen.wheels == {"nvidia-nccl-cu13 2.28.9": "same", "nvidia-nccl-cu12 2.27.5": "other"}
 
 
+def test_a_preload_by_a_link_is_seen_as_the_file_that_is_mapped(tmp_path):
+    """The loader maps the file behind the link; Python itself stands for a process with a library preloaded."""
+    real = next(p for p in Path("/proc/self/maps").read_text().split() if p.startswith("/") and "/libc.so" in p)
+    (tmp_path / "libnccl.so.2").symlink_to(real)
+    asked = {**json.loads(probe.request()), "mapped": "/libc.so", "copies": []}
+    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True,
+                          env={**CLEAN, "LD_PRELOAD": str(tmp_path / "libnccl.so.2")})
+    said = json.loads(done.stdout)
+    assert said["preloaded"] == [os.path.realpath(real)] == said["mapped"]
+    assert probe.role_of("x", said).preloaded == said["preloaded"]
+
+
 def test_a_library_without_a_version_is_a_gap(tmp_path):
     seen, = probe.host_of(looked(tmp_path, library(tmp_path, {}, b"nothing"))).libraries
     assert isinstance(seen.version, Gap) and seen.wheels == {}
@@ -285,3 +297,19 @@ def test_versions_are_read_out_of_an_environment_without_importing(tmp_path):
     (site / "nvidia_nccl_cu13-2.28.9.dist-info").mkdir()
     assert probe.installed(str(tmp_path)) == ("2.11.0+cu130", "2.28.9")
     assert isinstance(probe.installed("")[0], Gap)
+
+
+def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(tmp_path):
+    site = tmp_path / "lib/python3.12/site-packages"
+    (site / "torch").mkdir(parents=True)
+    (site / "torch/version.py").write_text("__version__ = '2.11.0+cu130'\n")
+    (site / "vllm-0.10.0.dist-info").mkdir()
+    (site / "vllm-0.10.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1\nRequires-Dist: numpy\n\nName: no\n")
+    done = run("--json", env={"VIRTUAL_ENV": str(tmp_path)})
+    rows = [f for f in json.loads(done.stdout)["findings"] if f["id"] == "framework-version-incompatible"]
+    assert [(r["severity"], r["text"]) for r in rows] == [("warn", "this process: vllm 0.10.0 requires torch==2.7.1, and torch 2.11.0+cu130 is installed")]
+
+
+@given(st.lists(st.text(max_size=120) | st.just({"reason": "absent", "detail": "x"}), max_size=3))
+def test_metadata_of_any_text_is_read_without_an_error(texts):
+    assert isinstance(probe.requires_of(texts), dict)

@@ -94,6 +94,14 @@ def test_each_default_of_the_table_is_quiet_by_itself():
     assert {n: t for n, t in told.items() if t} == {}
 
 
+def test_a_sane_gpu_host_with_the_habits_of_data_centres_gives_nothing_above_a_note():
+    """ACS with an IOMMU, old Xids of programs, 8 MiB of locked memory in a shell, no name in DNS, InfiniBand off where there is none."""
+    habits = host(acs=["0000:00:01.0"], iommu="on", xids=["NVRM: Xid (PCI:0000:06:00): 43, pid=8"], addresses=Gap("failed", "Name or service not known"), hcas=[])
+    for on in (habits, dataclasses.replace(habits, hcas=["mlx5_0"])):
+        sane = environment(role(variables={"NCCL_NVLS_ENABLE": "0"} | ({} if on.hcas else {"NCCL_IB_DISABLE": "1"}), memlock="8388608", nofile="1024"), on=on)
+        assert [f.title for f in loud(sane)] == []
+
+
 # ---- one variable --------------------------------------------------------------------------------------------------------------
 
 def test_unread_variable_fires_when_a_name_is_a_slip_and_stays_quiet_when_a_plugin_may_read_it():
@@ -104,6 +112,7 @@ def test_unread_variable_fires_when_a_name_is_a_slip_and_stays_quiet_when_a_plug
 
 
 def test_unknown_names_stays_quiet_when_every_name_is_known():
+    assert found(with_set(NV_CUDA_LIB_VERSION="13.0.2-1"), "unknown-names") == []
     assert found(with_set(NCCL_DEBUG="WARN"), "unknown-names") == []
 
 
@@ -220,18 +229,36 @@ def test_cannot_act_fires_when_the_network_is_not_there():
     assert found(with_set(NCCL_SOCKET_IFNAME="lo"), "cannot-act") and not found(with_set(on=bare, NCCL_IB_DISABLE="1"), "cannot-act")
 
 
-@pytest.mark.parametrize(("changes", "rule"), [
-    ({"shm_bytes": [64 << 20, 64 << 20]}, "shm-too-small"), ({"addresses": Gap("failed", "Name or service not known")}, "name-not-resolved"),
-    ({"acs": ["0000:00:01.0"], "iommu": "on"}, "peer-traffic-redirected"), ({"xids": ["NVRM: Xid (PCI:0000:06:00): 79"]}, "xids-seen")])
-def test_host_rules_fire_when_the_host_lacks_something(changes, rule):
-    assert found(environment(on=host(**changes)), rule)[0].severity is Severity.WARN
+@pytest.mark.parametrize(("changes", "rule", "severity"), [
+    ({"shm_bytes": [64 << 20, 64 << 20]}, "shm-too-small", Severity.WARN),
+    ({"addresses": Gap("failed", "Name or service not known")}, "name-not-resolved", Severity.NOTE),
+    ({"acs": ["0000:00:01.0"], "iommu": "on"}, "peer-traffic-redirected", Severity.NOTE),
+    ({"xids": ["NVRM: Xid (PCI:0000:06:00): 79, pid=1, GPU has fallen off the bus."]}, "xids-seen", Severity.WARN),
+    ({"xids": ["NVRM: Xid (PCI:0000:06:00): 31, pid=7", "NVRM: Xid (PCI:0000:06:00): 79"]}, "xids-seen", Severity.WARN),
+    ({"xids": ["NVRM: Xid (PCI:0000:06:00): 31, pid=7, name=python", "NVRM: Xid (PCI:0000:07:00): 43, pid=8"]}, "xids-seen", Severity.NOTE)])
+def test_host_rules_fire_when_the_host_lacks_something(changes, rule, severity):
+    assert found(environment(on=host(**changes)), rule)[0].severity is severity
     gaps = {name: Gap("no-permission", "root only") for name in changes if name != "addresses"}
     assert not found(environment(), rule) and not found(environment(on=host(**gaps)), rule)
 
 
+def test_name_not_resolved_is_a_warning_where_the_job_meets_there():
+    nameless = host(addresses=Gap("failed", "Name or service not known"))
+    assert found(with_set(on=nameless, MASTER_ADDR="node1"), "name-not-resolved")[0].severity is Severity.WARN
+    assert found(with_set(on=nameless, MASTER_ADDR="10.0.0.1"), "name-not-resolved")[0].severity is Severity.NOTE
+
+
+def test_infiniband_off_costs_nothing_on_a_host_without_any():
+    assert [f.severity for f in found(with_set(on=host(hcas=[]), NCCL_IB_DISABLE="1"), "debugging-left-on")] == [Severity.NOTE]
+    assert [f.severity for f in found(with_set(NCCL_IB_DISABLE="1"), "debugging-left-on")] == [Severity.WARN]
+    assert [f.severity for f in found(with_set(on=host(hcas=[]), NCCL_P2P_DISABLE="1"), "debugging-left-on")] == [Severity.WARN]
+
+
 def test_limit_too_low_fires_when_few_files_or_little_locked_memory_are_allowed():
     low = role(nofile="1024", memlock="65536")
-    assert [f.severity for f in found(environment(low), "limit-too-low")] == [Severity.NOTE, Severity.WARN]
+    assert [f.severity for f in found(environment(low), "limit-too-low")] == [Severity.NOTE, Severity.NOTE]
+    many = dataclasses.replace(low, variables={"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"})
+    assert [f.severity for f in found(environment(many), "limit-too-low")] == [Severity.NOTE, Severity.WARN]
     assert len(found(environment(low, on=host(hcas=[])), "limit-too-low")) == 1
     assert not found(environment(role(nofile=NOT_RUN, memlock=NOT_RUN)), "limit-too-low") and not found(environment(), "limit-too-low")
 
@@ -268,8 +295,20 @@ def test_cuda_differs_fires_when_the_major_version_is_another():
 def test_preload_tells_whether_it_is_at_work_or_ignored():
     env = environment(role(variables={"LD_PRELOAD": "/opt/libnccl.so.2"}))
     assert found(env, "preload")[0].severity is Severity.WARN
-    assert found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"})), "preload")[0].severity is Severity.NOTE
+    note, = found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"}, preloaded=[NCCL])), "preload")
+    assert note.severity is Severity.NOTE and note.title == f"a rank: LD_PRELOAD is at work: {NCCL}"
     assert not found(environment(role(variables={"LD_PRELOAD": "libjemalloc.so"})), "preload")
+
+
+def test_a_preloaded_copy_beside_the_wheels_is_the_one_that_counts():
+    """torch maps its wheel's libnccl by path, too (seen with torch 2.11, NCCL 2.28.9): both are there, and the preloaded one is called."""
+    second = library("/tmp/x/libnccl.so.2", sha256="b6" * 32)
+    trainer = role("trainer", variables={"LD_PRELOAD": second.path}, mapped=[NCCL, second.path], preloaded=[second.path])
+    env = environment(trainer, role("engine"), on=host(libraries=[library(), second]))
+    assert "one version number, but different files: trainer: 2.28.9 (/tmp/x/libnccl.so.2), engine: 2.28.9" in found(env, "roles-libraries-differ")[0].title
+    assert found(env, "preload")[0].title == "trainer: LD_PRELOAD is at work: /tmp/x/libnccl.so.2"
+    assert found(env, "library-named")[0].title == "trainer: libnccl 2.28.9 is mapped from /tmp/x/libnccl.so.2"
+    assert "LD_PRELOAD has the first one called" in found(env, "two-libraries")[0].title
 
 
 def test_library_replaced_fires_when_the_mapped_file_is_gone():
@@ -282,6 +321,34 @@ def test_roles_libraries_differ_fires_when_one_version_number_has_two_contents()
     env = environment(role("trainer"), role("engine", mapped=["/opt/libnccl.so.2"]), on=host(libraries=[library(), other]))
     assert "one version number, but different files" in found(env, "roles-libraries-differ")[0].title
     assert not found(environment(role("trainer"), role("engine")), "roles-libraries-differ")
+    copy = library("/opt/libnccl.so.2")
+    env = environment(role("trainer", mapped=[copy.path]), role("engine"), on=host(libraries=[library(), copy]))
+    note, = found(env, "roles-libraries-differ")
+    assert note.severity is Severity.NOTE and "a copy with the same contents: trainer: 2.28.9 (/opt/libnccl.so.2)" in note.title
+
+
+@pytest.mark.parametrize(("requires", "severity"), [
+    ({"vllm 0.10.0": ["torch==2.7.1"]}, Severity.WARN), ({"vllm 0.20.2": ["torch==2.11.0"]}, None), ({"deepspeed 0.19.6": ["torch>=2.0.0"]}, None),
+    ({"vllm 0.11.1": ["ray[cgraph]>=2.48.0"], "ray 2.40.0": []}, Severity.WARN), ({"vllm 0.11.0": ["ray[cgraph]>=2.48.0"]}, Severity.NOTE),
+    ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9; platform_system == \"Linux\""], "nvidia-nccl-cu13 2.30.4": []}, Severity.NOTE),
+    ({"torch 2.11.0": ["nvidia-nccl-cu13==2.28.9"], "nvidia-nccl-cu13 2.28.9": []}, None),
+    ({"x 1": ["torch<2.11,>=2.4"]}, Severity.WARN), ({"x 1": ["torch (>=2.4,!=2.11.*)"]}, Severity.WARN), ({"x 1": ["torch~=2.10"]}, None), ({"x 1": ["torch==2.*"]}, None),
+    ({"x 1": ["torch==2.7.1; extra == 'old'"]}, None), ({"x 1": ["torch==2.7.1 ; sys_platform == 'darwin'"]}, None), ({"x 1": ["torchvision==0.1"]}, None)])
+def test_framework_version_incompatible_fires_by_the_metadata_beside_torch(requires, severity):
+    told = found(environment(role(requires=requires)), "framework-version-incompatible")
+    assert [f.severity for f in told] == ([severity] if severity else [])
+    assert not found(environment(role(requires=requires, torch=NOT_RUN)), "framework-version-incompatible") or "ray" in str(requires) or "nvidia" in str(requires)
+
+
+def test_framework_version_incompatible_names_both_versions_and_a_way_out():
+    finding, = found(environment(role("trainer", requires={"vllm 0.10.0": ["torch==2.7.1"]})), "framework-version-incompatible")
+    assert finding.title == "trainer: vllm 0.10.0 requires torch==2.7.1, and torch 2.11.0+cu130 is installed"
+    assert lines(finding)[0] == "python3 -m pip install --force-reinstall 'vllm==0.10.0'"
+
+
+@given(st.dictionaries(st.text(max_size=30), st.lists(st.text(max_size=60) | st.from_regex(r"torch(\[x\])? ?(==|>=|~=|<) ?[0-9.]{0,9}(\*|a0)?(; .{0,20})?"), max_size=4), max_size=4))
+def test_any_metadata_is_judged_without_an_error(requires):
+    assert judge(environment(role(requires=requires)))
 
 
 def test_library_named_is_unknown_when_torch_is_mapped_without_nccl():

@@ -30,6 +30,10 @@ NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK ENABLE_INTRA_NODE_COMM USE_LIBUV GLOO_DE
 GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY GLOO_DISABLE_CONNECTION_RETRIES
 GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API GLOO_LOG_LEVEL GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME TP_VERBOSE_LOGGING
 MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK OMP_NUM_THREADS""".split()
+# the options of torchrun that a variable may give (torch 2.13.0, torch.distributed.run.get_args_parser)
+PET = """DUPLICATE_STDERR_FILTERS DUPLICATE_STDOUT_FILTERS EVENT_LOG_HANDLER LOCAL_ADDR LOCAL_RANKS_FILTER LOG_DIR MASTER_ADDR MASTER_PORT MAX_RESTARTS
+MODULE MONITOR_INTERVAL NNODES NODE_RANK NO_PYTHON NPROC_PER_NODE RDZV_BACKEND RDZV_CONF RDZV_ENDPOINT RDZV_ID REDIRECTS ROLE RUN_PATH
+SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE VIRTUAL_LOCAL_RANK""".split()
 
 
 @pytest.mark.parametrize("name", table.variables())
@@ -62,7 +66,7 @@ def test_every_documented_name_of_nccl_2_30_and_those_of_its_sources_only_are_to
 
 
 def test_all_that_pytorch_2_11_reads_is_known():
-    assert [n for n in TORCH_2_11 if n not in table.variables()] == []
+    assert [n for n in [*TORCH_2_11, *(f"PET_{p}" for p in PET)] if n not in table.variables()] == []
     assert all(table.variables()[n].since in ("", "2.2", "2.9") for n in TORCH_2_11)
 
 
@@ -72,7 +76,8 @@ def test_all_that_pytorch_2_11_reads_is_known():
     ("NCCL_SOCKET_IFNAME", "eth0 =eth0,eth1 ^docker ^=docker0 lo", "eth0;eth1"), ("NCCL_P2P_LEVEL", "NVL PHB 3", "nvl NVLINK"),
     ("NCCL_IB_HCA", "mlx5 =mlx5_0:1,mlx5_1:1 ^=mlx5_1 =mlx5_0::0:0", "a|b"), ("NCCL_DEBUG_SUBSYS", "INIT,NET ^COLL all", "INIT,FOO"),
     ("NCCL_ALGO", "Ring ring,tree ^NVLS allreduce:tree;broadcast:ring allreduce:^tree", "rings 1"),
-    ("NCCL_PROTO", "LL128 ^LL simple,ll", "LL256"), ("TORCH_FR_BUFFER_SIZE", "0 2000 67108864", "64MB"),
+    ("NCCL_PROTO", "LL128 ^LL simple,ll", "LL256"), ("FI_HMEM_DISABLE_P2P", "0 on TRUE off", "y maybe"), ("FI_CXI_RDZV_PROTO", "default alt_read alt-read", "alt_write"),
+    ("FI_MR_CACHE_MONITOR", "userfaultfd uffd disabled", "default"), ("PET_NNODES", "1 1:4", "1-4"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1 8 32", "0 64"), ("TORCH_FR_BUFFER_SIZE", "0 2000 67108864", "64MB"),
     ("NCCL_NETDEVS_POLICY", "auto MAX:2 ALL", "MAX"), ("NCCL_CTA_POLICY", "2 EFFICIENCY DEFAULT|ZERO", "3")])
 def test_values_that_are_taken_and_values_that_are_not(name, good, bad):
     row = table.variables()[name]
@@ -91,6 +96,10 @@ def test_any_text_is_judged_without_an_error(name, value):
     ("TORCH_NCCL_DUMP_ON_TIMOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"), ("NCCL_FASTRAK_IFNAME", ""), ("NCCL_TIMEOUT", ""), ("NCLL_DEBUG", "NCCL_DEBUG")])
 def test_the_nearest_name_is_a_slip_of_the_pen_not_a_guess(slip, meant):
     assert table.nearest(slip) == meant
+
+
+def test_what_is_an_enumeration_in_the_sources_is_no_variable():
+    assert "NCCL_GIN_CONNECTION_RAIL" not in table.variables()  # nccl_device/core.h of NCCL 2.30.7: a value, never asked of the environment
 
 
 def test_the_refreshing_script_reads_an_unpacked_tree(tmp_path):

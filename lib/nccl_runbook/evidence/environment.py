@@ -21,6 +21,7 @@ from nccl_runbook.evidence.pci import acs_redirects
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment, Host, Library, Role
 from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.knowledge import framework_versions
 from nccl_runbook.knowledge.variables import prefixes, variables
 from nccl_runbook.redact import SECRET_NAME, Redactor, sounds_secret
 
@@ -56,23 +57,45 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
     conf_files = dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "=")
     files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps({"names": _names(), "secret": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
-                       "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole})
+                       "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
+                       "packages": [n.replace("-", "_") for n in framework_versions.names()]})
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
     """What one fresh rank under the job's interpreter has around it, with torch imported; ``script`` is read as a role beside it."""
-    asked = request(whole=True, torch=True, conf=os.environ.get("NCCL_CONF_FILE", ""))
-    rank = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], deadline_s=RANK_DEADLINE_S)).ranks[0]
-    said = rank.first("environment")
-    if said is None:
-        last = " | ".join(rank.last_lines[-3:])
-        return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
+    said = _of_rank(engine, {})
+    if isinstance(said, Gap):
+        return said
     role = role_of("a rank", said)
     given = environment_file.read(script) if script else None
     if isinstance(given, Gap):
         return given
     beside = [] if given is None else [dataclasses.replace(given, torch=role.torch, torch_cuda=role.torch_cuda, reported=role.reported)]
     return Environment([role, *beside], host_of(said))
+
+
+def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
+    asked = request(whole=True, torch=True, conf=env.get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE", ""))
+    world = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
+    rank = world.ranks[0]
+    said = rank.first("environment")
+    if said is None:
+        last = " | ".join(rank.last_lines[-3:])
+        return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
+    return said
+
+
+def of_arms(engine: Any, arms: Any) -> Environment | Gap:
+    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment."""
+    if not arms.named:
+        return Gap("absent", "no two set-ups were named")
+    both = [_of_rank(engine, arms.env(keys)[""]) for keys in ([], arms.keys)]
+    gap = next((said for said in both if isinstance(said, Gap)), None)
+    if gap is not None:
+        return gap
+    hosts = [host_of(said) for said in both]
+    libraries = list({lib.path: lib for host in hosts for lib in host.libraries}.values())
+    return Environment([role_of(name, said) for name, said in zip("AB", both)], dataclasses.replace(hosts[0], libraries=libraries))
 
 
 def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | Gap:
@@ -87,8 +110,9 @@ def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | G
         return Gap(done["reason"], f"process {pid} cannot be looked at: {done['detail']}")
     role = role_of(name, done)
     if pid == "self" and isinstance(role.torch, Gap):
-        torch, nccl = installed(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "")
-        role = dataclasses.replace(role, torch=torch, reported=nccl)
+        prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
+        torch, nccl = installed(prefix)
+        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)))
     return role, host_of(done)
 
 
@@ -99,6 +123,13 @@ def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
     torch = [_python_string(p.read_text(encoding="utf-8"), "__version__") for s in sites for p in s.glob("torch/version.py")]
     nccl = [_wheel(p.name).rpartition(" ")[2] for s in sites for p in s.glob("nvidia_nccl_cu*.dist-info")]
     return next(iter(torch), nothing), next(iter(nccl), nothing)
+
+
+def _metadata(prefix: str) -> list[str]:
+    """METADATA of the frameworks in a virtual or conda environment, its first lines."""
+    sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
+    found = [p for s in sites for n in framework_versions.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
+    return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16] for p in found]
 
 
 def _ask(asked: str) -> dict[str, Any] | Gap:
@@ -124,7 +155,19 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 _gap(mapped) if isinstance(mapped, dict) else mapped,
                 version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
-                *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))))
+                *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))),
+                requires_of(said.get("packages", [])), said.get("preloaded", []))
+
+
+def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
+    """Name and version of each distribution -> its requirements, out of the lines of its METADATA."""
+    found: dict[str, list[str]] = {}
+    for text in (t for t in texts if isinstance(t, str)):
+        pairs = [line.partition(": ")[::2] for line in text.splitlines()]
+        head = dict(reversed(pairs))
+        if "Name" in head and "Version" in head:
+            found[f"{head['Name'].lower().replace('_', '-')} {head['Version']}"] = [v[:200] for n, v in pairs if n == "Requires-Dist"][:400]
+    return found
 
 
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:

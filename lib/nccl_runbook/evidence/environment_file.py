@@ -38,22 +38,37 @@ def is_kept(name: str) -> bool:
 
 def read(path: str) -> Role | Gap:
     """The variables of a file, each with the line that set it last; a Gap says in words why it cannot be read."""
+    text = text_of(path)
+    return text if isinstance(text, Gap) else parse(text, Path(path).name)
+
+
+def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
+    """The file's text as it stands."""
     try:
         with Path(path).expanduser().open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(most_bytes + 1)
     except FileNotFoundError:
         return Gap("absent", f"no such file: {path}")
     except PermissionError:
         return Gap("no-permission", f"{path} cannot be read: permission denied")
     except OSError as error:
         return Gap("failed", f"{path} cannot be read: {error.strerror}")
-    if len(data) > MOST_BYTES:
-        return Gap("unsupported", f"{path} is larger than {MOST_BYTES >> 20} MiB: that is no environment")
-    return parse(data.decode("utf-8", "replace"), Path(path).name)
+    if len(data) > most_bytes:
+        return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB: that is no environment")
+    return data.decode("utf-8", "replace")
 
 
 def parse(text: str, name: str = "text") -> Role:
     """The variables of a text."""
+    found = assigned(text)
+    redactor = Redactor({n: v for n, (v, _) in found.items()})
+    kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
+    nothing = Gap("not-run", "only a file was read")
+    return Role(name, kept, {n: found[n][1] for n in kept}, len(found) - len(kept), {}, *[nothing] * 6)
+
+
+def assigned(text: str) -> dict[str, tuple[str, str]]:
+    """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
     rows = text.split("\0") if "\0" in text else text.splitlines()
     found: dict[str, tuple[str, str]] = {}
     waiting = ""  # the name of a Kubernetes pair whose value stands on the next line
@@ -68,10 +83,7 @@ def parse(text: str, name: str = "text") -> Role:
         waiting = named["name"] if named else ""
         for variable, value in _pairs(line):
             found[variable] = value, f"line {number}"
-    redactor = Redactor({n: v for n, (v, _) in found.items()})
-    kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
-    nothing = Gap("not-run", "only a file was read")
-    return Role(name, kept, {n: found[n][1] for n in kept}, len(found) - len(kept), {}, *[nothing] * 6)
+    return found
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:

@@ -36,7 +36,7 @@ _NUMBERS = re.compile(
 _ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _OURS = re.compile(r"(?i)nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = re.compile(r"(?:Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback)")
-_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[)")
+_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
 
 
 @dataclasses.dataclass
@@ -61,11 +61,16 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> Logs:
-    """The facts of these logs. Never raises for what is in them: a file that cannot be read says so in ``files``."""
+def collect(
+    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset()
+) -> Logs:
+    """The facts of these logs, without those named in ``skip``. Never raises for what is in them: a file that cannot be read says so in
+    ``files``."""
     reader = _Reader(time.monotonic() + limit_s)
     files = []
     for source in sources(paths, stdin):
+        if source.name in skip:
+            continue
         if not source.problem:
             reader.read(source)
         files.append(source.told())
@@ -73,7 +78,7 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
 
 
 def collect_named(log: str, context: str = "") -> Logs:
-    """The same for a text field: paths separated by colons, "" for none."""
+    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
     return collect(named(log), context)
 
 

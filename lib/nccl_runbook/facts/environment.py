@@ -24,7 +24,9 @@ class Role:
     """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where it was set; ``others``: how many
     further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
     ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
-    of open files and of locked memory in bytes, as the kernel writes them ("unlimited")."""
+    of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
+    installed beside torch -> what its metadata requires; ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
+    called where another library has the same ones."""
 
     name: str
     variables: Dict[str, str]
@@ -37,6 +39,8 @@ class Role:
     reported: Union[str, Gap]
     nofile: Union[str, Gap]
     memlock: Union[str, Gap]
+    requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
+    preloaded: List[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the versions and the machine."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 from nccl_runbook.facts import Gap
@@ -55,7 +56,7 @@ def _what_happens(v: Variable) -> str:
         return "; NCCL then leaves it out without a word (names are in capitals)"
     if v.reader.key == "nccl" and kind in ("bool", "int"):
         return "; NCCL reads what is no number as 0"
-    return "; torch then ends with an error" if kind == "flag" else ""
+    return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 
 
 def _right(v: Variable, value: str) -> str:
@@ -156,7 +157,8 @@ RULES: tuple[Callable[[Setting], Finding | None], ...] = (
 
 def unknown_names(env: Environment) -> Finding | None:
     """Names of known families that the table does not hold: not known to us, which is not dead."""
-    names = sorted({s.name for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)})
+    names = sorted({s.name for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
+                    and not s.name.startswith("NV_")})  # what NVIDIA's images say of their packages; nobody acts on it
     if not names:
         return None
     read = [n for n in names if (r := family(n)) and r.is_complete]
@@ -171,9 +173,15 @@ def nothing_read(env: Environment) -> Finding | None:
     return Finding("nothing-read", Severity.UNKNOWN, f"no setting was found in {', '.join(empty)}") if empty else None
 
 
+def _in_place(f: Finding, env: Environment) -> Finding:
+    """InfiniBand switched off on a host without any: it costs nothing."""
+    idle = f.id == "debugging-left-on" and f.title.startswith("NCCL_IB_DISABLE") and not isinstance(env.host, Gap) and env.host.hcas == []
+    return dataclasses.replace(f, severity=Severity.NOTE) if idle else f
+
+
 def _found(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
-        yield from filter(None, (rule(setting) for rule in RULES))
+        yield from (_in_place(f, env) for f in (rule(setting) for rule in RULES) if f)
     yield from filter(None, [unknown_names(env), nothing_read(env)])
     yield from environment_pairs.judge(env, {s.name: s for s in settings(env)})
     if not isinstance(env.host, Gap):

@@ -12,6 +12,8 @@ from nccl_runbook.rules.settings import Setting, told
 LEAST_SHM = 256 << 20   # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
 LEAST_FILES = 4096      # sockets and shared memory of a rank grow with the world; 1024 has been too few
 LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
+# Xids that a program's own fault leaves, by NVIDIA's catalogue of Xid errors (r570): the GPU goes on working
+_OF_PROGRAMS = re.compile(r"Xid[^:]*\(PCI:[^)]*\): (13|31|32|43|45|68|69)\b")
 _NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
 
 
@@ -63,16 +65,22 @@ def cannot_act(host: Host, s: Setting) -> Finding | None:
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """Open files, and locked memory where adapters pin it."""
+    """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only, as others use no adapter."""
     pins = not isinstance(host.hcas, Gap) and bool(host.hcas)
     for index, role in enumerate(roles):
         rows = (("nofile", role.nofile, LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
-                ("memlock", role.memlock, LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited", Severity.WARN))
+                ("memlock", role.memlock, LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited",
+                 Severity.WARN if _of_several_hosts(role) else Severity.NOTE))
         for key, limit, least, words, line, severity in rows:
             if isinstance(limit, str) and limit.isdecimal() and int(limit) < least and (key != "memlock" or pins):
                 yield Finding("limit-too-low", severity, f"{role.name}: only {limit} {words} are allowed",
                               (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
                               (Remedy("your launcher", "Raise it before the job starts:", (line,)),), "ulimit-too-low", "possible")
+
+
+def _of_several_hosts(role: Role) -> bool:
+    world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return world.isdecimal() and local.isdecimal() and world != local
 
 
 def shm_too_small(host: Host) -> Finding | None:
@@ -86,11 +94,12 @@ def shm_too_small(host: Host) -> Finding | None:
                    "shm-too-small", "likely")
 
 
-def name_not_resolved(host: Host) -> Finding | None:
-    """The host's own name: Gloo and MASTER_ADDR=$(hostname) need it."""
+def name_not_resolved(host: Host, roles: Sequence[Role]) -> Finding | None:
+    """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its loopback (torch 2.11, Gloo)."""
     if not isinstance(host.addresses, Gap) or host.addresses.reason == "not-run":
         return None
-    return Finding("name-not-resolved", Severity.WARN, f"the host's own name, {host.name}, does not resolve",
+    needed = any(role.variables.get("MASTER_ADDR") == host.name for role in roles)
+    return Finding("name-not-resolved", Severity.WARN if needed else Severity.NOTE, f"the host's own name, {host.name}, does not resolve",
                    (Evidence(host.addresses.detail, "environment.host.addresses"),),
                    (Remedy("the administrator", "Enter the name in DNS or /etc/hosts.", (f"getent hosts {host.name}",)),
                     Remedy("your launcher", "Until then name an address and an interface:", ("GLOO_SOCKET_IFNAME=eth0",))),
@@ -98,11 +107,11 @@ def name_not_resolved(host: Host) -> Finding | None:
 
 
 def peer_traffic_redirected(host: Host) -> Finding | None:
-    """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU."""
+    """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note: it is usual where an IOMMU is
+    on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
     if isinstance(host.acs, Gap) or not host.acs:
         return None
-    severity = Severity.WARN if host.iommu == "on" else Severity.NOTE
-    return Finding("peer-traffic-redirected", severity, f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
+    return Finding("peer-traffic-redirected", Severity.NOTE, f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
                    (Evidence(", ".join(host.acs[:8]), "environment.host.acs"), Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
                    (Remedy("the administrator", "On bare metal switch ACS off on these bridges; in a guest have the host do it.",
                            tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),), "p2p-broken-acs-iommu", "possible")
@@ -111,7 +120,8 @@ def peer_traffic_redirected(host: Host) -> Finding | None:
 def xids_seen(host: Host) -> Finding | None:
     if isinstance(host.xids, Gap) or not host.xids:
         return None
-    return Finding("xids-seen", Severity.WARN, f"the kernel log names {len(host.xids)} GPU errors (Xid)",
+    severity = Severity.NOTE if all(_OF_PROGRAMS.search(line) for line in host.xids) else Severity.WARN
+    return Finding("xids-seen", severity, f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
                    tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
                    (Remedy("the administrator", "Look the number up in NVIDIA's list of Xids.", ("sudo dmesg -T | grep -i xid",)),),
                    "gpu-or-link-fault", "possible")
@@ -121,4 +131,5 @@ def judge(roles: Sequence[Role], host: Host, settings: Sequence[Setting]) -> Ite
     for setting in settings:
         yield from filter(None, (rule(host, setting) for rule in (interface_missing, hca_missing, cannot_act)))
     yield from limits_too_low(host, roles)
-    yield from filter(None, (rule(host) for rule in (shm_too_small, name_not_resolved, peer_traffic_redirected, xids_seen)))
+    yield from filter(None, (rule(host) for rule in (shm_too_small, peer_traffic_redirected, xids_seen)))
+    yield from filter(None, [name_not_resolved(host, roles)])

@@ -8,13 +8,15 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment, Library, Role
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.variables import version
+from nccl_runbook.rules.framework_versions import framework_version_incompatible
 
 _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "python3 -m pip install --force-reinstall torch")
 
 
 def nccl_paths(role: Role) -> list[str]:
-    """Every libnccl that the process has mapped, plugins left out."""
-    return [] if isinstance(role.mapped, Gap) else [p for p in role.mapped if posixpath.basename(p).startswith("libnccl.so")]
+    """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls, which LD_PRELOAD decides."""
+    paths = [] if isinstance(role.mapped, Gap) else [p for p in role.mapped if posixpath.basename(p).startswith("libnccl.so")]
+    return sorted(paths, key=lambda p: p not in role.preloaded)
 
 
 def by_path(env: Environment) -> dict[str, Library]:
@@ -46,6 +48,7 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
         return None
     severity = Severity.WARN if len(distinct) > 1 else Severity.NOTE
     words = ", ".join(f"{p} ({libraries[p].version if p in libraries else 'version unknown'})" for p in paths)
+    words += "; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""
     return Finding("two-libraries", severity, f"{role.name}: {len(paths)} copies of libnccl in one process: {words}",
                    tuple(Evidence(p, "environment.roles.mapped") for p in paths),
                    (Remedy("your launcher", "Load one: take LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel out.",
@@ -66,10 +69,9 @@ def preload(role: Role) -> Finding | None:
     named = [p for p in role.variables.get("LD_PRELOAD", "").replace(":", " ").split() if "libnccl" in p]
     if not named or isinstance(role.mapped, Gap) or not nccl_paths(role):
         return None
-    at_work = any(posixpath.basename(p) == posixpath.basename(n) and (p == n or "/" not in n) for p in nccl_paths(role) for n in named)
     seen = (Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"),
             *(Evidence(p, "environment.roles.mapped") for p in nccl_paths(role)))
-    if at_work:
+    if nccl_paths(role)[0] in role.preloaded:
         return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {nccl_paths(role)[0]}", seen)
     return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {nccl_paths(role)[0]} is mapped", seen,
                    (Remedy("your launcher", "The loader leaves out a path that is not there. Give the whole path to this process:",
@@ -77,15 +79,18 @@ def preload(role: Role) -> Finding | None:
 
 
 def roles_differ(env: Environment) -> Finding | None:
-    """Roles of one job with different libraries; one version number with different contents is told as such."""
+    """Roles of one job with different libraries; one version number with different contents, and equal contents at different paths (a
+    note), are told as such."""
     libraries = by_path(env)
     mapped = {role.name: libraries[p] for role in env.roles for p in nccl_paths(role)[:1] if p in libraries}
-    if len({str(lib.sha256) for lib in mapped.values()}) < 2:
+    paths, versions, contents = (len({str(getattr(lib, part)) for lib in mapped.values()}) for part in ("path", "version", "sha256"))
+    if paths < 2 and contents < 2:
         return None
-    same_number = len({str(lib.version) for lib in mapped.values()}) == 1
-    says = "one version number, but different files" if same_number else "different versions"
+    same = "one version number, but different files" if contents > 1 else "a copy with the same contents"
+    says = "different versions" if versions > 1 else same
     words = ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items())
-    return Finding("roles-libraries-differ", Severity.WARN, f"libnccl differs between roles, {says}: {words}",
+    severity = Severity.WARN if contents > 1 else Severity.NOTE
+    return Finding("roles-libraries-differ", severity, f"libnccl differs between roles, {says}: {words}",
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
@@ -124,4 +129,5 @@ def judge(env: Environment) -> Iterator[Finding]:
         yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role)])
         yield from filter(None, [library_named(role, libraries)])
         yield from filter(None, (cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries))
+        yield from framework_version_incompatible(role)
     yield from filter(None, [roles_differ(env)])

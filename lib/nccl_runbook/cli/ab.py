@@ -1,0 +1,149 @@
+"""`nccl-runbook ab`: two set-ups, run in turn, and which of their differences carries the effect."""
+from __future__ import annotations
+
+import contextlib
+import functools
+import json as json_format
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.facts.comparison import Comparison
+    from nccl_runbook.facts.environment import Environment
+    from nccl_runbook.findings import Finding
+    from nccl_runbook.launch.engine import Engine
+    from nccl_runbook.probes.compare import Subject
+
+EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
+          "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
+          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
+SCHEMA = "nccl-runbook/ab/1"
+_ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . as it is; several within quotes, "
+        "@trainer before those of a role.")
+
+
+def ab(
+    a: Annotated[str, typer.Argument(metavar="A", help=_ARM)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same for the other one.")],
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False)] = None,
+    figure: Annotated[str, typer.Option(metavar="REGEX", help="Its group is the number that it prints; named groups for several.")] = "",
+    more_is_better: Annotated[bool, typer.Option("--more-is-better", help="Of your figure, such as tokens a second.")] = False,
+    collective: Annotated[str, typer.Option(metavar="OP", help="Compare this collective, if there is no command.")] = "all_reduce",
+    size: Annotated[int, typer.Option(metavar="BYTES", help="Of the collective; 0: 256 MiB, 1 MiB without a GPU.")] = 0,
+    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model.")] = "",
+    method: Annotated[str, typer.Option(help="How its weights travel; empty: nccl-per-tensor, gloo-per-tensor without a GPU.")] = "",
+    layers: Annotated[int, typer.Option(help="Only so many of its layers; 0: all.")] = 0,
+    rounds: Annotated[int, typer.Option(help="How often A B B A is run.")] = 3,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="For all runs together: 90s, 5m, 1h30m.")] = "10m",
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="The job's interpreter.")] = "",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Run beside foreign jobs on the GPUs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The comparison alone, as JSON, on standard output.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
+    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
+) -> None:
+    """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
+    from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.launch.engine import EngineError
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    with contextlib.ExitStack() as stack:
+        engine = functools.cache(lambda: stack.enter_context(_engine(python)))
+        try:
+            if rounds < 1 or figure and not command or fail_on not in ("broken", "degraded", "unknown", "never"):
+                raise ValueError("--rounds is at least 1; --figure reads what your own command prints, so name that behind --; "
+                                 "--fail-on is broken, degraded, unknown or never")
+            subject = functools.partial(_subject, engine, gpus, command or [], figure, more_is_better, collective, size, sync, method,
+                                        layers)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
+        except (ValueError, UsageError) as error:
+            _leave(str(error), 2)
+        except EngineError as error:
+            _leave(str(error), 1)
+    _tell(seen, libraries, json, html, fail_on)
+
+
+def _engine(python: str) -> Engine:
+    from nccl_runbook.launch.engine import Engine
+    from nccl_runbook.launch.interpreters import choose
+    from nccl_runbook.redact import Redactor
+
+    return Engine(choose(python).prefix, None, Redactor(os.environ))
+
+
+def _subject(engine: Callable[[], Engine], gpus: str, command: list[str], figure: str, more_is_better: bool, collective: str, size: int,
+           sync: str, method: str, layers: int) -> Subject:
+    from nccl_runbook.knowledge import models
+    from nccl_runbook.launch.devices import rank_devices
+    from nccl_runbook.probes import compare
+
+    spec = models.spec_of(sync, layers)
+    return compare.subject(engine, lambda: rank_devices(gpus, 0, engine().cuda_count()), command, figure, more_is_better, collective, size,
+                           spec, method)
+
+
+def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
+              allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
+    """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
+    from nccl_runbook.evidence import arms as reader
+    from nccl_runbook.evidence import environment
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.probes import compare, users
+    from nccl_runbook.rules import busy, comparison
+
+    arms = reader.read(a, b)
+    somebody = busy.gpus_busy(users.collect(), allow_busy)
+    if somebody:
+        raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
+    if not arms.named:
+        raise ValueError("A and B are both the environment as it is: name what to compare")
+    seen = compare.collect(arms, budget_s, subject, comparison.walk, rounds)
+    return seen, environment.of_arms(engine(), arms) if engine else Gap("not-run", "your own command is not looked into")
+
+
+def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
+    from nccl_runbook.cli.env import _exit_code, _verdict
+    from nccl_runbook.findings import worst_first
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.page_environment import document
+    from nccl_runbook.report.tables_comparison import tables as tables_of
+    from nccl_runbook.rules import comparison
+
+    findings = worst_first(comparison.judge(seen, libraries))
+    verdict, redactor, tables = _verdict(findings), Redactor(os.environ), tables_of(seen)
+    code = _exit_code(verdict, fail_on)
+    if html:
+        try:
+            html.write_text(redactor.text(document("A against B", verdict, findings, tables)), encoding="utf-8")
+        except OSError as error:
+            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+    rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
+    lines = [line for row in rows for line in row]
+    text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
+    print(json_format.dumps(redactor.json(_document(seen, findings, verdict, code)), indent=1) if json else redactor.text(text))
+    sys.exit(code)
+
+
+def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    from nccl_runbook.facts import Gap, to_json
+    from nccl_runbook.rules.comparison import names, ratio
+
+    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
+    rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
+            for f in findings]
+    kept = {n: to_json(getattr(seen, n)) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
+            "walk": None if isinstance(seen.walk, Gap) else to_json(seen.walk)}
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

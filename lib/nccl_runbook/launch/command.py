@@ -1,0 +1,69 @@
+"""The user's own command, run once with a deadline: its figures are read out of what it prints, and nothing of it outlives this."""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Dict, List, Mapping, Pattern
+
+from nccl_runbook.facts.comparison import Sample
+
+_SUPERVISED = Path(__file__).with_name("supervised.py")
+LINE_CHARACTERS = 4000
+LAST_LINES = 20
+_NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
+
+
+class _Reader(threading.Thread):
+    """Takes the figures out of a command's output while it is printed; keeps its last lines."""
+
+    def __init__(self, stream, figure: Pattern) -> None:
+        super().__init__(daemon=True)
+        self.stream, self.figure = stream, figure
+        self.figures: Dict[str, List[float]] = {}
+        self.lines: List[str] = []
+
+    def run(self) -> None:
+        for line in iter(lambda: self.stream.readline(LINE_CHARACTERS), ""):
+            self.lines = [*self.lines[1 - LAST_LINES:], line.rstrip()]
+            for match in self.figure.finditer(line) if self.figure.groups else ():
+                for name, text in (match.groupdict() or {"figure": match[1]}).items():
+                    if text and _NUMBER.fullmatch(text):
+                        self.figures.setdefault(name, []).append(float(text.replace(",", "")))
+
+
+def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float) -> Sample:
+    """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
+    the seconds of the whole run."""
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
+        reader = _Reader(child.stdout, figure)
+        reader.start()
+        try:
+            child.wait(deadline_s)
+            ended = "passed" if child.returncode == 0 else f"exit code {child.returncode}"
+        except subprocess.TimeoutExpired:
+            ended = f"not done after {deadline_s:.0f} s"
+        finally:
+            wall_s = time.monotonic() - began
+            child.stdin.close()
+            child.wait(END_S)
+        reader.join(1.0)
+    figures = dict(reader.figures) if figure.groups else {"seconds": [wall_s]}
+    return Sample(arm, figures, ended if figures or ended != "passed" else "no figure found", round(wall_s, 3), reader.lines)
+
+
+def compiled(figure: str) -> Pattern:
+    """Raises ValueError for an expression that cannot be used."""
+    try:
+        pattern = re.compile(figure)
+    except re.error as error:
+        raise ValueError(f"--figure {figure!r} is no regular expression: {error}") from None
+    if figure and not (pattern.groups == 1 or pattern.groups and len(pattern.groupindex) == pattern.groups):
+        raise ValueError(f"--figure {figure!r} needs one group around the number, such as 'sync ([0-9.]+) s', or named groups")
+    return pattern

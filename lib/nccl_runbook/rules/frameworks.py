@@ -1,0 +1,44 @@
+"""What a launch of verl, OpenRLHF, TRL or open-instruct means for its groups, and the line to change."""
+from __future__ import annotations
+
+from nccl_runbook.findings import Evidence, Finding, Remedy
+from nccl_runbook.planning.allocation import Mode
+from nccl_runbook.planning.frameworks import Launch
+from nccl_runbook.planning.groups import Placed
+from nccl_runbook.rules.allocation import CAUSE, SEVERITY, shared_lines
+
+_SENTENCES = {
+    "clean": "no NCCL group has two ranks on one GPU",
+    "duplicate": "NCCL will refuse the weight update: trainer and engine sit on one GPU",
+    "zero-visible": "a process is given fewer GPUs than it needs",
+    "oversubscribed": "there are fewer GPUs than the launch asks for",
+}
+
+
+def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
+    """The verdict on a launch; flags that sound like placement and are not in the table are named as evidence."""
+    evidence = [*shared_lines(placed), *placed.notes, *(f"--{n}: not known to us" for n in launch.unknown[:8])]
+    sizes = ", ".join(f"{p.name} {p.world_size}" for p in mode.parts)
+    title = f"{launch.framework.name}: {_SENTENCES[placed.verdict]} ({sizes} on {gpus} GPU{'' if gpus == 1 else 's'})"
+    fixes = () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed))
+    cause = CAUSE if placed.verdict == "duplicate" else None
+    return Finding(f"allocation-{placed.verdict}", SEVERITY[placed.verdict], title,
+                   tuple(Evidence(e, launch.framework.source if i == 0 else "") for i, e in enumerate(evidence)), fixes, cause,
+                   cause and "likely")
+
+
+def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
+    found = []
+    asked = sum(p.alloc_size for p in mode.parts)
+    if launch.framework.name == "trl" and placed.verdict == "duplicate":
+        server, trainer = (next(p.world_size for p in mode.parts if p.kind == kind) for kind in ("engine", "trainer"))
+        lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
+                 f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
+        found.append(Remedy("your launcher", "Give server and trainer different GPUs:", lines))
+    found.append(Remedy("you", launch.framework.share_text, launch.framework.share_lines))
+    found.append(Remedy("your launcher", f"Or give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",)))
+    return found
+
+
+def _range(start: int, end: int) -> str:
+    return ",".join(map(str, range(start, min(end, start + 64))))
