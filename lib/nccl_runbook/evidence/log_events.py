@@ -73,9 +73,17 @@ _LAUNCHERS = (
 def tells(text: str) -> bool:
     """Whether the line says anything about a rank."""
     low = text.lower()
-    for hint in _HINTS:  # a plain loop: most lines of a log that never repeats hold none, and there may be millions
+    for hint in _HINTS:  # plain loops: most lines of a log that never repeats hold none, and there may be millions
         if hint in low:
-            return any(any(h in low for h in hints) and p.search(text) for p, hints in _TELLING)
+            break
+    else:
+        return False
+    for pattern, hints in _TELLING:
+        for hint in hints:
+            if hint in low:
+                if pattern.search(text):
+                    return True
+                break
     return False
 
 
