@@ -1,10 +1,12 @@
 # make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
 # make lab       open them in JupyterLab
 # make test      the default test suite
+# make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
+# make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS=lab FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test look clean
+.PHONY: help report lab test bench look wheelhouse clean
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -27,8 +29,15 @@ lab: .venv/.lab
 test: .venv/.test
 	@.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
+bench: .venv/.headless
+	@.ci/setup torch
+	@.venv/bin/python tests/bench.py $(JOB_PYTHON) $(ARGS)
+
 look: .venv/.headless
 	@.venv/bin/python .ci/look build/nccl-look.pyz
+
+wheelhouse: .venv/.headless
+	@.venv/bin/python .ci/wheelhouse '$(subst ','\'',$(or $(FOLDER),wheelhouse))' '$(TARGET_PYTHON)' '$(TARGET_ARCH)' $(EXTRAS)
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -22,6 +22,10 @@ from fake_nvml import fake_nvml
 from nccl_runbook import records
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import GpuUsers
+from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.redact import Redactor
 from nccl_runbook.rules.busy import gpus_busy
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
@@ -76,9 +80,9 @@ def test_the_file_is_small_and_the_same_input_gives_the_same_bytes(pyz: Path) ->
 
 def test_the_file_holds_what_is_counted_as_on_node_and_nothing_else_of_ours(pyz: Path) -> None:
     held = {n.removeprefix("nccl_runbook/") for n in zipfile.ZipFile(pyz).namelist() if n.startswith("nccl_runbook/")}
-    rooms = ("facts", "launch", "ranks", "probes", "look")
+    rooms = ("facts", "launch", "ranks", "probes", "look", "look_live", "look_page")
     counted = {str(p.relative_to(house.LIB)) for p in house.sources() if p in house.PURE_ON_NODE or house.room_of(p) in rooms and p not in house.ELSEWHERE}
-    assert held == counted | {"__init__.py", "planning/__init__.py", "redact.py", "look.json"}
+    assert held == counted | {"__init__.py", "planning/__init__.py", "rules/__init__.py", "redact.py", "look.json"}
 
 
 def test_its_steps_and_parameters_are_those_of_the_notebooks(pyz: Path) -> None:
@@ -308,6 +312,33 @@ def test_a_prefix_runs_ranks_and_the_end_of_input_ends_them(prefix: str) -> None
     owner.kill()
     owner.wait()
     assert gone(below, within_s=4)
+
+
+# as `conda run -n NAME` (26.7): standard input is empty unless nothing is captured. The real one was tried by hand
+CONDA = """#!/bin/sh
+shift
+case "$1" in --no-capture-output|--live-stream) shift; shift 2; exec "$@";; esac
+shift 2
+exec "$@" </dev/null
+"""
+
+
+@pytest.mark.parametrize("flag", ["", "--live-stream "])
+def test_conda_run_is_told_to_leave_standard_input_open(tmp_path: Path, flag: str) -> None:
+    conda = tmp_path / "conda"
+    conda.write_text(CONDA)
+    conda.chmod(0o755)
+    choice = choose(f"{conda} run {flag}-n rl {sys.executable}")
+    assert choice.prefix == [str(conda), "run", flag.strip() or "--no-capture-output", "-n", "rl", sys.executable]
+    with Engine(choice.prefix, None, Redactor({})) as engine:
+        assert engine.run(WorldRequest("1 rank", "check.py", [None], ["--ops", "all_reduce", "--sizes", "4"], {}, 60.0)).passed
+
+
+def test_only_conda_run_gets_the_flag(tmp_path: Path) -> None:
+    other = tmp_path / "mamba"
+    other.write_text(CONDA.replace("shift\n", "shift 3\n", 1).split("case")[0] + 'exec "$@"\n')
+    other.chmod(0o755)
+    assert choose(f"{other} run -n rl {sys.executable}").prefix == [str(other), "run", "-n", "rl", sys.executable]
 
 
 def wait_for_ranks(pid: int) -> dict[int, str | None]:

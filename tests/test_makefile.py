@@ -71,6 +71,41 @@ def test_no_network(checkout: Path) -> None:
     assert "packages could not be fetched" in said and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
 
 
+OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
+
+
+def wheelhouse(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, ROOT / ".ci" / "wheelhouse", *arguments], capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(checkout: Path) -> None:
+    filled = wheelhouse(str(checkout / "wheels"), "", "")
+    if "could not be fetched" in filled.stderr:
+        pytest.skip("no package index can be reached from here")
+    assert filled.returncode == 0 and f"CPython {sys.version_info.major}.{sys.version_info.minor}" in filled.stdout, filled.stderr
+    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE)
+    assert made.returncode == 0, made.stderr
+    asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], capture_output=True, text=True)
+    assert asked.returncode == 0 and "--record" in asked.stdout
+    shutil.rmtree(checkout / ".venv")
+    next(checkout.glob("wheels/pyyaml-*")).unlink()
+    said = sentence(make(checkout, "report", "WHEELHOUSE=wheels", **OFFLINE), checkout)
+    assert "the wheelhouse wheels lacks what is needed here" in said and "TARGET_PYTHON=" in said and "pyyaml" in said
+
+
+def test_a_wheelhouse_that_is_not_there(checkout: Path) -> None:
+    said = sentence(make(checkout, "report", "WHEELHOUSE=nowhere", python={"python3": WHOLE}), checkout)
+    assert "WHEELHOUSE=nowhere is no folder" in said
+
+
+@pytest.mark.parametrize(("arguments", "says"), [(("w", "3.9", "x86_64"), "TARGET_PYTHON=3.9"), (("w", "3.12", "sparc"), "TARGET_ARCH=sparc"),
+                                                 (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu")])
+def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    said = wheelhouse(str(tmp_path / arguments[0]), *arguments[1:])
+    assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1 and not (tmp_path / "w").exists()
+
+
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (4, 0), (1, 2), (2, 2)])
 def test_make_report_ends_0_whenever_the_report_was_written(code: int, ends: int, checkout: Path) -> None:
     """A stand-in for the command in a .venv that counts as made; it shows what it was given."""
@@ -91,4 +126,4 @@ def test_python_of_the_environment_is_not_the_jobs(checkout: Path) -> None:
 
 def test_make_alone_tells_the_targets(checkout: Path) -> None:
     told = make(checkout).stdout
-    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "look", "clean"]
+    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "bench", "look", "wheelhouse", "clean"]

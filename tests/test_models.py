@@ -12,10 +12,11 @@ from nccl_runbook.knowledge import models
 # tensors and bytes in bfloat16 of the published checkpoints, from their safetensors indices
 PUBLISHED = {"Qwen/Qwen2.5-0.5B": (290, 988_065_536), "Qwen/Qwen2.5-1.5B": (338, 3_087_428_608), "Qwen/Qwen2.5-7B": (339, 15_231_233_024),
              "Qwen/Qwen2.5-32B": (771, 65_527_752_704), "meta-llama/Llama-3.1-8B": (291, 16_060_522_496),
-             "allenai/OLMo-2-1124-7B": (355, 14_597_234_688)}
+             "allenai/OLMo-2-1124-7B": (355, 14_597_234_688), "Qwen/Qwen3-30B-A3B": (18_867, 61_064_245_248),
+             "Qwen/Qwen3-30B-A3B#fused-experts": (531, 61_064_245_248)}
 small = st.integers(1, 6)
-any_model = st.builds(models.Model, name=st.just("x/y"), template=st.sampled_from(("qwen2", "llama", "olmo2")), hidden=small, intermediate=small,
-                      layers=small, heads=small, kv_heads=small, head_dim=small, vocab=small, tied=st.booleans())
+any_model = st.builds(models.Model, name=st.just("x/y"), template=st.sampled_from(("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")), hidden=small, intermediate=small,
+                      layers=small, heads=small, kv_heads=small, head_dim=small, vocab=small, tied=st.booleans(), experts=small)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -33,7 +34,7 @@ def test_every_model_is_checked():
 def test_names_are_unique_and_layers_add_up(model):
     whole, part = models.tensors(model.spec()), models.tensors(model.spec(1))
     assert len({n for n, _ in whole}) == len(whole)
-    per_layer = len(model.spec()["layer"])
+    per_layer = len(model.spec()["layer"]) + model.experts * len(model.spec()["experts"].get("each", []))
     assert len(whole) - len(part) == (model.layers - 1) * per_layer
     assert any(n == "lm_head.weight" for n, _ in whole) is not model.tied
     assert models.size_bytes(model.spec()) == 2 * sum(math.prod(shape) for _, shape in whole)
@@ -48,3 +49,57 @@ def test_part_of_the_layers_is_said():
 def test_an_unknown_model_names_the_nearest():
     with pytest.raises(ValueError, match="did you mean Qwen/Qwen2.5-7B"):
         models.find("Qwen/Qwen2.5-7BB")
+
+
+CONFIG = {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+          "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True}
+
+
+def test_a_config_json_gives_the_same_tensors_as_the_table(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert models.tensors(models.find(str(path)).spec()) == models.tensors(models.find("qwen2.5-0.5b").spec())
+
+
+@pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox' are not known.*safetensors index"), ({"hidden_size": "x"}, "hidden_size"),
+                                                 ({"num_hidden_layers": -1}, "num_hidden_layers"), ({"head_dim": 10**12}, "head_dim")])
+def test_a_config_json_that_tells_no_shapes_says_why(tmp_path, change, message):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
+    with pytest.raises(ValueError, match=message):
+        models.find(str(tmp_path))
+
+
+def shard(path, entries):
+    text = json.dumps({"__metadata__": {}, **{n: {"dtype": "F32", "shape": s, "data_offsets": [0, 0]} for n, s in entries}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def test_a_safetensors_index_gives_what_its_files_hold(tmp_path):
+    wanted = models.tensors(models.find("qwen2.5-0.5b").spec())
+    shard(tmp_path / "a.safetensors", wanted[:100])
+    shard(tmp_path / "b.safetensors", wanted[100:])
+    index = {"metadata": {}, "weight_map": {n: "a.safetensors" if i < 100 else "b.safetensors" for i, (n, _) in enumerate(wanted)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = models.find(str(tmp_path))
+    assert sorted(models.tensors(found.spec())) == sorted(wanted) and found.layers == 24 and len(json.dumps(found.spec())) < 4000
+    assert len(models.tensors(found.spec(2))) == 2 * 12 + 2
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(ValueError, match="b.safetensors: No such file"):
+        models.find(str(tmp_path / "model.safetensors.index.json"))
+
+
+def test_layers_that_differ_are_listed_one_by_one(tmp_path):
+    entries = [("layers.0.a", [2, 3]), ("layers.1.a", [2, 4]), ("x", [])]
+    shard(tmp_path / "m.safetensors", entries)
+    found = models.find(str(tmp_path / "m.safetensors"))
+    assert found.layers == 0 and models.tensors(found.spec()) == entries
+
+
+@given(st.binary(max_size=200))
+def test_a_file_of_junk_is_refused_in_one_sentence(tmp_path_factory, junk):
+    path = tmp_path_factory.mktemp("junk") / "m.safetensors"
+    path.write_bytes(junk)
+    try:
+        models.find(str(path)).spec()
+    except ValueError as error:
+        assert str(path) in str(error) and "\n" not in str(error)

@@ -43,7 +43,7 @@ def ids(facts, plan=APART):
 def test_trainer_and_engine_share_gpu_fires_when_nccl_refuses_one_gpu(text):
     one = runs(broken("nccl-per-tensor", ERROR + text), broken("nccl-flat", ERROR + text), arm("disk"), devices=(0, 0), uuids=("GPU-a", "GPU-a"))
     found = weight_sync.judge(one, TOGETHER)
-    assert [f.id for f in found] == ["trainer-and-engine-share-gpu", "weight-sync-verified"], "once for both methods"
+    assert [f.id for f in found] == ["trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"], "once for both methods"
     assert (found[0].severity, found[0].status, found[0].cause) == (Severity.NOTE, "established", "trainer-and-engine-share-gpu")
     lines = [line for r in found[0].remedy for line in r.lines]
     assert lines == ["actor.weight_update_mode=disk", "export NCCL_MULTI_RANK_GPU_ENABLE=1"] and text in found[0].evidence[0].text
@@ -87,7 +87,7 @@ def test_shared_gpu_not_refused_fires_when_nccl_passes_on_one_gpu():
 
 
 def test_shared_gpu_not_refused_stays_quiet_when_only_disk_passes():
-    assert ids(runs(arm("disk"), devices=(0, 0)), TOGETHER) == ["weight-sync-verified"]
+    assert ids(runs(arm("disk"), devices=(0, 0)), TOGETHER) == ["weight-sync-choice", "weight-sync-verified"]
 
 
 def test_weight_sync_wrong_bytes_fires_when_one_tensor_differs():
@@ -98,7 +98,7 @@ def test_weight_sync_wrong_bytes_fires_when_one_tensor_differs():
 
 
 def test_weight_sync_wrong_bytes_stays_quiet_when_all_are_right():
-    assert ids(runs(arm("nccl-flat"))) == ["weight-sync-verified"]
+    assert ids(runs(arm("nccl-flat"))) == ["weight-sync-choice", "weight-sync-verified"]
 
 
 def test_weight_sync_verified_stays_quiet_when_nothing_was_compared():

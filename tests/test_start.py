@@ -20,6 +20,7 @@ from nccl_runbook import cockpit, records
 from nccl_runbook.cli.main import app, spread
 from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.evidence import log_file
+from nccl_runbook.evidence import start as start_files
 from nccl_runbook.evidence.start import collect
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.start import Start
@@ -160,6 +161,13 @@ def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path)
     assert {f.id for f in rules.judge(brought(tmp_path, DUPLICATES[0], "hangs-later"))} == {"message-points-to-cause"}
 
 
+def test_several_logs_are_looked_through_together(tmp_path):
+    for name, text in (("a.log", "step 1 loss 2\n"), ("b.log", DUPLICATES[0] + "\n")):
+        (tmp_path / name).write_text(text)
+    start = collect("", f"{tmp_path / 'a.log'}:{tmp_path / 'b.log'}:{tmp_path / 'none.log'}")
+    assert any(m.kind == "cause" for m in start.messages) and start.log.lines == 2 and "there is no file" in start.log.left_out
+
+
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
     finding, = rules.judge(collect("", str(tmp_path / "none.log")))
     assert (finding.id, finding.severity) == ("log-not-read", Severity.UNKNOWN) and "there is no file" in finding.title
@@ -172,6 +180,22 @@ def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
 
 def test_nothing_brought_fires_when_nothing_was_brought():
     assert [(f.id, f.severity) for f in rules.judge(collect("", " "))] == [("nothing-brought", Severity.OK)]
+
+
+def test_the_first_sentence_says_what_this_host_shows(tmp_path):
+    for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert [Path(p).name for p in start_files.devices(tmp_path)] == ["nvidia0", "nvidia11"]
+    version = tmp_path / "version"
+    for line, wanted in (("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023", "535.54.03"),
+                         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build", "580.159.04")):
+        version.write_text(line + "\nGCC version:  gcc version 12.2.0\n")
+        assert start_files.driver(version) == wanted
+    version.write_text("GCC version:  gcc version 12.2.0\n")
+    assert isinstance(start_files.driver(version), Gap) and isinstance(start_files.driver(tmp_path / "none"), Gap)
+    seen = Start("", "", None, [], ["/dev/nvidia0", "/dev/nvidia1"], "580.159.04")
+    assert rules.judge(seen)[0].title == "this host has 2 NVIDIA device files and driver 580.159.04; nothing was brought: all steps run"
+    assert rules.judge(Start("", "", None, []))[0].title.startswith("this host has no NVIDIA device file; ")
 
 
 def test_nothing_brought_stays_quiet_when_a_symptom_was_typed():
@@ -206,7 +230,7 @@ def parsed(arguments: list[str]) -> dict:
 def test_the_line_shown_says_what_the_variables_say(values):
     told = parsed(cockpit.arguments(values))
     same = {"symptom": "symptom", "log": "log", "python": "python", "gpus": "gpus", "allow_busy": "allow_busy"}
-    assert {k: told[v] for k, v in same.items()} == {k: values[k] for k in same}
+    assert {k: told[v] for k, v in same.items()} == {**{k: values[k] for k in same}, "log": [values["log"]] if values["log"] else []}
     assert list(told["step"]) == values["steps"]
     assert told["budget"] == ("5m" if values["budget_s"] == 300 else f"{values['budget_s']}s")
 

@@ -23,28 +23,34 @@ BELOW_CLI = {"facts", "redact", "launch", "probes", "knowledge", "evidence", "fi
 MAY_IMPORT = {
     "facts": set(), "redact": set(), "ranks": set(), "findings": set(), "knowledge": set(), "parameters": set(),
     "launch": {"facts", "redact"},
-    "probes": {"facts", "launch"},
+    "probes": {"facts", "launch", "redact"},
     "evidence": {"facts", "knowledge", "redact"},
     "planning": {"facts", "knowledge"},
     "rules": {"facts", "findings", "knowledge", "planning"},
     "records": {"facts", "findings", "redact"},
     "report": {"facts", "findings", "records", "knowledge", "redact"},
     "book": {"records", "report", "redact", "parameters"},
-    "look": {"facts", "redact", "launch", "planning", "probes"},
+    "look": {"facts", "redact", "launch", "planning", "probes", "rules", "look_live", "look_page"},
+    "look_live": {"facts", "probes", "look_page"},
+    "look_page": {"facts", "rules"},
     "step": BELOW_CLI,
     "run_process": {"report"},
     "cockpit": BELOW_CLI | {"step", "run_process"},
-    "cli": BELOW_CLI | {"step", "book"},
+    "cli": BELOW_CLI | {"step", "book", "look_live", "look_page"},
     "__init__": BELOW_CLI | {"step"},
 }
-ON_NODE = ("facts", "launch", "ranks", "probes", "redact", "look")
-PURE_ON_NODE = [LIB / "planning" / "placement.py", LIB / "planning" / "guard.py"]  # what is settled before anything starts
+ON_NODE = ("facts", "launch", "ranks", "probes", "redact", "look", "look_live", "look_page")
+# what is settled before anything starts, and who did not come: asked where the job hangs
+PURE_ON_NODE = [LIB / "planning" / "placement.py", LIB / "planning" / "guard.py", LIB / "rules" / "live.py",
+                LIB / "rules" / "live_ranks.py"]
 # in rooms of the node, but not in nccl-look.pyz: it judges the interpreter that runs it, brings no log and does not ask what 02 asks
 ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB / "facts" / "run.py", LIB / "facts" / "environment.py",
              LIB / "ranks" / "environment.py", LIB / "facts" / "logs.py", LIB / "facts" / "comparison.py", LIB / "launch" / "command.py",
              LIB / "launch" / "supervised.py", LIB / "probes" / "compare.py"]
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
+# a rank file may import another that is sent along with it
+BESIDE = {"sync_ways", "fast_disk"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -80,7 +86,7 @@ def test_who_may_import_whom(path: Path) -> None:
 @pytest.mark.parametrize("path", [*PURE_ON_NODE, *(p for room in ON_NODE for p in sources(room))], ids=lambda p: str(p.relative_to(LIB)))
 def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
-    assert outside <= FOREIGN_ON_NODE
+    assert outside <= FOREIGN_ON_NODE | (BESIDE if room_of(path) == "ranks" else set())
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
@@ -102,7 +108,7 @@ def test_the_library_stays_small() -> None:
     lines = {p: code_lines(p) for p in sources()}
     # 8,000 was the figure of the design; triage and the environment go beyond it, so that the next step is to shorten, not to raise this
     assert sum(lines.values()) < 8600
-    on_node = [p for p in lines if p in PURE_ON_NODE or room_of(p) in ("facts", "launch", "ranks", "probes", "look") and p not in ELSEWHERE]
+    on_node = [p for p in lines if p in PURE_ON_NODE or room_of(p) in (*ON_NODE[:4], *ON_NODE[5:]) and p not in ELSEWHERE]
     assert sum(lines[p] for p in on_node) < 2500
 
 
@@ -184,7 +190,8 @@ class TestNotebook:
 
     def test_cells_are_short_and_plain(self, path: Path) -> None:
         for cell in (c for c in read(path).cells if c.cell_type == "code"):
-            assert len(cell.source.splitlines()) <= 12
+            # papermill wants all parameters in one cell, a line each
+            assert len(cell.source.splitlines()) <= (16 if "parameters" in cell.metadata.get("tags", []) else 12)
             assert not re.search(r"^\s*[!%]|os\.environ|\bprint\(", cell.source, re.M), cell.source
             nodes = list(ast.walk(ast.parse(cell.source)))
             bad = [type(n).__name__ for n in nodes if isinstance(n, FORBIDDEN)]

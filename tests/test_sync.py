@@ -3,38 +3,47 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
+import bench_sync
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.sync import METHODS, SyncRuns
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.knowledge import models
 from nccl_runbook.planning.placement import place
 from nccl_runbook.probes import sync
-from nccl_runbook.ranks import weight_sync
+from nccl_runbook.probes.sync import BESIDE
 from nccl_runbook.rules import weight_sync as rules
 from pydantic import TypeAdapter
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib" / "nccl_runbook" / "ranks"))
+import sync_ways  # noqa: E402
+import weight_sync  # noqa: E402
 
 TINY = models.Model("test/tiny", "qwen2", hidden=64, intermediate=160, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=1000, tied=True).spec()
 
 
 def run(engine, method, *args, ranks=2, spec=TINY, deadline_s=30.0):
     argv = ["--method", method, "--spec", json.dumps(spec), "--repeats", "2", "--cpu", *map(str, args)]
-    return engine.run(WorldRequest(method, "weight_sync.py", [None] * ranks, argv, deadline_s=deadline_s))
+    return engine.run(WorldRequest(method, "weight_sync.py", [None] * ranks, argv, deadline_s=deadline_s, beside=BESIDE))
 
 
 def syncs(world):
     return [(r.rank, e) for r in world.ranks for e in r.named("sync")]
 
 
-@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk"])
+@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk", "fast-disk"])
 def test_every_byte_arrives_on_two_engines_and_phases_add_up(engine, tmp_path, method):
-    world = run(engine, method, "--directory", tmp_path / "w", "--bucket-mib", 1, ranks=3)
+    world = run(engine, method, "--directory", tmp_path / "w", "--buckets", 1, ranks=3)
     assert [r.code for r in world.ranks] == [0, 0, 0]
     assert [(rank, e["compared"], e["verified"]) for rank, e in syncs(world)] == [(0, False, True)] * 2 + [(1, True, True)] * 2 + [(2, True, True)] * 2
     assert {e["bytes"] for _, e in syncs(world)} == {models.size_bytes(TINY)} and {e["tensors"] for _, e in syncs(world)} == {26}
@@ -43,7 +52,7 @@ def test_every_byte_arrives_on_two_engines_and_phases_add_up(engine, tmp_path, m
     assert not (tmp_path / "w").exists()
 
 
-@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk"])
+@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk", "fast-disk"])
 def test_one_flipped_bit_on_an_engine_is_caught_and_the_tensor_named(engine, tmp_path, method):
     world = run(engine, method, "--directory", tmp_path, "--fault", "corrupt@1")
     assert [r.code for r in world.ranks] == [0, weight_sync.WRONG_BYTES]
@@ -56,16 +65,18 @@ def test_a_tensor_left_from_the_sync_before_is_caught(engine):
     assert [(w["tensor"], w["words"]) for w in last] == [("model.norm.weight", 64)]
 
 
-def test_a_torn_file_is_named_and_removed(engine, tmp_path):
-    world = run(engine, "disk", "--directory", tmp_path / "w", "--fault", "torn@0")
+@pytest.mark.parametrize("method", ["disk", "fast-disk"])
+def test_a_torn_file_is_named_and_removed(engine, tmp_path, method):
+    world = run(engine, method, "--directory", tmp_path / "w", "--fault", "torn@0")
     assert [r.code for r in world.ranks] == [weight_sync.PEER_STOPPED, 1]
-    assert "torn file: model-v0.safetensors has" in world.ranks[1].first("error")["text"]
+    assert re.match(r"torn file: model-[-0-9a-f]*of-000.*\.safetensors has \d+ of \d+ bytes", world.ranks[1].first("error")["text"])
     assert not (tmp_path / "w").exists()
 
 
-def test_a_dead_engine_ends_the_wait_and_leaves_nothing(engine, tmp_path):
+@pytest.mark.parametrize("method", ["disk", "fast-disk"])
+def test_a_dead_engine_ends_the_wait_and_leaves_nothing(engine, tmp_path, method):
     began = time.monotonic()
-    world = run(engine, "disk", "--directory", tmp_path / "w", "--fault", "die@1")
+    world = run(engine, method, "--directory", tmp_path / "w", "--fault", "die@1")
     assert world.ranks[1].code == 9 and world.ranks[0].code == 1 and world.ranks[0].first("error")
     assert time.monotonic() - began < 20 and not (tmp_path / "w").exists()
 
@@ -73,41 +84,62 @@ def test_a_dead_engine_ends_the_wait_and_leaves_nothing(engine, tmp_path):
 def test_an_engine_that_never_comes_is_not_waited_for_for_ever(engine):
     world = run(engine, "gloo-flat", "--timeout", 2, ranks=1, deadline_s=20)
     assert world.ranks[0].code == 0, "a trainer alone is a world of one"
-    lonely = WorldRequest("lonely", "weight_sync.py", [None], world.request.args, {"WORLD_SIZE": "2"}, 20)
+    lonely = WorldRequest("lonely", "weight_sync.py", [None], world.request.args, {"WORLD_SIZE": "2"}, 20, BESIDE)
     rank = engine.run(lonely).ranks[0]
     assert rank.outcome == "exited" and rank.code == 1 and rank.first("error")
 
 
-def test_the_file_is_what_the_safetensors_library_reads(tmp_path):
-    load_file = pytest.importorskip("safetensors.torch").load_file
-    args = type("Args", (), {"spec": json.dumps(TINY), "method": "disk", "fault": "", "bucket_mib": 1, "directory": str(tmp_path)})
-    trainer = weight_sync.Sync(args, 0, 2, torch.device("cpu"))
-    trainer.prepare()
-    trainer.pattern.fill(trainer.tensors, 3)
-    trainer.write(str(tmp_path / "m.safetensors"), weight_sync.Clock(trainer.device))
-    loaded = load_file(tmp_path / "m.safetensors")
-    assert list(loaded) != [] and set(loaded) == {name for name, _ in models.tensors(TINY)}
-    for (name, _), tensor in zip(trainer.manifest, trainer.tensors):
-        assert loaded[name].shape == tensor.shape and torch.equal(loaded[name].view(torch.int16), tensor.view(torch.int16))
+@pytest.mark.parametrize("method", ["gloo-per-tensor", "gloo-flat", "disk", "fast-disk"])
+def test_tensor_parallel_engines_keep_their_rows_and_every_variant_is_compared(engine, tmp_path, method):
+    world = run(engine, method, "--directory", tmp_path / "w", "--tp", 2, "--buckets", "1,2", "--busy", "0,64", ranks=5, deadline_s=60)
+    assert [r.code for r in world.ranks] == [0] * 5
+    told = [e for r in world.ranks[1:] for e in r.named("variant")]
+    assert {(e["bucket_mib"], e["busy"]) for e in told} == {(2, 0), (1, 64), (1, 0)} and all(e["verified"] and e["compared"] for e in told)
+    small = models.size_bytes(TINY) // weight_sync.SMALL
+    assert {e["bytes"] for e in told} == {models.size_bytes(TINY), small}
 
 
 def test_the_facts_know_the_methods_of_the_rank():
-    assert METHODS == weight_sync.METHODS
+    assert METHODS == (*list(weight_sync.METHODS)[:4], "nccl-one-gpu", *list(weight_sync.METHODS)[4:])
 
 
 def test_the_pattern_differs_in_every_word_between_tensors_and_repeats():
     pattern = weight_sync.Pattern(torch.device("cpu"))
-    a, b = torch.zeros(5000, dtype=torch.bfloat16), torch.zeros(5000, dtype=torch.bfloat16)
-    pattern.fill([a, b], 7)
+    a, b = torch.zeros(10000, dtype=torch.uint8), torch.zeros(10000, dtype=torch.uint8)
+    sizes = [10000, 10000]
+    pattern.fill(sizes, [a, b], 7)
     assert not (a.view(torch.int16) == b.view(torch.int16)).any()
-    assert pattern.differing([a, b], 7) == [0, 0] and pattern.differing([b, a], 7) == [5000, 5000]
-    assert all(pattern.differing([a, b], other) == [5000, 5000] for other in (0, 6, 8, 300))
+    assert pattern.differing(sizes, [a, b], [0, 0], 7) == [0, 0] and pattern.differing(sizes, [b, a], [0, 0], 7) == [5000, 5000]
+    assert all(pattern.differing(sizes, [a, b], [0, 0], other) == [5000, 5000] for other in (0, 6, 8, 300))
+    assert pattern.differing(sizes, [a[2000:6000], b[:500]], [2000, 0], 7) == [0, 0]
+    assert pattern.differing(sizes, [a[2000:6000], b[:500]], [1998, 0], 7)[0] == 2000
 
 
-@pytest.mark.parametrize(("sizes", "limit", "wanted"), [([4, 4, 4], 8, [[4, 4], [4]]), ([9], 9, [[9]]), ([1, 9, 1], 9, [[1], [9], [1]])])
+@pytest.mark.parametrize(("sizes", "limit", "wanted"), [([4, 4, 4], 8, [[0, 1], [2]]), ([9], 9, [[0]]), ([1, 9, 1], 9, [[0], [1], [2]])])
 def test_buckets_keep_the_order_and_the_limit(sizes, limit, wanted):
-    views = [torch.zeros(n, dtype=torch.uint8) for n in sizes]
-    assert [[v.numel() for v in bucket] for bucket in weight_sync.buckets_of(views, limit)] == wanted
+    assert weight_sync.buckets_of(sizes, limit) == wanted
+
+
+spans = st.lists(st.tuples(st.sampled_from(sync_ways.PHASES), st.floats(0, 1), st.floats(0, 1)).map(lambda s: (s[0], min(s[1:]), max(s[1:]))), max_size=9)
+
+
+@settings(max_examples=60)
+@given(spans, st.floats(0.1, 1))
+def test_phases_add_up_however_they_overlap(found, total):
+    shares = sync_ways.shares(found, total)
+    assert sum(shares.values()) == pytest.approx(total) and all(s > 0 for s in shares.values())
+    wire = sum(b - a for p, a, b in found if p == "wire")
+    assert shares.get("wire", 0) <= wire + 1e-9
+
+
+def test_what_is_hidden_behind_the_wire_costs_nothing():
+    assert sync_ways.shares([("wire", 1, 3), ("pack", 0, 2), ("load", 2.5, 4)], 5.0) == {"pack": 1, "wire": 2, "load": 1, "other": 1}
+
+
+def test_the_speed_entries_run_without_a_gpu(engine):
+    flat = bench_sync.flat_broadcast(engine, TINY, [None, None], lambda: bench_sync.torch_broadcast(engine, [None, None], 1 << 16), 1, "gloo-flat")
+    disk = bench_sync.disk(engine, TINY, [None, None], 1)
+    assert all(len(v) == 1 and v[0] > 0 for v in [*flat.values(), *disk.values()]) and set(bench_sync.GOALS) >= {"wire", "whole", *list(disk)[1:]}
 
 
 @pytest.fixture
@@ -122,12 +154,12 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", str(where)], check=True)
 
 
-@pytest.mark.parametrize("fault", ["", "unchecked@0"])
-def test_a_full_disk_is_told_with_its_bytes_and_nothing_is_left(engine, tiny_disk, fault):
-    world = run(engine, "disk", "--directory", tiny_disk / "w", *(["--fault", fault] if fault else []))
+@pytest.mark.parametrize("method", ["disk", "fast-disk"])
+def test_a_full_disk_is_told_with_its_bytes_and_nothing_is_left(engine, tiny_disk, method):
+    world = run(engine, method, "--directory", tiny_disk / "w")
     assert [r.code for r in world.ranks] == [weight_sync.NOT_ENOUGH, weight_sync.PEER_STOPPED]
     told = world.ranks[0].first("not-enough")
-    assert told["needed"] > models.size_bytes(TINY) and told["free"] <= 64 << 10 and str(tiny_disk) in told["what"]
+    assert told["needed"] >= models.size_bytes(TINY) and told["free"] <= 64 << 10 and str(tiny_disk) in told["what"]
     assert list(tiny_disk.iterdir()) == []
 
 
@@ -140,7 +172,7 @@ def test_more_memory_than_there_is_is_not_allocated(engine):
 
 def test_the_probe_gives_a_fact_that_survives_the_record_and_leaves_nothing(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], directory=str(tmp_path), repeats=2, deadline_s=60)
-    assert list(runs.arms) == ["gloo-per-tensor", "gloo-flat", "disk"] and all(a.complete and a.compared == 2 for a in runs.run)
+    assert list(runs.arms) == ["gloo-flat", "disk", "fast-disk", "fast-disk-shm"] and all(a.complete and a.compared == 4 for a in runs.run)
     assert (runs.tensors, runs.size_bytes, runs.on_cpu) == (26, models.size_bytes(TINY), True) and runs.file_system
     assert runs.arms["disk"].syncs[-1].fsync_s is not None and runs.fastest("gloo").steady_s > 0
     assert TypeAdapter(SyncRuns | Gap).validate_python(json.loads(json.dumps(to_json(runs)))) == runs
@@ -151,8 +183,9 @@ def test_the_probe_says_what_it_did_not_run(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], methods="nccl-flat,disk", directory=str(tmp_path), deadline_s=1)
     assert [a.reason for a in runs.arms.values()] == ["not-run", "not-run"]
     assert sync.collect(engine, TINY, [None, None], methods="nccl-flat", deadline_s=60).arms["nccl-flat"].reason == "unsupported"
-    with pytest.raises(ValueError, match="unknown method 'rsync'"):
-        sync.collect(engine, TINY, [None, None], methods="rsync")
+    for wrong, message in (({"methods": "rsync"}, "unknown method 'rsync'"), ({"methods": "gloo-flat@1+x"}, "gloo-flat@1\\+x: '1,x'"), ({"tp": 2}, "not a multiple of 2")):
+        with pytest.raises(ValueError, match=message):
+            sync.collect(engine, TINY, [None, None], **wrong)
 
 
 def test_an_arm_that_the_deadline_ends_leaves_nothing_and_is_called_slow(engine, tmp_path):
@@ -176,4 +209,4 @@ def test_the_shell_line_runs_as_printed(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=1, deadline_s=60)
     root = Path(__file__).resolve().parents[1]
     again = subprocess.run(shlex.split(runs.arms["disk"].shell_line), cwd=root, capture_output=True, text=True, timeout=90)
-    assert again.returncode == 0 and again.stdout.count('"verified": true') == 2 and list(tmp_path.iterdir()) == []
+    assert again.returncode == 0 and again.stdout.count('"verified": true') == 6 and list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,8 +18,9 @@ from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge import launchers
 from nccl_runbook.knowledge.causes import causes, recognise
-from nccl_runbook.knowledge.clues import Matcher, clues, compiled, matcher
+from nccl_runbook.knowledge.clues import FIRST_CALL, GUARD, NETWORK, Matcher, clues, compiled, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import triage
 from processes import ROOT
@@ -69,7 +71,7 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
 
 def test_the_matcher_finds_what_a_naive_search_finds():
     lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    naive = [{c.line for c in clues() if compiled(c.line).search(line)} for line in lines]
+    naive = [{e for e in (FIRST_CALL, NETWORK, GUARD, *(c.line for c in clues())) if compiled(e).search(line)} for line in lines]
     assert [set(matcher().matching(line)) for line in lines] == naive and any(naive)
     assert Matcher(["a|b"]).matching("b") == ["a|b"], "an expression without a long literal is asked always"
 
@@ -123,7 +125,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 @pytest.mark.parametrize(("line", "verdict", "sentence"), [
     ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established)."),
     ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME names no usable interface."),
-    ("nothing that anybody knows", "unknown", "Unknown: 1 lines were read, and this does not look like the log of a GPU job.")])
+    ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     found = triage.judge(logs)
@@ -153,10 +155,26 @@ def test_a_recorded_fact_is_read_back(tmp_path):
 @pytest.mark.parametrize("launcher, expected", [
     ("srun", "#SBATCH --export=ALL,NCCL_IB_GID_INDEX=3"), ("deepspeed", "echo 'NCCL_IB_GID_INDEX=3' >> ~/.deepspeed_env"),
     ("ray", 'ray.init(runtime_env={"env_vars": {"NCCL_IB_GID_INDEX": "3"}})'), ("docker", "docker run -e NCCL_IB_GID_INDEX=3 ..."),
-    ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'), ("torchrun", "export NCCL_IB_GID_INDEX=3")])
+    ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'), ("torchrun", "export NCCL_IB_GID_INDEX=3"), ("beaker", "gantry run --env NCCL_IB_GID_INDEX=3 ..."),
+    ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate hands on its own environment")])
 def test_a_remedy_speaks_the_launchers_language(launcher, expected):
     assert for_launcher("export NCCL_IB_GID_INDEX=3", launcher) == (expected,)
     assert for_launcher("show_gids", launcher) == ("show_gids",)
+
+
+@pytest.mark.parametrize("line, launcher, expected", [
+    ("docker run --shm-size=8g ...", "beaker", "gantry run --shared-memory 8GiB ..."), ("docker run --shm-size=8g ...", "kubernetes", "volumes: [{name: dshm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]"),
+    ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
+    ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit what the raylet had"),
+    ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
+def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):
+    assert for_launcher(line, launcher)[0] == expected and for_launcher(line, "torchrun") == (line,)
+
+
+def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
+    lines = [line for cause in causes().values() for _, _, lines in cause.remedy for line in lines]
+    for form in launchers._forms():
+        assert any(re.fullmatch(form["of"], line) for line in lines), form["of"]
 
 
 # the command

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import log_events, log_sources, log_text
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge.clues import clues, compiled, needed
+from nccl_runbook.knowledge.clues import Matcher, clues, compiled, needed
 from nccl_runbook.rules import triage
 from triage_samples import DUPLICATE, SAMPLES, hung
 
@@ -163,3 +163,23 @@ def test_archives_folders_and_standard_input(tmp_path):
     logs = reader.collect([str(tmp_path), "-"], stdin=io.BytesIO(DUPLICATE.encode()))
     assert [f.name.rpartition("/")[2] for f in logs.files] == ["rank0.log", "inner.tar", "standard input"]
     assert [r.rank for r in logs.ranks] == [0] and any("Duplicate" in e for e in logs.seen)
+
+
+# the extra "fast"
+
+
+@given(text=TEXTS.map(lambda t: t.encode("ascii", "replace")))
+@settings(max_examples=100, deadline=None)
+def test_the_fast_matcher_finds_the_same_literals(text):
+    pytest.importorskip("ahocorasick_rs", reason="the extra fast is not installed")
+    fast, plain = Matcher(c.line for c in clues()), Matcher(c.line for c in clues())
+    plain._fast = None
+    assert fast._fast is not None and fast.literals_in(text) == plain.literals_in(text)
+
+
+@given(lines=st.lists(PARTS | st.text(max_size=80), max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_what_an_expression_needs_loses_no_match(lines):
+    matcher = Matcher(c.line for c in clues())
+    for line in lines:
+        assert set(matcher.matching(line)) == {c.line for c in clues() if compiled(c.line).search(line)}

@@ -26,9 +26,14 @@ from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.planning import guard, placement
-from nccl_runbook.probes import gpus, sync, users, worlds
+from nccl_runbook.look_live import REASON, checked_pids
+from nccl_runbook.look_live import look as look_live
+from nccl_runbook.look_live import record as live_record
+from nccl_runbook.look_page import page, text
+from nccl_runbook.planning import group_testing, guard, halving, placement
+from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
 from nccl_runbook.redact import Redactor
+from nccl_runbook.rules import live as live_rules
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 
@@ -88,14 +93,16 @@ def visibility(step: Step) -> None:
 
 def fewer_gpus(step: Step) -> None:
     step.ask_who_works()
-    step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
+    ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
-    step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s))
+    pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
+    step.ask("search", lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify))
 
 
 def transports(step: Step) -> None:
     step.ask_who_works()
-    step.ask("arms", lambda: worlds.arms(step.engine, step.devices, step.left_s))
+    step.ask("links", nvml.links)
+    step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
 
 
 def weight_sync(step: Step) -> None:
@@ -104,7 +111,7 @@ def weight_sync(step: Step) -> None:
     plan = step.ask("plan", lambda: placement.place(step.devices))
     step.ask("runs", lambda: sync.collect(
         step.engine, {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])}, plan.devices, p["methods"],
-        p["directory"], p["repeats"], step.left_s))
+        p["directory"], p["repeats"], step.left_s, p["receivers_busy"]))
 
 
 STEPS = {"01-gpu-visibility": visibility, "03-fewer-gpus": fewer_gpus, "04-transports": transports, "05-weight-sync": weight_sync}
@@ -152,6 +159,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one a rank; default: all")
     parser.add_argument("--allow-busy", action="store_true", help="test on GPUs that somebody else uses, too")
     parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="seconds for all steps together")
+    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts no test, stops and signals nothing")
+    live.add_argument("--live", action="store_true", help="who did not come, and why: a table at once, the answer after the gap")
+    live.add_argument("--gap", type=float, default=10.0, metavar="S", help="seconds between the two samples (10)")
+    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="a rank or its launcher: look at that job only")
+    live.add_argument("--html", metavar="FILE", default="", help="write the answer as a page, too")
     return parser.parse_args()
 
 
@@ -164,11 +176,14 @@ class Output:
     def write(self, records: List[Dict[str, Any]], last: bool = False) -> None:
         text = json.dumps(self.redactor.json(records), indent=1) + "\n"
         if self.path != "-":
-            with open(os.open(self.path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(self.path + ".part", self.path)
+            self.put(self.path, text)
         elif last:
             sys.stdout.write(text)
+
+    def put(self, path: str, text: str) -> None:
+        with open(os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(self.redactor.text(text))
+        os.replace(path + ".part", path)
 
     def say(self, text: str) -> None:
         print(self.redactor.text(text), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
@@ -186,6 +201,17 @@ def look(options: argparse.Namespace, output: Output) -> None:
         output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not)
+
+
+def live(options: argparse.Namespace, output: Output) -> None:
+    """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
+    began = time.monotonic()
+    seen = look_live(checked_pids(options.pid), options.gap, output.say)
+    output.write([live_record(seen, time.monotonic() - began)], last=True)
+    pictures = live_rules.judge([seen])
+    output.say(text(pictures, [seen]))
+    if options.html:
+        output.put(options.html, page(pictures, [seen]))
 
 
 def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap]) -> None:
@@ -230,11 +256,12 @@ def main() -> int:
     try:
         output.write([])
         _find_scratch()
-        look(options, output)
+        (live if options.live else look)(options, output)
     except ValueError as error:
         print(f"nccl-look: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         sys.exit(f"nccl-look: cannot write {options.json}: {error.strerror}; name another file with --json, - for standard output")
-    output.say(NOT_JUDGED if options.json == "-" else f"written: {options.json}; {NOT_JUDGED.replace('FILE', shlex.quote(options.json))}")
+    later = REASON if options.live else NOT_JUDGED
+    output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
     return 0

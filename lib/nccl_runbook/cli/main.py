@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import ab, dev, env, run, triage
+from nccl_runbook.cli import ab, dev, env, hang, look, plan, reduce, run, sync, triage
 
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -16,7 +16,12 @@ app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=Tru
 app.command("run", epilog=run.EPILOG)(run.run)
 app.command("env", epilog=env.EPILOG)(env.env)
 app.command("ab", epilog=ab.EPILOG)(ab.ab)
+app.command("plan", epilog=plan.EPILOG)(plan.plan)
+app.command("look", epilog=look.EPILOG)(look.look)
+app.command("reduce", epilog=reduce.EPILOG)(reduce.reduce)
+app.command("sync", epilog=sync.EPILOG)(sync.sync)
 app.command("triage", epilog=triage.EPILOG)(triage.triage)
+app.command("hang", epilog=hang.EPILOG)(hang.hang)
 app.add_typer(dev.app, hidden=True)
 
 
@@ -46,7 +51,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
     rest, spreading, result = list(arguments), "", []
     while rest:
         argument = rest.pop(0)
-        if argument == "--":  # what follows is a command of the reader's
+        if argument == "--":  # what follows is a command of the reader's own
             return [*result, argument, *rest]
         if argument == "-p" and len(rest) > 1 and "=" not in rest[0]:
             result += ["-p", f"{rest.pop(0)}={rest.pop(0)}"]

@@ -33,7 +33,7 @@ class FailOn(enum.StrEnum):
 
 def run(
     step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these, such as 03-fewer-gpus; then 99-verdict.")] = [],  # noqa: B006
-    log: Annotated[str, typer.Option(metavar="FILE", help="A log of the failed job: 00-start looks through it.")] = "",
+    log: Annotated[list[str], typer.Option(metavar="FILE", help="A log of the failed job, for 00-start and 07-logs; repeatable.")] = [],  # noqa: B006
     symptom: Annotated[str, typer.Option(metavar="TEXT", help="What you see, or the error text; 00-start orders the steps by it.")] = "",
     python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks, such as `docker exec -i areal python3`.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
@@ -55,7 +55,7 @@ def run(
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
-        brought = [(name, text) for name, text in (("log", log and os.path.abspath(os.path.expanduser(log))), ("symptom", symptom)) if text]
+        brought = [(name, text) for name, text in (("log", _together(log)), ("symptom", symptom)) if text]
         steps = [*([_START] if brought and step and _START not in step else []), *step]
         plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
         options = Options(
@@ -75,6 +75,11 @@ def run(
         sys.stdout.flush()
         os._exit(book.exit_code)
     sys.exit(book.exit_code)
+
+
+def _together(logs: list[str]) -> str:
+    """Several paths as one parameter."""
+    return ":".join(os.path.abspath(os.path.expanduser(path)) for path in logs)
 
 
 def _program() -> str:

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from nccl_runbook.facts.logs import LogLine, Logs
+    from nccl_runbook.rules.against import Comparison
     from nccl_runbook.rules.triage import Hypothesis
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
@@ -21,6 +22,9 @@ LINE_CHARACTERS = 240
 
 def triage(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
+    against: Annotated[
+        list[str], typer.Option(metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")
+    ] = [],  # noqa: B006
     context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The hypotheses alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
@@ -35,41 +39,68 @@ def triage(
 
     if fail_on not in ("broken", "degraded", "unknown", "never"):
         _leave("--fail-on is one of broken, degraded, unknown, never", 2)
+    missing = next((p for p in against if not os.path.lexists(os.path.expanduser(p))), None)
+    if missing is not None:
+        _leave(f"there is no file {missing}", 2)
     if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
         _leave(f"there is no file {paths[0]}", 2)
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
+    compared = _compared(against, paths)
     redactor = Redactor(os.environ)
-    code = _exit_code(rules.verdict(logs, told), fail_on)
+    code = _exit_code(_verdict(logs, told, compared), fail_on)
     if html is not None:
         try:
-            _write_page(html, logs, told, paths, code)
+            _write_page(html, logs, told, paths, code, compared)
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
     if json:
-        print(json_format.dumps(redactor.json(document(logs, told, code)), indent=1, ensure_ascii=False))
+        print(json_format.dumps(redactor.json(document(logs, told, code, compared)), indent=1, ensure_ascii=False))
     else:
-        print(redactor.text(text(logs, told)))
+        print(redactor.text(text(logs, told, compared)))
     sys.exit(code)
 
 
-def document(logs: Logs, told: list[Hypothesis], code: int) -> dict[str, Any]:
-    """What --json prints; its schema is schemas/triage.json."""
-    from nccl_runbook.facts import to_json
+def _compared(against: list[str], paths: list[str]) -> Comparison | None:
+    """The good run beside the bad one; None where none was named."""
+    from nccl_runbook.evidence import log_profile
+    from nccl_runbook.rules.against import compare
+
+    return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"])) if against else None
+
+
+def _verdict(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:
+    """What the log alone says; a run that became slower is degraded, at least."""
     from nccl_runbook.rules import triage as rules
 
     verdict = rules.verdict(logs, told)
+    return "degraded" if verdict == "unknown" and compared and compared.slower else verdict
+
+
+def _sentence(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:
+    """One true line at the top: the cause, else what became slower."""
+    from nccl_runbook.rules import triage as rules
+
+    return compared.sentence if compared and not told else rules.sentence(logs, told)
+
+
+def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison | None = None) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/triage.json."""
+    from nccl_runbook.facts import to_json
+
+    verdict = _verdict(logs, told, compared)
     return {
         "schema": SCHEMA,
         "verdict": verdict,
         "exit_code": code,
-        "sentence": rules.sentence(logs, told),
+        "sentence": _sentence(logs, told, compared),
         "undecided": verdict == "unknown",
         "hypotheses": [_hypothesis(h) for h in told],
         "ranks": to_json(logs.ranks),
         "files": to_json(logs.files),
         "launcher": logs.launcher,
         "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
+        "against": to_json(compared),
     }
 
 
@@ -90,18 +121,20 @@ def _line(line: LogLine) -> dict[str, Any]:
     return {"file": line.file, "line": line.line, "text": line.text, "rank": line.rank}
 
 
-def text(logs: Logs, told: list[Hypothesis]) -> str:
+def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.report.tables_triage import ranks_table
+    from nccl_runbook.report.tables_triage import against_table, ranks_table
     from nccl_runbook.rules import triage as rules
 
-    lines = [rules.sentence(logs, told), ""]
+    lines = [_sentence(logs, told, compared), ""]
     for number, one in enumerate(told, 1):
         lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {one.says}" if one.says else ""]
         lines += [f"   seen: {e.text[:LINE_CHARACTERS]}  ({rules.where(e)})" for e in one.evidence[:4]]
         lines += [f"   against: {a}" for a in one.against]
         lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
         lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
+    if compared:
+        lines += [repr(against_table(compared.sentence, compared.rows())), ""]
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
     if logs.unknown and not told:
@@ -109,22 +142,26 @@ def text(logs: Logs, told: list[Hypothesis]) -> str:
             "Lines that look like errors and are not known:",
             *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),
         ]
+    lines += [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
     return "\n".join(line for line in lines if line is not None).rstrip()
 
 
-def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int) -> None:
+def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None) -> None:
     import shlex
 
     from nccl_runbook.findings import step_status, worst_first
     from nccl_runbook.records import Record, write_text
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page import render_index
-    from nccl_runbook.report.tables_triage import tables
+    from nccl_runbook.report.tables_triage import against_table, tables
     from nccl_runbook.report.verdict import RunInfo, verdict_document
+    from nccl_runbook.rules import against
     from nccl_runbook.rules import triage as rules
 
-    found = worst_first(rules.findings(logs))
+    beside = [against.finding(compared, "GOOD", paths[0])] if compared else []
+    found = worst_first([*rules.findings(logs), *beside])
+    shown = [*([against_table(compared.sentence, compared.rows())] if compared else []), *tables(logs)]
     status, reason = step_status(found)
     redactor = Redactor(os.environ)
     record = Record.model_validate(
@@ -135,7 +172,7 @@ def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str]
                 reason=reason,
                 started=_now(),
                 findings=found,
-                tables=[t.to_json() for t in tables(logs)],
+                tables=[t.to_json() for t in shown],
             ).model_dump(mode="json", by_alias=True)
         )
     )
@@ -146,7 +183,9 @@ def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str]
         planned=["07-logs"],
         asked=["07-logs"],
     )
-    page = verdict_document(info, [record]).model_copy(update={"sentence": redactor.text(rules.sentence(logs, told)), "exit_code": code})
+    page = verdict_document(info, [record]).model_copy(
+        update={"sentence": redactor.text(_sentence(logs, told, compared)), "exit_code": code}
+    )
     write_text(path, redactor.text(render_index(page, [record])))
 
 

@@ -21,7 +21,7 @@ from nccl_runbook.evidence.pci import acs_redirects
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment, Host, Library, Role
 from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.knowledge import frameworks
+from nccl_runbook.knowledge import framework_versions
 from nccl_runbook.knowledge.variables import prefixes, variables
 from nccl_runbook.redact import SECRET_NAME, Redactor, sounds_secret
 
@@ -58,7 +58,7 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
     files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps({"names": _names(), "secret": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
-                       "packages": [n.replace("-", "_") for n in frameworks.names()]})
+                       "packages": [n.replace("-", "_") for n in framework_versions.names()]})
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
@@ -128,7 +128,7 @@ def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
 def _metadata(prefix: str) -> list[str]:
     """METADATA of the frameworks in a virtual or conda environment, its first lines."""
     sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
-    found = [p for s in sites for n in frameworks.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
+    found = [p for s in sites for n in framework_versions.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
     return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16] for p in found]
 
 

@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
-from nccl_runbook.knowledge.clues import ECHO
+from nccl_runbook.knowledge.clues import ECHO, needed
 
 # torch 1.9 (no SeqNum) to 2.13
 _WORK = re.compile(
@@ -39,40 +40,27 @@ _ENDED = re.compile(
     r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
     r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
 )
-_MUCH = (_WORK, _STATUS, _COMM, _ERROR, _WATCHED, _ENDED)
-_TELLING = (*_MUCH, _NCCL, _TORCH, _NET, _VIA, _PROGRESS)
-_HINTS = (
-    "worknccl",
-    "enqueued",
-    "comm 0x",
-    "nccl version",
-    "nccl==",
-    "torch",
-    "using network",
-    " via ",
-    "error",
-    "exception",
-    "interrupt",
-    "terminate",
-    "segmentation",
-    "killed",
-    "watchdog",
-    "dump",
-    "step",
-    "iter",
-    "epoch",
-    "batch",
-    "/",
-    "loss",
-    "done",
-    "training",
-    "finish",
-    "systemexit",
-    "stopped",
+# an expression, and lower-case words of which a line that it matches holds one
+_MUCH = (
+    (_WORK, ("worknccl",)),
+    (_STATUS, ("enqueued",)),
+    (_COMM, ("comm 0x",)),
+    (_ERROR, ("error", "exception", "interrupt", "systemexit", "terminate", "segmentation", "killed")),
+    (_WATCHED, ("watchdog", "checktimeout", "dump", "operations have failed", "remote error")),
+    (_ENDED, ("done", "training", "finish", "completed", "successfully", "stopped")),
 )
+_TELLING = (
+    *_MUCH,
+    (_NCCL, ("nccl version", "nccl==")),
+    (_TORCH, ("torch",)),
+    (_NET, ("using network",)),
+    (_VIA, (" via ",)),
+    (_PROGRESS, ("step", "iter", "epoch", "batch", " [", "it/s", "s/it", "loss")),
+)
+_HINTS = tuple(dict.fromkeys(h for _, hints in _TELLING for h in hints))
 _LAUNCHERS = (
     ("ray", re.compile(r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b")),
-    ("deepspeed", re.compile(r"\[launch\.py:\d+|\[runner\.py:\d+|^deepspeed ")),
+    ("deepspeed", re.compile(r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed ")),
     ("accelerate", re.compile(r"accelerate launch|accelerate\.commands")),
     ("srun", re.compile(r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b")),
     ("kubernetes", re.compile(r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes")),
@@ -85,17 +73,23 @@ _LAUNCHERS = (
 def tells(text: str) -> bool:
     """Whether the line says anything about a rank."""
     low = text.lower()
-    return any(h in low for h in _HINTS) and any(p.search(text) for p in _TELLING)
+    for hint in _HINTS:  # a plain loop: most lines of a log that never repeats hold none, and there may be millions
+        if hint in low:
+            return any(any(h in low for h in hints) and p.search(text) for p, hints in _TELLING)
+    return False
 
 
 def tells_much(text: str) -> bool:
     """Whether every line of this kind counts, and not only the first and the last ones."""
-    return any(p.search(text) for p in _MUCH)
+    low = text.lower()
+    return any(any(h in low for h in hints) and p.search(text) for p, hints in _MUCH)
 
 
 def launcher(texts: list[tuple[str, LogLine]]) -> str:
     """What started the job, "" where nothing tells."""
-    return next((name for name, pattern in _LAUNCHERS if any(pattern.search(text) for text, _ in texts)), "")
+    whole = "\n".join(text for text, _ in texts)
+    low = whole.lower()
+    return next((n for n, p in _LAUNCHERS if any(w in low for w in needed(p.pattern)) and p.search(whole)), "")
 
 
 class Ranks:
@@ -108,6 +102,7 @@ class Ranks:
         self._broke: dict[int | None, int] = {}
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
+        self.clocks = Clocks()
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
         self.raised: LogLine | None = None
@@ -129,6 +124,7 @@ class Ranks:
 
     def take(self, line: LogLine, text: str, pid: str, order: int) -> None:
         """What this line tells."""
+        self.clocks.take(line, text)
         self._software(line, text)
         comm = _COMM.search(text)
         if comm and pid and int(comm.group(2)) > 1:

@@ -27,6 +27,12 @@ class LogLines:
     left_out: str = ""
 
 
+def named(log: str) -> list[str]:
+    """The paths in a text field, separated by colons; one with a colon in its name is one path if it exists."""
+    text = log.strip()
+    return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
+
+
 def read(path: str) -> LogLines | Gap:
     """The first and last 2 MiB of a log, plain or gzip, as lines; a Gap of one sentence if it cannot be read."""
     name = os.path.expanduser(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -13,9 +14,10 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from nccl_runbook.evidence.log_file import _mib
+from nccl_runbook.evidence.log_kinds import DUMP
 from nccl_runbook.facts.logs import FileRead
 
-MAX_FILES = 1024
+MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
@@ -27,10 +29,22 @@ _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
 class Source:
     """One text to read. ``chunks`` gives its bytes as UTF-8; ``told`` is complete after that."""
 
+    kind = ""  # what it is, where it is no log
+
     def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "") -> None:
         self.name, self.size, self.problem = name, size, problem
         self.left_out, self.lines = "", 0
-        self._file = file
+        self._file, self._head = file, b""
+        self.plain = isinstance(file, io.BufferedReader)  # a file as it lies on disk, under its own name
+
+    def peek(self, size: int) -> bytes:
+        """The first bytes as they lie there, also of what is no text; b"" where nothing can be read. ``chunks`` begins with them again."""
+        try:
+            if self._file is not None and len(self._head) < size:
+                self._head += self._file.read(size - len(self._head))
+        except _BROKEN as error:
+            self.problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
         """Pieces of the text; ends early, with a sentence in ``left_out``, where it is damaged or endless."""
@@ -51,9 +65,9 @@ class Source:
     def _text(self) -> Iterator[bytes]:
         if self._file is None:
             return
-        head = self._file.read(CHUNK_BYTES)
+        head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
-            self.problem = "is no text (a dump, an archive or a program): hand recorder dumps to `nccl-runbook hang`"
+            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (an archive, a program or a pickle)"
             return
         name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
@@ -62,7 +76,7 @@ class Source:
             head = self._file.read(CHUNK_BYTES)
 
     def told(self) -> FileRead:
-        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem)
+        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
 def _wide(head: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -62,6 +63,7 @@ def pieces(raw: bytes) -> list[str]:
     return [piece for piece, _ in zip(cut, range(MAX_PIECES))]
 
 
+@functools.lru_cache(maxsize=8)  # a line is asked for again at once
 def said(text: str) -> Said:
     """Who says what, when."""
     rank: int | None = None
@@ -77,10 +79,10 @@ def said(text: str) -> Said:
         pid = found.group("pid") or pid
         time = _stamp(found.group("stamp")) if found.group("stamp") else time
     rest = text[at:]
-    nccl = _NCCL.search(rest[:200])
+    nccl = _NCCL.search(rest[:200]) if "] " in rest else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
-    inside = _INSIDE.search(rest)
+    inside = _INSIDE.search(rest) if "ank" in rest or "RANK" in rest else None
     if inside:
         rank = int(next(g for g in inside.groups() if g))
     again = _REPEATED.search(rest) if "repeated " in rest else None
@@ -89,7 +91,7 @@ def said(text: str) -> Said:
 
 
 def _time(text: str) -> float | None:
-    glog = _GLOG.search(text[:120])
+    glog = _GLOG.search(text[:120]) if ":" in text else None
     if glog:
         month, day, hour, minute, second, part = glog.groups()
         return _seconds(month, day, hour, minute, second, part)

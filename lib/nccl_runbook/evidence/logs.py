@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from nccl_runbook.evidence import log_events
+from nccl_runbook.evidence.log_file import named
+from nccl_runbook.evidence.log_kinds import kind
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
@@ -34,7 +36,7 @@ _NUMBERS = re.compile(
 _ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _OURS = re.compile(r"(?i)nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = re.compile(r"(?:Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback)")
-_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[)")
+_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
 
 
 @dataclasses.dataclass
@@ -47,6 +49,7 @@ class _Kind:
     numbers: bool = False
     times: int = 0
     first: LogLine | None = None
+    more: tuple[LogLine, ...] = ()  # the last messages in one raw line: a progress bar stands before them
 
 
 @dataclasses.dataclass
@@ -58,11 +61,16 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> Logs:
-    """The facts of these logs. Never raises for what is in them: a file that cannot be read says so in ``files``."""
+def collect(
+    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset()
+) -> Logs:
+    """The facts of these logs, without those named in ``skip``. Never raises for what is in them: a file that cannot be read says so in
+    ``files``."""
     reader = _Reader(time.monotonic() + limit_s)
     files = []
     for source in sources(paths, stdin):
+        if source.name in skip:
+            continue
         if not source.problem:
             reader.read(source)
         files.append(source.told())
@@ -71,8 +79,7 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
 
 def collect_named(log: str, context: str = "") -> Logs:
     """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
-    named = log.strip()
-    return collect([named] if os.path.lexists(os.path.expanduser(named)) else [p for p in named.split(":") if p], context)
+    return collect(named(log), context)
 
 
 class _Reader:
@@ -94,6 +101,10 @@ class _Reader:
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
         own_rank, rest, number, before = rank_of_name(source.name), b"", 0, b""
         for chunk in source.chunks():
+            source.kind, is_log = kind(chunk) if not number else (source.kind, True)
+            if not is_log:
+                source.problem = f"is {source.kind}"
+                return
             rows = (rest + chunk).split(b"\n")
             rest = rows.pop()
             if len(rest) > 64 << 20:
@@ -154,12 +165,14 @@ class _Reader:
 
     def _take(self, kind: _Kind, name: str, number: int, text: str, own_rank: int | None, before: bytes) -> None:
         joined = _joined(before, text) if kind.tells or kind.matched else ""
-        who = said(joined or text)
+        who = said(text if joined.startswith("NCCL WARN ") else joined or text)
         rank = own_rank if who.rank is None else who.rank
         rank = self._table.rank_of(who.host, who.pid, name) if rank is None and who.pid else rank
         line = LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
         if kind.first is None:
             kind.first = line
+        elif kind.times == 1:
+            kind.more = (*kind.more[-7:], line)
         for expression in kind.matched:
             self._keep(expression, line, text, joined, who.times)
         if kind.tells:
@@ -172,8 +185,14 @@ class _Reader:
         found = self._found[expression]
         found.times += times
         found.last[line.file, line.rank] = self._order
-        if len(found.lines) < MAX_LINES and all(line.rank is None or line.rank != kept.rank for kept in found.lines):
+        if len(found.lines) < MAX_LINES and self._is_new(line, found.lines):
             found.lines.append(line)
+
+    def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
+        """Another rank, or, where nobody knows the rank, no more than a few lines of one host."""
+        if line.rank is None:
+            return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
+        return all(line.rank != k.rank for k in kept)
 
     def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], own_rank: int | None, lines: int) -> None:
         for number, raw in tail:
@@ -191,7 +210,8 @@ class _Reader:
             for expression in self._lines.matching(text):
                 self._keep(expression, line, text, "", 1)
         fired = [c for c in clues() if c.line in self._found]
-        texts = [(k.first.text, k.first) for k in self._kinds.values() if k.first] + [(t, LogLine(CONTEXT, 1, t)) for t in [context] if t]
+        texts = [(at.text, at) for k in self._kinds.values() for at in (k.first, *k.more) if at]
+        texts += [(context, LogLine(CONTEXT, 1, context))] if context else []
         low = [text.lower() for text, _ in texts]
         whole = "\n".join(low)
         for expression in dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
@@ -211,6 +231,7 @@ class _Reader:
             self._table.failed,
             self._table.timeout,
             self._table.raised,
+            self._table.clocks.offsets(),
         )
 
     def _ask(self, expression: str, texts: list[tuple[str, LogLine]]) -> None:
@@ -255,6 +276,8 @@ def short(name: str) -> str:
 
 def _joined(before: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
+    if before.rstrip().endswith(b"Last error:"):
+        return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
     if not before or len(before) < 16 or len(before) > 2000 or not text[:1].strip() or _STARTS.match(text):
         if not text.startswith((" ", "\t")) or not before.rstrip().endswith((b":", b",")):
             return ""

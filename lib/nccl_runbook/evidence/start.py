@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from nccl_runbook.evidence import log_file
+from nccl_runbook.facts import Gap
 from nccl_runbook.facts.start import LogRead, Message, Start
 from nccl_runbook.knowledge.causes import recognise
 from nccl_runbook.knowledge.symptoms import matching
@@ -16,9 +19,12 @@ TEXT_CHARACTERS = 300
 
 
 def collect(symptom: str, log: str) -> Start:
-    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. Touches nothing else."""
+    """The symptom's text and the log at this path, read and looked through; "" for what was not brought. No GPU is touched.
+
+    ``log``: one path, or several separated by a colon.
+    """
     given = [(0, line) for line in symptom.strip().splitlines()[:1000]]
-    read = log_file.read(log) if log.strip() else None
+    read = _read(log_file.named(log))
     rows = read.lines if isinstance(read, log_file.LogLines) else []
     messages, seen = _look(given + rows)
     if isinstance(read, log_file.LogLines):
@@ -26,7 +32,31 @@ def collect(symptom: str, log: str) -> Start:
         told = LogRead(read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
     else:
         told = read
-    return Start(symptom.strip(), log.strip(), told, messages)
+    return Start(symptom.strip(), log.strip(), told, messages, devices(), driver())
+
+
+def devices(folder: Path = Path("/dev")) -> list[str]:
+    """Device files of NVIDIA GPUs: they can be listed without opening a GPU."""
+    return sorted(str(path) for path in folder.glob("nvidia[0-9]*"))
+
+
+def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
+    """The version of the loaded kernel module; the line reads "NVRM version: NVIDIA UNIX ... Kernel Module ... 580.159.04 ..."."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", path.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        return Gap("absent", f"{path}: {error.strerror}")
+    return found[1] if found else Gap("failed", f"{path} has no version that is known here")
+
+
+def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
+    """The lines of all of them, one after the other; the first Gap where none can be read, None without a path."""
+    told = [log_file.read(path) for path in paths]
+    whole = [t for t in told if isinstance(t, log_file.LogLines)]
+    if len(told) < 2 or not whole:
+        return told[0] if told else None
+    left_out = "; ".join(filter(None, (t.detail if isinstance(t, Gap) else t.left_out for t in told)))
+    return log_file.LogLines(sum(t.size_bytes for t in whole), [row for t in whole for row in t.lines], left_out)
 
 
 def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:

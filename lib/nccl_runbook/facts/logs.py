@@ -74,13 +74,14 @@ class RankLog:
 @dataclasses.dataclass(frozen=True)
 class FileRead:
     """One file, member of an archive, or standard input. ``problem``: why it could not be read, "" if it could; ``left_out``: a
-    sentence about what was not read."""
+    sentence about what was not read; ``kind``: what it is and who reads it, where it is no log."""
 
     name: str
     size_bytes: int
     lines: int = 0
     left_out: str = ""
     problem: str = ""
+    kind: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +93,25 @@ class Template:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClockOffset:
+    """A clock against the first of the list: ``offset_s`` ahead, give or take ``error_s``, from ``events`` that both printed. ``clock``: a
+    host, or a file where no host is named."""
+
+    clock: str
+    offset_s: float
+    error_s: float
+    events: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Logs:
     """Everything that was read.
 
     ``seen``: expression -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like a job's log (no word
     of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first
     fatal line,
-    and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure.
+    and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
+    clocks are apart, empty where nothing ties them together.
     """
 
     files: List[FileRead]
@@ -112,3 +125,22 @@ class Logs:
     failed: Optional[LogLine] = None
     timeout: Optional[LogLine] = None
     raised: Optional[LogLine] = None
+    clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunProfile:
+    """How a run was set up and how long things took, as its log tells.
+
+    ``settings``: kind ("version", "environment", "plugin", "network", "channels") -> name -> values seen; ``transports``: channels by
+    transport, numbers taken out; ``communicators``: communicators opened (distinct ids); ``syncs``: weight syncs timed; ``devices``: rank
+    -> "cudaDev 0 busId 60"; ``times``: "init", "step", "sync" -> seconds, in order.
+    """
+
+    files: List[FileRead]
+    settings: Dict[str, Dict[str, List[str]]] = dataclasses.field(default_factory=dict)
+    transports: Dict[str, int] = dataclasses.field(default_factory=dict)
+    communicators: int = 0
+    syncs: int = 0
+    devices: Dict[str, str] = dataclasses.field(default_factory=dict)
+    times: Dict[str, List[float]] = dataclasses.field(default_factory=dict)

@@ -31,9 +31,15 @@ class LogRead:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What was brought. ``log``: how its reading went, None if no log was named; ``messages``: what was recognised, in order of lines."""
+    """What was brought, and what can be said of this host before anything runs.
+
+    ``log``: how its reading went, None if no log was named; ``messages``: what was recognised, in order of lines; ``devices``: device
+    files of NVIDIA GPUs in /dev; ``driver``: the kernel module's version, as /proc/driver/nvidia/version has it.
+    """
 
     symptom: str
     log_path: str
     log: Union[LogRead, Gap, None]
     messages: List[Message]
+    devices: Union[List[str], Gap] = Gap("absent", "not asked")
+    driver: Union[str, Gap] = Gap("absent", "not asked")

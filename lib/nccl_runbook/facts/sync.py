@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 
-METHODS = ("nccl-per-tensor", "nccl-flat", "gloo-per-tensor", "gloo-flat", "disk")  # as ranks/weight_sync.py knows them
+# as ranks/weight_sync.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30)
+METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct", "ipc-flat", "ipc-per-tensor",
+           "gloo-flat", "gloo-per-tensor", "disk", "disk-shm", "fast-disk", "fast-disk-shm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +24,19 @@ class SyncTime:
     trainer: Dict[str, float]
     engine: Dict[str, float]
     fsync_s: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncVariant:
+    """The same method with one thing changed: ``bucket_mib``, engines multiplying matrices of edge ``busy`` meanwhile, or fewer bytes.
+
+    ``seconds``: of the faster of its syncs.
+    """
+
+    bucket_mib: int
+    busy: int
+    size_bytes: int
+    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +69,7 @@ class SyncArm:
     transports: Union[Dict[str, int], Gap]
     shell_line: str
     last_lines: List[str] = dataclasses.field(default_factory=list)
+    variants: List[SyncVariant] = dataclasses.field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -70,6 +86,14 @@ class SyncArm:
         by_time = sorted(self.syncs[1:] or self.syncs, key=lambda s: s.seconds)
         return by_time[(len(by_time) - 1) // 2] if by_time else None
 
+    def fit(self, tensors: int, size_bytes: int) -> Optional[Tuple[float, float]]:
+        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None where time does not grow."""
+        small = [v for v in self.variants if not v.busy and v.size_bytes < size_bytes]
+        if not small or not self.steady or self.steady.seconds <= small[0].seconds:
+            return None
+        b = (size_bytes - small[0].size_bytes) / (self.steady.seconds - small[0].seconds)
+        return max(0.0, (small[0].seconds - small[0].size_bytes / b) / tensors), b
+
     @property
     def steady_s(self) -> Optional[float]:
         return self.steady.seconds if self.steady else None
@@ -80,7 +104,8 @@ class SyncRuns:
     """Every method that was asked for, on the shapes of one model. ``layers`` of ``layers_of`` were moved; rank 0 is the trainer.
 
     ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names`` and ``uuids`` by rank, "" where unknown;
-    ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it was not run.
+    ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it was not run;
+    ``tensor_parallel``: ranks of one engine, each of which keeps its rows.
     """
 
     model: str
@@ -95,6 +120,7 @@ class SyncRuns:
     gpu_names: List[str]
     uuids: List[str]
     arms: Dict[str, Union[SyncArm, Gap]]
+    tensor_parallel: int = 1
 
     @property
     def on_cpu(self) -> bool:
@@ -109,3 +135,19 @@ class SyncRuns:
         """The complete arm with the least steady time among the methods that begin so."""
         fit = [a for a in self.run if a.method.startswith(prefix) and a.complete and not a.wrong and a.steady_s]
         return min(fit, key=lambda a: a.steady_s or 0.0, default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSyncTime:
+    """One of the user's own syncs on one rank: seconds of each phase, in order; ``source``: the line that told them."""
+
+    rank: int
+    phases: Dict[str, float]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSync:
+    """What the user's own code printed of its syncs."""
+
+    syncs: List[OwnSyncTime]

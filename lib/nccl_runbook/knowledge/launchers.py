@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import tomllib
+from importlib.resources import files
 
 _EXPORT = re.compile(r"export (\w+)=(\S+)")
 _FORMS = {
@@ -13,8 +16,17 @@ _FORMS = {
 }
 
 
+@functools.cache
+def _forms() -> list[dict]:
+    return tomllib.loads((files(__package__) / "launchers.toml").read_text(encoding="utf-8"))["form"]
+
+
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
-    """The line as ``launcher`` takes it; unchanged where it sets nothing or the launcher hands the environment on."""
+    """The line as ``launcher`` takes it; unchanged where the table has no form for it and it sets nothing."""
+    for form in _forms():
+        found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
+        if found:
+            return tuple(wanted.format(*(group or "" for group in found.groups())) for wanted in form["lines"])
     pairs = _EXPORT.findall(line) if line.startswith("export ") else []
     if not pairs:
         return (line,)

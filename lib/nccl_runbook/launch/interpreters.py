@@ -72,6 +72,7 @@ def _usable(prefix: List[str], own: bool, how: str) -> Choice:
         return Choice(prefix, shlex.join(prefix), own, how)
     raise InterpreterError(f"{what}: name the interpreter of your job with --python")
 
+
 def _of_pid(pid: str) -> List[str]:
     """The interpreter of a running process: its argv[0] where that is the same file as its executable (a venv), else the executable."""
     try:
@@ -140,7 +141,9 @@ def _split(python: str) -> List[str]:
         raise InterpreterError(f"{python} cannot be read as a command: {error}") from None
     if not words:
         raise InterpreterError("an empty interpreter was named: leave --python out, or name one")
-    return words
+    # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7, conda/gateways/subprocess.py)
+    captures = os.path.basename(words[0]) == "conda" and words[1:2] == ["run"] and not {"--no-capture-output", "--live-stream"} & set(words)
+    return [*words[:2], "--no-capture-output", *words[2:]] if captures else words
 
 
 def _choose(python: str) -> Choice:

@@ -1,7 +1,7 @@
 """Asks NVML, in a process of its own that may hang or die. Standard library and pynvml only; Python >= 3.9; run by file path.
 
-Prints one JSON object a line: {"part": "system"|"gpu"|"pair"|"use"|"end", ...}; what was printed before a hang still counts. A value
-that NVML refuses is {"reason", "detail"} with NVML's own text. Leaves when standard input ends. argv[1]: "all" or "use".
+Prints one JSON object a line: {"part": "system"|"gpu"|"pair"|"use"|"live"|"end", ...}; what was printed before a hang still counts. A value
+that NVML refuses is {"reason", "detail"} with NVML's own text. Leaves when standard input ends. argv[1]: "all", "use" or "live".
 """
 from __future__ import annotations
 
@@ -280,6 +280,15 @@ def use(handles):
             utilisation_percent=next((v for v in values if is_gap(v)), values))
 
 
+def live(handles):
+    """One moment of every GPU, at once: how busy, how much power, whose."""
+    for index, handle in handles.items():
+        listed = ask("nvmlDeviceGetComputeRunningProcesses", handle)
+        say("live", nvml_index=index, uuid=ask("nvmlDeviceGetUUID", handle), utilisation_percent=utilisation(handle),
+            power_w=then(ask("nvmlDeviceGetPowerUsage", handle), lambda mw: mw / 1000), pids=then(listed, lambda ps: [p.pid for p in ps]),
+            used_mib=then(memory(handle), lambda m: m["used_bytes"] >> 20))
+
+
 def leave_with_parent():
     def watch():
         while os.read(0, 4096):
@@ -312,8 +321,8 @@ def main(what):
             handles[index] = handle
             if what == "all":
                 gpu(index, handle)
-    if what == "use":
-        use(handles)
+    if what in ("use", "live"):
+        {"use": use, "live": live}[what](handles)
     else:
         for a in handles:
             for b in handles:

@@ -7,62 +7,99 @@ import secrets
 import shutil
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime
+from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 from nccl_runbook.facts.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
 
+BESIDE = ["sync_ways.py", "fast_disk.py"]  # what weight_sync.py imports
 _FOLDER = "nccl-runbook-sync-"
 _STALE_S = 3600.0       # a folder of ours untouched for so long belongs to a run that was killed
+_BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
+_ONE_GPU_S = 20.0
+_SHM = "/dev/shm"
+_ON_GPUS = ("nccl", "ipc")
+_RUN_AS = {"nccl-one-gpu": "nccl-flat"}
 
 
-def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "all", directory: str = "", repeats: int = 3,
-            deadline_s: float = 100.0) -> SyncRuns:
+def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual", directory: str = "",
+            repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1) -> SyncRuns:
     """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent.
 
-    ``spec``: the model's tensors as knowledge/models.py gives them; ``devices``: the trainer's, then one for each engine; ``directory``:
-    where the disk method writes, the temporary folder if empty; nothing is left there. Raises ValueError for a method that does not exist.
+    ``spec``: the model's tensors as knowledge/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
+    ``directory``: where the disk methods write, the temporary folder if empty; nothing is left there, nor in /dev/shm. ``methods``:
+    usual, all, or names; nccl-flat@64+512 takes buckets of 64 MiB, then of 512. ``busy``: edges of the matrices that engines multiply in
+    further syncs; ``tp``: ranks of one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
     """
-    ends = time.monotonic() + deadline_s
-    parent = os.path.abspath(directory or tempfile.gettempdir())
-    _sweep(parent)
-    folder = os.path.join(parent, f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}")
+    ends, chosen = time.monotonic() + deadline_s, _chosen(methods, devices)
+    told = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
+    if tp < 1 or (len(devices) - 1) % tp:
+        raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
+    parent, name = os.path.abspath(directory or tempfile.gettempdir()), f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"
     worlds: Dict[str, Union[World, Gap]] = {}
-    try:
-        for method in _chosen(methods, devices):
-            worlds[method] = _world(engine, method, spec, devices, folder, repeats, ends - time.monotonic())
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # the ranks remove it themselves unless they were killed
+    for method in chosen:
+        place = _SHM if "shm" in method else parent
+        _sweep(place)
+        try:
+            worlds[method] = _world(engine, method, spec, devices, os.path.join(place, name), told, ends - time.monotonic())
+        finally:
+            shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
-    return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds)
+    return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, tp)
+
+
+def _numbers(name: str, text: str, least: int) -> str:
+    """The text, if it is whole numbers of at least ``least`` with commas."""
+    parts = [p.strip() for p in text.split(",")]
+    if not all(p.isdecimal() and least <= int(p) < 1 << 20 for p in parts):
+        raise ValueError(f"{name}: {text!r} is not of the form 512 or 64,256")
+    return ",".join(parts)
 
 
 def _chosen(methods: str, devices: List[Optional[int]]) -> List[str]:
-    """Methods by name; "all" leaves NCCL out where there is no GPU, as it cannot start there."""
-    if methods == "all":
-        return [m for m in METHODS if devices[0] is not None or not m.startswith("nccl")]
+    """Methods by name; "usual" and "all" leave out what cannot start on these devices."""
+    shared = len(set(devices)) < len(devices)
+    if methods in ("all", "usual"):
+        few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk", "fast-disk-shm")
+        names = METHODS if methods == "all" else few
+        return [m for m in names if (devices[0] is not None or not m.startswith(_ON_GPUS)) and (shared or m != "nccl-one-gpu")]
     names = [m.strip() for m in methods.split(",")]
-    unknown = [m for m in names if m not in METHODS]
-    if unknown:
-        raise ValueError(f"unknown method {unknown[0]!r}; all, or some of {', '.join(METHODS)}")
-    return names
+    for name in names:
+        if name.partition("@")[0] not in METHODS:
+            raise ValueError(f"unknown method {name!r}; usual, all, or some of {', '.join(METHODS)}")
+        _buckets(name)
+    return list(dict.fromkeys(names))
 
 
-def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, repeats: int,
+def _buckets(method: str) -> str:
+    return _numbers(method, method.partition("@")[2].replace("+", ",") or _BUCKET_MIB, 1)
+
+
+def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, told: List[str],
            left_s: float) -> Union[World, Gap]:
     if left_s < _LEAST_S:
         return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left")
-    if method.startswith("nccl") and devices[0] is None:
-        return Gap("unsupported", "NCCL needs GPUs, and CUDA shows none")
-    args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(repeats)]
-    args += ["--directory", folder] if method == "disk" else []
+    if method.startswith(_ON_GPUS) and devices[0] is None:
+        return Gap("unsupported", "it needs GPUs, and CUDA shows none")
+    if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):
+        return Gap("unsupported", f"NCCL {engine.judged()['nccl'] or 'of unknown version'} has no mode for two ranks on one GPU; 2.30 has")
+    name = method.partition("@")[0]
+    args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")), "--buckets", _buckets(method), *told]
+    args += ["--directory", folder] if "disk" in method else []
     args += ["--cpu"] if devices[0] is None else []
-    env = LOGGED if method.startswith("nccl") else {}
-    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, dict(env), left_s))
+    env = {**(LOGGED if method.startswith("nccl") else {}), **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
+    bound_s = min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s
+    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, bound_s, BESIDE))
+
+
+def _allows_one_gpu(version: str) -> bool:
+    """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a bounded time."""
+    parts = version.split(".")
+    return len(parts) > 1 and parts[0].isdecimal() and parts[1].isdecimal() and (int(parts[0]), int(parts[1])) >= (2, 30)
 
 
 def _sweep(parent: str) -> None:
@@ -76,7 +113,7 @@ def _sweep(parent: str) -> None:
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
-          worlds: Dict[str, Union[World, Gap]]) -> SyncRuns:
+          worlds: Dict[str, Union[World, Gap]], tp: int) -> SyncRuns:
     ran = [w for w in worlds.values() if isinstance(w, World)]
     hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
     moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
@@ -84,7 +121,7 @@ def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_
         model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"], tensors=moved.get("tensors", 0),
         size_bytes=moved.get("bytes", 0), repeats=repeats, directory=parent, file_system=file_system, devices=list(devices),
         gpu_names=[h.get("name", "") for h in hellos], uuids=[h.get("uuid", "") for h in hellos],
-        arms={m: w if isinstance(w, Gap) else _arm(m, w) for m, w in worlds.items()})
+        arms={m: w if isinstance(w, Gap) else _arm(m, w) for m, w in worlds.items()}, tensor_parallel=tp)
 
 
 def _file_system(directory: str) -> str:
@@ -103,7 +140,7 @@ def _file_system(directory: str) -> str:
 def _arm(method: str, world: World) -> SyncArm:
     failed = [r for r in world.ranks if r.code != 0 or r.outcome != "exited"]
     shortages = [Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")]
-    moved = [(r.rank, e) for r in world.ranks for e in r.named("sync")]
+    moved = [(r.rank, e) for r in world.ranks for e in [*r.named("sync"), *r.named("variant")]]
     return SyncArm(
         method=method, syncs=_times(world.ranks), compared=sum(e["compared"] for _, e in moved),
         wrong=[{"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for rank, e in moved for w in e["wrong"]],
@@ -111,7 +148,15 @@ def _arm(method: str, world: World) -> SyncArm:
         shortage=shortages[0] if shortages else None, ended=[f"{r.outcome} {r.code}" for r in world.ranks],
         timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
         transports=world.transports if method.startswith("nccl") and not failed else {}, shell_line=world.shell_line,
-        last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]])
+        last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]], variants=_variants(world.ranks))
+
+
+def _variants(ranks: List[RankResult]) -> List[SyncVariant]:
+    best: Dict[Tuple[int, int, int], float] = {}
+    for events in zip(*(r.named("variant") for r in ranks)):
+        key = (events[0]["bucket_mib"], events[0]["busy"], events[0]["bytes"])
+        best[key] = min(best.get(key, float("inf")), max(e["seconds"] for e in events))
+    return [SyncVariant(*key, seconds) for key, seconds in best.items()]
 
 
 def _times(ranks: List[RankResult]) -> List[SyncTime]:

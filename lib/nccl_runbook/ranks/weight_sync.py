@@ -1,15 +1,14 @@
 """One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer, the others are the engines.
 
-One file, standard library and torch (>= 2.2, Python >= 3.9); it runs as it is under the runbook's engine and under torchrun:
+Standard library, torch (>= 2.2, Python >= 3.9) and two files beside it: sync_ways.py, the methods, and fast_disk.py, which a trainer can
+take as it is. It runs under the runbook's engine and under torchrun:
     torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk --spec '{"head": [...], ...}' --directory /tmp/sync
 Every tensor holds bytes that differ by tensor, place and repeat, which the engines make again by themselves and compare: stale,
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
 space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
 import argparse
-import ctypes
 import datetime
-import errno
 import json
 import os
 import shutil
@@ -19,12 +18,21 @@ import time
 import torch
 import torch.distributed as dist
 
-METHODS = ("nccl-per-tensor", "nccl-flat", "gloo-per-tensor", "gloo-flat", "disk")
-FAULTS = ("corrupt", "stale", "torn", "unchecked", "die")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import fast_disk  # noqa: E402
+import sync_ways  # noqa: E402
+
+METHODS = {
+    "nccl-flat": sync_ways.flat, "nccl-list": sync_ways.listed, "nccl-per-tensor": sync_ways.per_tensor, "nccl-pinned": sync_ways.flat,
+    "ipc-direct": sync_ways.ipc, "ipc-flat": sync_ways.ipc_flat, "ipc-per-tensor": sync_ways.ipc, "gloo-flat": sync_ways.flat,
+    "gloo-per-tensor": sync_ways.per_tensor, "disk": sync_ways.disk, "disk-shm": sync_ways.disk, "fast-disk": sync_ways.fast,
+    "fast-disk-shm": sync_ways.fast,
+}
+FAULTS = ("corrupt", "stale", "torn", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 CHUNK = 1 << 20           # elements of the pattern, and the step in which bytes are made and compared
 SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
-SAFETENSORS_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+SMALL = 16                # a part of every tensor, for t = N a + B / b from two sizes
 
 
 class NotEnough(RuntimeError):
@@ -47,7 +55,9 @@ def arguments():
     parser.add_argument("--method", required=True, choices=METHODS)
     parser.add_argument("--spec", required=True, help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
     parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
-    parser.add_argument("--bucket-mib", type=int, default=512, help="for the flat methods; at least the largest tensor")
+    parser.add_argument("--buckets", default="512", help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
+    parser.add_argument("--busy", default="0", help="edges of the matrices that engines multiply meanwhile: 0,4096")
+    parser.add_argument("--tp", type=int, default=1, help="ranks of one engine; each keeps its rows of every tensor")
     parser.add_argument("--directory", default="", help="for disk; made if it is not there, and then removed again")
     parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--cpu", action="store_true", help="keep the tensors on the CPU, also where there is a GPU")
@@ -58,7 +68,9 @@ def arguments():
 
 def expand(spec):
     """[(name, shape)] of every tensor, in the order in which they are stored."""
-    layers = [[spec["prefix"].format(i=i) + name, shape] for i in range(spec["layers"]) for name, shape in spec["layer"]]
+    experts = spec.get("experts") or {"count": 0}
+    layer = spec["layer"] + [[experts["prefix"].format(e=e) + n, shape] for e in range(experts["count"]) for n, shape in experts["each"]]
+    layers = [[spec["prefix"].format(i=i) + name, shape] for i in range(spec["layers"]) for name, shape in layer]
     return spec["head"] + layers + spec["tail"]
 
 
@@ -97,19 +109,14 @@ def together(action=None, *args):
         raise PeerStopped("another rank stopped")
 
 
-def fsync(path):
-    with open(path, "rb+") as file:
-        began = time.perf_counter()
-        os.fsync(file.fileno())
-        return time.perf_counter() - began
-
-
-def remove(*paths):
-    """None of these files and (empty) folders exists any longer."""
+def drop(*paths):
+    """None of these files, links with what they lead to, and (empty) folders exists any longer."""
     for path in paths:
+        if os.path.islink(path):
+            shutil.rmtree(os.path.realpath(path))
         if os.path.isdir(path):
             os.rmdir(path)
-        elif os.path.exists(path):
+        elif os.path.lexists(path):
             os.remove(path)
 
 
@@ -122,59 +129,42 @@ class Pattern:
         self.base = words.to(device)
         self.scratch = torch.empty_like(self.base)
 
-    def pieces(self, tensors, repeat):
-        """(index of the tensor, its words, the number to add) for every chunk of every tensor."""
+    def pieces(self, sizes, tensors, starts, repeat):
+        """(index, words of this rank, base to add to, the number to add) for every chunk of every tensor that this rank holds a part of.
+
+        ``sizes``: bytes of the whole tensors; ``starts``: the byte of each at which this rank's part begins.
+        """
         number = 0
-        for index, tensor in enumerate(tensors):
-            for words in tensor.view(-1).view(torch.int16).split(CHUNK):
-                yield index, words, (number * 40503 + repeat) % 65536 - 32768
+        for index, (size, tensor, start) in enumerate(zip(sizes, tensors, starts)):
+            words, start = tensor.view(torch.int16), start // 2
+            for first in range(0, size // 2, CHUNK):
+                a, b = max(first, start), min(first + CHUNK, start + len(words))
+                if a < b:
+                    yield index, words[a - start:b - start], self.base[a - first:b - first], (number * 40503 + repeat) % 65536 - 32768
                 number += 1
 
-    def fill(self, tensors, repeat):
-        for _, words, number in self.pieces(tensors, repeat):
-            torch.add(self.base[:len(words)], number, out=words)
+    def fill(self, sizes, tensors, repeat):
+        for _, words, base, number in self.pieces(sizes, tensors, [0] * len(sizes), repeat):
+            torch.add(base, number, out=words)
 
-    def differing(self, tensors, repeat):
+    def differing(self, sizes, tensors, starts, repeat):
         """Number of 16-bit words that differ, for each tensor."""
         counts = torch.zeros(len(tensors), dtype=torch.int64, device=self.base.device)
-        for index, words, number in self.pieces(tensors, repeat):
-            wanted = torch.add(self.base[:len(words)], number, out=self.scratch[:len(words)])
-            counts[index] += torch.count_nonzero(wanted != words)
+        for index, words, base, number in self.pieces(sizes, tensors, starts, repeat):
+            counts[index] += torch.count_nonzero(torch.add(base, number, out=self.scratch[:len(words)]) != words)
         return counts.tolist()
 
 
-class Clock:
-    """Consecutive intervals that add up: ``lap`` gives the time since the last one to a phase."""
-
-    def __init__(self, device):
-        self.device, self.phases, self.last = device, {}, 0.0
-        self.lap("")
-        self.phases, self.began = {}, self.last
-
-    def lap(self, phase):
-        """CUDA calls return before the work is done: it is waited for, or a rate comes out that no link has."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = time.perf_counter()
-        self.phases[phase] = self.phases.get(phase, 0.0) + now - self.last
-        self.last = now
-
-
-def buckets_of(views, limit):
-    """Consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
+def buckets_of(sizes, limit):
+    """Indices of consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
     found, room = [], 0
-    for view in views:
-        if view.numel() > room:
+    for index, size in enumerate(sizes):
+        if size > room:
             found.append([])
             room = limit
-        found[-1].append(view)
-        room -= view.numel()
+        found[-1].append(index)
+        room -= size
     return found
-
-
-def memory_of(tensor):
-    """The tensor's bytes on the CPU as a memoryview, without a copy and without numpy."""
-    return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 
 def host_free_bytes():
@@ -187,183 +177,188 @@ def host_free_bytes():
 
 
 class Sync:
-    """The tensors of this rank and the way they travel."""
+    """The tensors of this rank, and what the ways of sync_ways.py need beside them."""
 
     def __init__(self, args, rank, size, device):
-        self.args, self.rank, self.size, self.device = args, rank, size, device
-        self.spec = json.loads(args.spec)
-        self.manifest = expand(self.spec)
-        self.dtype = getattr(torch, self.spec.get("dtype", "bfloat16"))
-        self.nbytes = [torch.Size(shape).numel() * torch.empty(0, dtype=self.dtype).element_size() for _, shape in self.manifest]
-        self.total = sum(self.nbytes)
+        self.args, self.rank, self.size, self.device, self.number = args, rank, size, device, -1
+        spec = json.loads(args.spec)
+        manifest = expand(spec)
+        self.dtype = getattr(torch, spec.get("dtype", "bfloat16"))
+        self.names, self.whole = [name for name, _ in manifest], [torch.Size(shape) for _, shape in manifest]
+        self.lay_out(self.whole)
         kind, _, where = args.fault.partition("@")
         self.kind = kind if where == str(rank) else ""
-        self.on_host = device.type == "cpu"
-        self.bucket = max(args.bucket_mib << 20, max(self.nbytes))
-        self.made, self.over_nccl = False, args.method.startswith("nccl")
+        method, self.on_host = args.method, device.type == "cpu"
+        self.over_nccl, self.on_gpu = method.startswith("nccl"), method.startswith(("nccl", "ipc"))
+        self.through_cpu = not self.on_host and not self.on_gpu
+        self.staged = self.through_cpu or (args.tp > 1 and rank > 0)
+        self.mib = [int(n) for n in args.buckets.split(",")]
+        self.made, self.opened, self.pinned, self.data, self.wire, self.side = False, {}, None, None, None, None
 
-    def staging_bytes(self):
-        """Of the buffer beside the tensors: a bucket, or the largest tensor where bytes pass through the CPU."""
-        if self.args.method.endswith("flat"):
-            return min(self.bucket, self.total)
-        return 0 if self.on_host or self.over_nccl else max(self.nbytes)
+    def lay_out(self, shapes):
+        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in bytes."""
+        part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
+        self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
+        self.rows, self.starts, self.own_shapes = {}, [], []
+        for name, shape, size in zip(self.names, shapes, self.sizes):
+            split = self.rank > 0 and self.args.tp > 1 and len(shape) > 0 and shape[0] % self.args.tp == 0
+            if split:
+                each = shape[0] // self.args.tp
+                self.rows[name], shape = (part * each, (part + 1) * each), torch.Size([each, *shape[1:]])
+            self.starts.append(size // self.args.tp * part if split else 0)
+            self.own_shapes.append(shape)
+        self.total = sum(self.sizes)
+
+    def own(self, i, whole):
+        """This rank's part of the bytes of tensor ``i``."""
+        return whole[self.starts[i]:self.starts[i] + self.views[i].numel()]
+
+    def bucket_bytes(self, mib):
+        return min(max(mib << 20, max(self.sizes)), self.total)
+
+    def staging(self):
+        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes pass through the CPU."""
+        method, largest = self.args.method, self.bucket_bytes(max(self.mib))
+        if method.endswith(("flat", "pinned")):
+            return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
+        if self.staged and not self.by_disk:
+            return (largest, 1) if method == "nccl-list" else (max(self.sizes), 1)
+        return 0, 0
+
+    @property
+    def by_disk(self):
+        return "disk" in self.args.method
 
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
-        if self.on_host:
-            needed, free, what = (self.total + self.staging_bytes()) * self.size + SPARE_BYTES, host_free_bytes(), "host memory"
-        else:
+        own, staging = sum(s.numel() for s in self.own_shapes) * self.dtype.itemsize, self.staging()[0] * self.staging()[1]
+        lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
+        copies = self.total if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host) else 0
+        needed = (0 if self.on_gpu else staging + lanes) * self.size + copies + SPARE_BYTES + (own * self.size if self.on_host else 0)
+        if host_free_bytes() < needed:
+            raise NotEnough("host memory", needed, host_free_bytes())
+        if not self.on_host:
             devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
-            staging = self.staging_bytes() if self.over_nccl else 0
-            needed = (self.total + staging) * devices.count(str(self.device.index)) + SPARE_GPU_BYTES
-            free, what = torch.cuda.mem_get_info(self.device)[0], f"memory on GPU {self.device.index}"
-        if free < needed:
-            raise NotEnough(what, needed, free)
+            needed = (own + lanes + (staging if self.on_gpu else 0)) * devices.count(str(self.device.index)) + SPARE_GPU_BYTES
+            free = torch.cuda.mem_get_info(self.device)[0]
+            if free < needed:
+                raise NotEnough(f"memory on GPU {self.device.index}", needed, free)
 
     def prepare(self):
         """Allocate and touch all memory, so that no first sync pays for page faults of the measurement itself."""
-        self.tensors = [torch.zeros(shape, dtype=self.dtype, device=self.device) for _, shape in self.manifest]
-        self.views = [t.view(-1).view(torch.uint8) for t in self.tensors]
+        self.memory = [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in self.own_shapes]
         self.pattern = Pattern(self.device)
-        where = self.device if self.over_nccl else torch.device("cpu")
-        self.stage = torch.zeros(self.staging_bytes(), dtype=torch.uint8, device=where, pin_memory=not (self.over_nccl or self.on_host))
+        size, count = self.staging()
+        where = self.device if self.on_gpu else torch.device("cpu")
+        self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu) for _ in range(count)]
+        if self.args.method == "nccl-pinned" and self.rank == 0:
+            self.pinned = torch.zeros(self.total, dtype=torch.uint8, pin_memory=True)
+        if self.on_gpu and not self.on_host:
+            self.wire, self.side = torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)
+        self.show()
+
+    def show(self):
+        self.shaped = [m.view(-1)[:shape.numel()].view(shape) for m, shape in zip(self.memory, self.own_shapes)]
+        self.views = [t.view(-1).view(torch.uint8) for t in self.shaped]
 
     def run(self):
+        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and engines that are busy."""
         together(self.check_memory)
         self.prepare()
         timeout = datetime.timedelta(seconds=self.args.timeout)
         self.data = dist.new_group(backend="nccl", timeout=timeout) if self.over_nccl else None
-        return all([self.once(repeat) for repeat in range(self.args.repeats)])
+        try:
+            good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
+            good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
+            good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
+            self.lay_out([torch.Size([max(1, shape.numel() // SMALL)]) for shape in self.whole])
+            self.show()
+            good.append(self.several("variant", 2, self.mib[0], 0))
+            return all(good)
+        finally:
+            if self.rank == 0:
+                drop(self.path("weights"), self.args.directory if self.made else "")
 
-    def once(self, repeat):
+    def several(self, event, repeats, mib, busy):
+        self.buckets = buckets_of(self.sizes, self.bucket_bytes(mib))
+        with sync_ways.Busy(self.device, busy if self.rank else 0):
+            about = {"event": event, "bucket_mib": mib, "busy": busy}
+            return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1) for repeat in range(repeats)])
+
+    def once(self, about, last):
         """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
-        if self.kind == "die" and repeat:
+        self.number += 1
+        if self.kind == "die" and self.number:
             os._exit(9)
         if self.rank == 0:
-            self.pattern.fill(self.tensors, repeat)
-        before = self.tensors[-1].clone() if self.kind == "stale" else None
+            self.pattern.fill(self.sizes, self.views, self.number)
+            at = 0
+            for view in self.views if self.pinned is not None else []:
+                self.pinned[at:at + len(view)].copy_(view)
+                at += len(view)
+        before = self.views[-1].clone() if self.kind == "stale" else None
         together()
-        clock = Clock(self.device)
-        way = {"disk": self.over_disk, "flat": self.flat}.get(self.args.method.rpartition("-")[2], self.per_tensor)
-        fsync_s = way(clock, repeat)
-        seconds = clock.last - clock.began
+        clock = sync_ways.Clock(self.device)
+        path = METHODS[self.args.method](self, clock)
+        clock.stop()
         if self.kind == "corrupt":
             self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
         elif before is not None:
-            self.tensors[-1].copy_(before)
-        differing = self.pattern.differing(self.tensors, repeat) if self.rank else []
-        wrong = [{"tensor": self.manifest[i][0], "index": i, "words": n} for i, n in enumerate(differing) if n]
-        emit({"event": "sync", "method": self.args.method, "repeat": repeat, "seconds": seconds, "bytes": self.total,
-              "tensors": len(self.tensors), "phases": clock.phases, "verified": not wrong, "compared": bool(self.rank),
-              "wrong": wrong[:5], "wrong_count": len(wrong), "fsync_s": fsync_s})
+            self.views[-1].copy_(before)
+        differing = self.pattern.differing(self.sizes, self.views, self.starts, self.number) if self.rank else []
+        wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in enumerate(differing) if n]
+        emit({**about, "method": self.args.method, "seconds": clock.seconds, "bytes": self.total, "tensors": len(self.names),
+              "phases": clock.phases, "verified": not wrong, "compared": bool(self.rank), "wrong": wrong[:5], "wrong_count": len(wrong),
+              "fsync_s": fsync(path) if path and last and about["event"] == "sync" else None})
         together()
+        if path and not path.endswith("weights"):
+            drop(path)
         return not wrong
 
-    def per_tensor(self, clock, _):
-        """One broadcast a tensor, from GPU to GPU over NCCL, or through the CPU over Gloo."""
-        if self.over_nccl:
-            for view in self.views:
-                dist.broadcast(view, 0, group=self.data)
-            return clock.lap("wire")
-        for view in self.views:
-            host = self.on_cpu(view, clock) if self.rank == 0 else self.room_for(view)
-            dist.broadcast(host, 0)
-            clock.lap("wire")
-            self.load(view, host, clock)
+    def path(self, name):
+        return os.path.join(self.args.directory, name)
 
-    def flat(self, clock, _):
-        """Tensors packed into one buffer a bucket, one broadcast each. Over Gloo the buffer lies on the CPU."""
-        for bucket in buckets_of(self.views, self.bucket):
-            sizes = [view.numel() for view in bucket]
-            parts = self.stage[:sum(sizes)].split(sizes)
-            if self.rank == 0:
-                for part, view in zip(parts, bucket):
-                    part.copy_(view, non_blocking=True)
-                clock.lap("pack")
-            dist.broadcast(self.stage[:sum(sizes)], 0, group=self.data)
-            clock.lap("wire")
+    def check_room(self):
+        free, limit = fast_disk.room(self.args.directory)
+        if free < self.total + fast_disk.SPARE_BYTES:
+            raise fast_disk.NotEnough(self.args.directory, self.total, free, limit)
+
+    def by_file(self, clock, path, write, read, tidy=None):
+        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The path, on the trainer."""
+        try:
             if self.rank:
-                for part, view in zip(parts, bucket):
-                    view.copy_(part, non_blocking=True)
-                clock.lap("load")
+                with clock.host("wait"):
+                    together()
+                with clock.host("control"):
+                    together(read)
+                return None
+            with clock.host("control"):
+                together(self.write, write, path)
+            with clock.host("wait"):
+                together(tidy)
+            return path
+        except BaseException:
+            if self.rank == 0:
+                drop(path, path + ".part")
+            raise
 
-    def over_disk(self, clock, repeat):
-        """One safetensors file: written under another name, renamed, told, read whole by every engine, removed.
-
-        Returns the seconds of an fsync after the last sync, apart from it: the frameworks' savers do none.
-        """
-        path = os.path.join(self.args.directory, f"model-v{repeat}.safetensors")
-        here = self.rank == 0
-        try:
-            together(self.write if here else None, path, clock)
-            clock.lap("control" if here else "wait")
-            together(None if here else self.read, path, clock)
-            return fsync(path) if here and repeat == self.args.repeats - 1 else None
-        finally:
-            if here:
-                remove(path, path + ".part", self.args.directory if self.made else "")
-
-    def header(self):
-        """Length and JSON header of a safetensors file (little-endian u64, then JSON padded with blanks to 8 bytes; format of 0.4)."""
-        entries, at = {"__metadata__": {"format": "pt"}}, 0
-        for (name, shape), n in zip(self.manifest, self.nbytes):
-            entries[name] = {"dtype": SAFETENSORS_NAMES[self.spec.get("dtype", "bfloat16")], "shape": shape, "data_offsets": [at, at + n]}
-            at += n
-        text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
-
-    def write(self, path, clock):
-        self.made = not os.path.isdir(self.args.directory)
-        os.makedirs(self.args.directory, exist_ok=True)
-        header, needed = self.header(), len(self.header()) + self.total
-        free = shutil.disk_usage(self.args.directory).free
-        if free < needed + SPARE_BYTES // 16 and self.kind != "unchecked":
-            raise NotEnough("space in " + self.args.directory, needed, free)
-        try:
-            with open(path + ".part", "wb") as file:
-                file.write(header)
-                for view in self.views:
-                    file.write(memory_of(self.on_cpu(view, clock)))
-                    clock.lap("write")
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise NotEnough("space in " + self.args.directory, needed, shutil.disk_usage(self.args.directory).free) from error
+    def write(self, write, path):
+        if not os.path.isdir(self.args.directory):
+            os.makedirs(self.args.directory)
+            self.made = True
+        write()
         if self.kind == "torn":
-            os.truncate(path + ".part", needed - 1)
-        os.replace(path + ".part", path)
+            file = os.path.join(path, min(os.listdir(path))) if os.path.isdir(path) else path  # a shard, not the index
+            os.truncate(file, os.path.getsize(file) - 1)
 
-    def room_for(self, view):
-        """Where its bytes pass through the CPU: the tensor itself if it lies there."""
-        return view if self.on_host else self.stage[:view.numel()]
 
-    def on_cpu(self, view, clock):
-        host = self.room_for(view)
-        if host is not view:
-            host.copy_(view)
-            clock.lap("gather")
-        return host
-
-    def load(self, view, host, clock):
-        if self.rank and host is not view:
-            view.copy_(host)
-            clock.lap("load")
-
-    def read(self, path, clock):
-        """Every byte is read (not mapped) and checked against the header, so that no page is counted that nobody fetched."""
-        header, size = self.header(), os.path.getsize(path)
-        if size != len(header) + self.total:
-            raise RuntimeError(f"torn file: {os.path.basename(path)} has {size} of {len(header) + self.total} bytes")
-        with open(path, "rb") as file:
-            if file.read(len(header)) != header:
-                raise RuntimeError(f"{os.path.basename(path)} has another header than was to be written")
-            for view in self.views:
-                host = self.room_for(view)
-                if file.readinto(memory_of(host)) != host.numel():
-                    raise RuntimeError(f"torn file: {os.path.basename(path)} ends early")
-                clock.lap("read")
-                self.load(view, host, clock)
+def fsync(path):
+    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not wait for it."""
+    began = time.perf_counter()
+    for file in [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]:
+        with open(file, "rb+") as opened:
+            os.fsync(opened.fileno())
+    return time.perf_counter() - began
 
 
 def identity(device):
@@ -381,7 +376,7 @@ def main():
     try:
         rank, size = join(args.timeout)
         code = 0 if Sync(args, rank, size, device).run() else WRONG_BYTES
-    except NotEnough as error:
+    except (NotEnough, fast_disk.NotEnough) as error:
         emit({"event": "not-enough", "what": error.what, "needed": error.needed, "free": error.free})
         code = NOT_ENOUGH
     except PeerStopped:

@@ -1,11 +1,12 @@
-"""Tables of weight syncs: who sits where, and what each method took."""
+"""Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
 from __future__ import annotations
 
 from typing import Any
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import SyncArm, SyncRuns
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.facts.sync import OwnSync, OwnSyncTime, SyncArm, SyncRuns
+from nccl_runbook.knowledge.sync_choice import topologies
+from nccl_runbook.report.tables import Cell, Table, gap_table
 
 
 def placement_table(plan: Any) -> Table:
@@ -30,6 +31,49 @@ def methods_table(runs: SyncRuns | Gap) -> Table:
     return Table(f"{runs.model}: {_layers(runs)}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
 
 
+def sweeps_table(runs: SyncRuns | Gap) -> Table:
+    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
+    columns = ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"]
+    if isinstance(runs, Gap):
+        return Table("With one thing changed", columns, [], f"Not measured: {runs}")
+    rows = [row for arm in runs.run for row in _sweep(arm, runs)]
+    note = "t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time did not grow with size."
+    return Table("With one thing changed", columns, rows, note)
+
+
+def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
+    fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
+    rows = []
+    for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
+        told = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
+        busy = f"{v.busy} x {v.busy}" if v.busy else "idle"
+        size = v.size_bytes / 1e9
+        rows.append([arm.method, v.bucket_mib, busy, f"{size:.3f}", f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])
+    return rows
+
+
+def choice_table(here: str = "") -> Table:
+    """The decision table; ``here``: key of the row that fits what was measured."""
+    columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
+    heads = {key: Cell(f"{row.title} (here)", "note") if key == here else row.title for key, row in topologies().items()}
+    rows = [[heads[key], r.decoupled, r.overlap, r.shared, r.colocated] for key, r in topologies().items()]
+    return Table("Which way to move the weights", columns, rows)
+
+
+def own_table(own: OwnSync | Gap) -> Table:
+    """The slowest of the user's own syncs by rank, in phases."""
+    if isinstance(own, Gap):
+        return gap_table("Your own sync", own)
+    slowest: dict[int, OwnSyncTime] = {}
+    for one in own.syncs:
+        if one.rank not in slowest or sum(one.phases.values()) > sum(slowest[one.rank].phases.values()):
+            slowest[one.rank] = one
+    phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
+    rows = [[f"rank {rank}", f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
+            for rank, s in sorted(slowest.items())[:64]]
+    return Table("Your own sync, the slowest of each rank", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
+
+
 def _layers(runs: SyncRuns) -> str:
     return "" if runs.layers == runs.layers_of else f"only {runs.layers} of {runs.layers_of} layers, "
 
@@ -39,8 +83,8 @@ def _note(runs: SyncRuns) -> str:
     words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
     if any(a.method.startswith("nccl") for a in runs.run):
         words.append("NCCL's first sync makes the communicator too.")
-    if "disk" in runs.arms:
-        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; read, not mapped.")
+    if any(m.startswith(("disk", "fast-disk")) for m in runs.arms):
+        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; every byte is read.")
     if fsync:
         words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
     if runs.on_cpu:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_runbook.facts.logs import Logs, RankLog
+from nccl_runbook.facts.logs import LogLine, Logs, RankLog
 from nccl_runbook.report.tables import Cell, Table
 
 _SHORT = 90
@@ -10,7 +10,12 @@ _SHORT = 90
 
 def tables(logs: Logs) -> list[Table]:
     """Every table that has something to show."""
-    return [ranks_table(logs)] * bool(logs.ranks) + [unknown_table(logs)] * bool(logs.unknown) + [files_table(logs)] * bool(logs.files)
+    return (
+        [ranks_table(logs)] * bool(logs.ranks)
+        + [order_table(logs)] * (len(logs.ranks) > 1)
+        + [unknown_table(logs)] * bool(logs.unknown)
+        + [files_table(logs)] * bool(logs.files)
+    )
 
 
 def ranks_table(logs: Logs) -> Table:
@@ -42,6 +47,35 @@ def _row(rank: RankLog) -> list[object]:
     ]
 
 
+def order_table(logs: Logs) -> Table:
+    """What each rank said that mattered, by time, on one clock."""
+    offsets = {c.clock: c for c in logs.clocks}
+    said = [(line, what) for r in logs.ranks for line, what in _moments(r) if line.time is not None]
+    timed = [(line.time - (c.offset_s if c else 0.0), line, what) for line, what in said for c in [offsets.get(line.host or line.file)]]
+    timed.sort(key=lambda row: row[0])
+    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
+    apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
+    note = (
+        f"Clocks against {logs.clocks[0].clock}: {apart}. What is closer than that has no known order."
+        if apart
+        else "Nothing ties the clocks of several hosts together: the order between hosts is as they stamped it."
+    )
+    return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
+
+
+def _moments(rank: RankLog) -> list[tuple[LogLine, str]]:
+    waited = rank.timeouts[0].at if rank.timeouts else None
+    return [
+        (line, what) for line, what in ((rank.progress, "last progress"), (rank.first_error, "first error"), (waited, "waited")) if line
+    ]
+
+
+def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:
+    """A good run beside the bad one. ``rows``: what, good run, bad run, answer, tone; most telling first."""
+    cells = [[what, good, bad, Cell(answer, tone)] for what, good, bad, answer, tone in rows]
+    return Table("The good run beside the bad one", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
+
+
 def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing."""
     rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]
@@ -50,8 +84,9 @@ def unknown_table(logs: Logs) -> Table:
 
 def files_table(logs: Logs) -> Table:
     """What was read, and what was not."""
+    missed = {f.name: f.problem or f.left_out for f in logs.files}
     rows = [
-        [f.name, str(f.size_bytes), str(f.lines), Cell(f.problem or f.left_out or "read", "unknown" if f.problem or f.left_out else "")]
+        [f.name, str(f.size_bytes), str(f.lines), Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else "")]
         for f in logs.files
     ]
     return Table("Files", ["file", "bytes", "lines", "how it went"], rows)

@@ -226,7 +226,9 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
 def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Cause], judged: Judged, done: int) -> str:
     trouble = _trouble(steps, causes) if word in ("broken", "degraded") else ""
     if _running(run, steps):
-        return f"Running: {done} of {_count(steps)} done" + (f"; {word} so far: {trouble}." if trouble else ".")
+        known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
+        told = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
+        return f"Running: {done} of {_count(steps)} done{told}."
     tail = f"; interrupted after {done} of {_count(steps)}" if run.interrupted else ""
     if trouble:
         return f"{word.capitalize()}: {trouble}{tail}."

@@ -7,7 +7,9 @@ import signal
 from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
+from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 
+NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
 LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
 
@@ -56,9 +58,12 @@ def _duplicate(world: World) -> tuple[str, str, str]:
         return "device-not-set-per-rank", "established", words
     if shared:
         return "scheduler-shares-gpu", "established", words
-    buses = [(r.first("hello") or {}).get("pci_bus_id") for r in world.ranks]
-    if None not in buses and len(set(buses)) < len(buses):
-        return "bus-id-collision", "established", f"UUIDs differ, bus ids: {', '.join(map(str, buses))}"
+    hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
+    for clash in clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or "")) for rank, h in hellos]):
+        words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
+        if clash.kind == "slices":
+            return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
+        return "bus-id-collision", "established", words
     return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
 
 
@@ -79,7 +84,9 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
-        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), Evidence(words, "device map of the ranks")]
+        bus = bus_of_message(line)
+        named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")] if bus else []
+        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")]
     status = "likely" if rank.outcome == "timed-out" else cause.by_message
     return cause, status, [Evidence(line, f"rank {rank.rank}")]
 
@@ -103,22 +110,32 @@ def _ending(rank: RankResult) -> tuple[bool, bool, int]:
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
-    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs a recurrence."""
+    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
+    a recurrence there."""
     if world.ended == "lost":
         return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
     cause, status, evidence = _cause_of(world)
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
     evidence += [Evidence(rank_line(r), r.log) for r in bad]
     evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
+    sender = _only_sender(world)
+    evidence = [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")] * (sender is not None) + evidence
     evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
-    title = f"{what} {'got wrong values' if world.wrong else world.ended}"
+    title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
-    if again is not None and again.passed:
-        repeat = Remedy("you", "It passed when repeated at once: repeat it more often before you change anything.", (world.shell_line,))
-        status = cause and "possible"
-        return Finding(rule, Severity.WARN, f"{title} once of twice{why}", tuple(evidence), (repeat,), cause and cause.id, status)
+    if again is None or again.passed:
+        told = "It was not repeated" if again is None else "It passed when repeated at once"
+        repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
+        status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
     return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+
+
+def _only_sender(world: World) -> int | None:
+    """The rank whose data arrived wrong wherever a sender can be told: not in an all_reduce, which adds all up. None: none, or several."""
+    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
+    return next(iter(senders)) if len(senders) == 1 else None
 
 
 def _wrong_line(e: dict) -> str:

@@ -18,7 +18,7 @@ def judge(start: Start) -> list[Finding]:
     """At least one finding."""
     pointed = [f for m in _by_table(start.messages) for f in message_points_to_cause(m)]
     findings = [*log_not_read(start), *pointed, *(symptom_recognised(start) if not pointed else [])]
-    return findings or ([nothing_recognised(start)] if start.symptom or start.log else [nothing_brought()])
+    return findings or ([nothing_recognised(start)] if start.symptom or start.log else [nothing_brought(start)])
 
 
 def _by_table(messages: list[Message]) -> list[Message]:
@@ -73,5 +73,12 @@ def nothing_recognised(start: Start) -> Finding:
     return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
 
 
-def nothing_brought() -> Finding:
-    return Finding("nothing-brought", Severity.OK, "nothing was brought: all steps run")
+def nothing_brought(start: Start) -> Finding:
+    """The first true sentence of a run: what this host shows before anything is started on it."""
+    return Finding("nothing-brought", Severity.OK, f"{host_in_words(start)}; nothing was brought: all steps run")
+
+
+def host_in_words(start: Start) -> str:
+    count = 0 if isinstance(start.devices, Gap) else len(start.devices)
+    files = f"{count} NVIDIA device file{'' if count == 1 else 's'}" if count else "no NVIDIA device file"
+    return f"this host has {files}" + ("" if isinstance(start.driver, Gap) else f" and driver {start.driver}")

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import clues
+from nccl_runbook.knowledge.clues import clues, complains
 from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.triage_ranks import Pointer
 
@@ -106,16 +107,25 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     against = tuple(dict.fromkeys(text for p in best if p.status == best[0].status for text in p.against))
     remedy = tuple(Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in cause.remedy)
-    return Hypothesis(cause_id, best[0].status, cause.title, cause.says, evidence, remedy, Decides(*cause.decides), against)
+    bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
+    says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
+    return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
-    """`benign` leads where nothing failed and nothing surer is known; beside a failure it has no place."""
-    failed = failed_line(logs) is not None or any(h.status != "possible" and h.cause != "benign" for h in ranked)
+    """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
-    if failed:
-        return [h for h in ranked if h.cause != "benign"]
-    return benign + [h for h in ranked if h.cause != "benign"]
+    harmless = {e.text for h in benign for e in h.evidence}
+    failed = failed_line(logs) is not None or any(h.cause != "benign" and _is_hard(h, harmless) for h in ranked)
+    others = [h for h in ranked if h.cause != "benign"]
+    if failed or others and complains(logs.context):
+        return others
+    return benign + others
+
+
+def _is_hard(hypothesis: Hypothesis, harmless: set[str]) -> bool:
+    """Surer than possible, or NCCL itself warned with words that are not known as harmless."""
+    return hypothesis.status != "possible" or any("NCCL WARN" in e.text and e.text not in harmless for e in hypothesis.evidence)
 
 
 def failed_line(logs: Logs) -> LogLine | None:
@@ -148,7 +158,8 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return f"Unknown: nothing could be read ({why})."
     if not hypotheses:
         foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message in it"
-        return f"Unknown: {sum(f.lines for f in read)} lines were read, and {foreign}."
+        lines = sum(f.lines for f in read)
+        return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
     lead = hypotheses[0]
     if lead.cause == "benign":
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."

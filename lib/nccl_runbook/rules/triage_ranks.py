@@ -6,11 +6,14 @@ import dataclasses
 import re
 from collections import defaultdict
 
-from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.knowledge.clues import ECHO
+from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL, GUARD, NETWORK
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
+_NETWORK = re.compile(r"Using network (\w+)")
+_CALL = re.compile(r"NCCL INFO (\w+): opCount 0 .* count (\d+) datatype (\d+) .*\[nranks=(\d+)\]")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
 
@@ -28,7 +31,7 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (ranks_on_one_gpu, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, first_calls_differ, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -70,9 +73,37 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
-    lead = min(first, key=lambda r: (r.first_error.time is None, r.first_error.time or 0.0, r.rank))
+    lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
+    rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
+    against = (
+        (f"ranks {', '.join(str(r.rank) for r in (lead, *rivals))} raised too close together to say which was first",) if rivals else ()
+    )
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
-    return [Pointer("peer-crashed", "likely", (lead.first_error, *(e for e in echoes if e)), (), 30)]
+    return [
+        Pointer("peer-crashed", "likely", (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e)), against, 30)
+    ]
+
+
+def when(line: LogLine, logs: Logs) -> float | None:
+    """The line's time on the first clock; unchanged where nothing ties its clock to that one."""
+    offset = _offset(line, logs)
+    return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
+
+
+def surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
+    """Whether ``line`` was printed after ``other``, beyond the error of their clocks."""
+    if line.file == other.file:
+        return line.line > other.line
+    if line.time is None or other.time is None:
+        return False
+    if line.host == other.host != "":
+        return line.time > other.time
+    one, two = _offset(line, logs), _offset(other, logs)
+    return bool(one and two and when(line, logs) - when(other, logs) > one.error_s + two.error_s)
+
+
+def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
+    return next((c for c in logs.clocks if c.clock == (line.host or line.file)), None)
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
@@ -161,6 +192,26 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     return [Pointer("peer-crashed", "possible", lines, against, 28), Pointer("peer-stopped", "possible", lines, against, 29)]
 
 
+def guards_failed(logs: Logs) -> list[Pointer]:
+    """A guard in the job itself measured the fault before the collective."""
+    seen = logs.seen.get(GUARD)
+    told = [(line, found.group(2)) for line in (seen.lines if seen else ()) for found in [re.search(GUARD, line.text)] if found]
+    return [Pointer(cause, "established", (line,), (), 0) for line, cause in told if cause in causes()]
+
+
+def first_calls_differ(logs: Logs) -> list[Pointer]:
+    """NCCL prints what each rank calls first: another operation, size or type within groups of one size."""
+    seen = logs.seen.get(FIRST_CALL)
+    calls: dict[str, dict[tuple[str, ...], LogLine]] = defaultdict(dict)
+    for line in seen.lines if seen and not seen.resumed else ():
+        told = _CALL.search(line.text)
+        if told:
+            calls[told.group(4)].setdefault(told.groups()[:3], line)
+    apart = next((tuple(lines.values()) for lines in calls.values() if len(lines) > 1), None)
+    against = ("groups of one size may be several groups: then these calls do not belong together",)
+    return [Pointer("collective-mismatch", "possible", apart, against, 34)] if apart else []
+
+
 def versions_differ(logs: Logs) -> list[Pointer]:
     """Different processes name different NCCL versions."""
     if len(logs.nccl_versions) < 2:
@@ -174,14 +225,17 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank took InfiniBand and another one sockets."""
-    by = {r.network: r for r in logs.ranks if r.network}
-    if len(by) < 2:
-        return []
-    lines = tuple(
-        LogLine(r.files[0] if r.files else "", 0, f"Using network {name}", r.rank, r.hosts[0] if r.hosts else "") for name, r in by.items()
-    )
-    return [Pointer("nodes-differ", "likely", lines, (), 36)]
+    """One rank or host took InfiniBand and another one sockets."""
+    seen = logs.seen.get(NETWORK)
+    said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
+    by = {found.group(1): line for found, line in said if found}
+    by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
+    speakers = {(line.rank, line.host) for line in by.values()}
+    return [Pointer("nodes-differ", "likely", tuple(by.values()), (), 36)] if len(by) > 1 and len(speakers) > 1 else []
+
+
+def _where(rank: RankLog) -> tuple[str, int]:
+    return rank.files[0] if rank.files else "", 0
 
 
 def communicators_pile_up(logs: Logs) -> list[Pointer]:

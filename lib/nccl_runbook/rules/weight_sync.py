@@ -7,6 +7,7 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.planning.placement import Placement
 from nccl_runbook.rules.failures import remedies
+from nccl_runbook.rules.sync_choice import choice
 
 RESTS_ON = ("plan", "runs", *(f"runs.arms.{method}" for method in METHODS))
 
@@ -15,6 +16,7 @@ HANG_S = 60.0             # an arm that finished no sync in that time is stuck, 
 # GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
 NVLINK_GB_PER_S = {"A100": 300.0, "A800": 200.0, "H100": 450.0, "H200": 450.0, "H800": 200.0, "B200": 900.0, "B300": 900.0}
 WIDEST_GB_PER_S = 900.0
+HBM_GB_PER_S = 4000.0     # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
 PCIE_GB_PER_S = 126.0     # PCIe 6 x16 in one direction: what goes through the CPU cannot be faster
 
 
@@ -23,7 +25,7 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
     if isinstance(runs, Gap) or isinstance(plan, Gap):
         return []
     found = [f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)) if f]
-    found += [f for f in (disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
+    found += [f for f in (choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
     first = {(f.id, f.title): f for f in reversed(found)}  # the refusal of several NCCL methods is one finding
     return [f for f in found if first[f.id, f.title] is f]
 
@@ -61,7 +63,7 @@ def not_enough(arm: SyncArm) -> Finding | None:
     if arm.shortage is None:
         return None
     s = arm.shortage
-    advice = "Name a directory with room by the parameter directory." if arm.method == "disk" else "Free memory, or choose a smaller model."
+    advice = "Name a directory with room by the parameter directory." if "disk" in arm.method else "Free memory, or choose a smaller model."
     return Finding("weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
                    (Evidence(f"{_gb(s.needed_bytes)} needed, {_gb(s.free_bytes)} free", _source(arm)),), (Remedy("you", advice),))
 
@@ -115,7 +117,7 @@ def did_not_end(arm: SyncArm) -> Finding | None:
     if not arm.timed_out:
         return None
     evidence = (Evidence(f"{len(arm.syncs)} syncs were finished in {arm.deadline_s:.0f} s", _source(arm)),)
-    if arm.syncs or arm.deadline_s < HANG_S or arm.method == "disk":
+    if arm.syncs or arm.deadline_s < HANG_S or "disk" in arm.method:
         return Finding("weight-sync-too-slow", Severity.UNKNOWN, f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence,
                        (Remedy("you", "Give the step a larger budget_s."),))
     advice = "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:"
@@ -142,7 +144,8 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     seconds = min(s.seconds for s in arm.syncs)
     name = next((n for n in runs.gpu_names if n), "")
     nvlink = next((limit for key, limit in NVLINK_GB_PER_S.items() if key in name), WIDEST_GB_PER_S)
-    limit = nvlink if arm.method.startswith("nccl") else PCIE_GB_PER_S
+    here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
+    limit = nvlink if arm.method.startswith("nccl") else here if arm.method.startswith("ipc") else PCIE_GB_PER_S
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
     if rate <= limit:
         return None

@@ -1,0 +1,398 @@
+"""Guards to paste into a training job: one file, needs torch (>= 2.2) alone, Python >= 3.9. Copy it beside your script.
+
+    import nccl_guards as guard
+    guard.enable_flight_recorder("dumps/")       # before the process group
+    guard.init_process_group_checked("nccl")
+    guard.check_device_map()                     # once, before step 1
+    agreed = guard.check_minibatches(minibatches=(len(samples), batch_size), wait=False)     # each step; while the ranks compute
+    ...                                          # the step's own work
+    agreed()                                     # before its first collective
+    guard.check_agreement(tensor, "all_reduce")  # before a collective that you suspect
+
+Every guard is called on all ranks, at the same place, and prints one line on standard error that begins with ``NCCL_GUARD `` and
+goes on as one JSON object (at most 4,000 bytes, written at once):
+
+    schema      1
+    guard       the function's name
+    ok          true, false, or null where it could not tell
+    rank        global rank that printed it; world_size, host, pid; local_rank or null
+    time        seconds since 1970 on this host; offset_s: this clock minus rank 0's as sync_clock() found it, or null
+    wall_s      what the guard itself took
+    says        one sentence; of a failure with its numbers: "rank 7: minibatches = 5 // 8 = 0"
+    cause       an id of the runbook's causes, or null
+    bad_ranks   ranks that are at fault, or []
+    data        what was seen, by guard:
+        check_device_map    [{rank, host, boot_id, local_rank, cuda_index, uuid, pci_bus_id, visible}], at most 8
+        check_minibatches   {name: {"rank": value, ...}}, of names with zero or uneven counts
+        check_agreement     {"rank": "all_reduce float32 [1024]", ...} of ranks that differ, and the most common one as "most"
+        pause_trace         {phase: seconds, ...} in order
+        sync_clock          {"offset_s": seconds, "uncertainty_s": seconds}
+        weights_digest      {"tensors": n, "bytes": n, "digest": hex, "differs": [names]}
+        enable_flight_recorder      {variable: value, ...}
+        init_process_group_checked  {backend, device, device_id, timeout_s: {group: seconds}, init_s, first_collective_s}
+
+Where all is well rank 0 prints for all, and of a check that is made again and again only the first; where not, each rank at fault
+prints too, and every rank raises GuardError. The checks speak over a Gloo group of their own with a limit of 30 s, so that they end where
+the job itself would hang: then the ranks that did not come are named.
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import hashlib
+import json
+import os
+import socket
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+PREFIX = "NCCL_GUARD "
+LIMIT_S = 30.0
+REPORT_S = 1.0  # the others' limits end at about the same time
+MOST_BYTES = 4000  # with the prefix below PIPE_BUF (4,096), so that lines of several ranks do not mix
+_state: Dict[str, Any] = {"group": None, "of": None, "calls": 0, "offset_s": None, "said": set()}
+
+
+class GuardError(RuntimeError):
+    """A guard that failed; the message is its sentence."""
+
+
+# --- saying
+
+def _say(guard: str, ok: Optional[bool], says: str, began: float, data: Any, cause: Optional[str] = None,
+         bad_ranks: Iterable[int] = (), prints: bool = True) -> None:
+    """Prints the line, and raises GuardError where it is not ok."""
+    ready = dist.is_available() and dist.is_initialized()
+    rank = dist.get_rank() if ready else _number("RANK")
+    line = {"schema": 1, "guard": guard, "ok": ok, "rank": rank, "world_size": dist.get_world_size() if ready else _number("WORLD_SIZE"),
+            "local_rank": _number("LOCAL_RANK"), "host": socket.gethostname(), "pid": os.getpid(), "time": round(time.time(), 6),
+            "offset_s": _state["offset_s"], "wall_s": round(time.perf_counter() - began, 6), "says": says[:600], "cause": cause,
+            "bad_ranks": sorted(bad_ranks)[:64], "data": data}
+    again = ok and (guard, False) in _state["said"]
+    _state["said"].add((guard, prints))
+    if prints or rank in line["bad_ranks"] or rank == 0 and not again:
+        text = PREFIX + json.dumps(line, separators=(",", ":"))
+        if len(text) >= MOST_BYTES:
+            text = PREFIX + json.dumps({**line, "data": {"left_out": "too long for one line"}}, separators=(",", ":"))
+        os.write(2, text.encode() + b"\n")
+    if ok is False:
+        raise GuardError(f"{guard}: {says}")
+
+
+def _number(name: str) -> Optional[int]:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else None
+
+
+# --- the side channel
+
+def _side() -> Any:
+    """A Gloo group over all ranks, made at the first use."""
+    if _state["of"] is not dist.group.WORLD:
+        _state["group"] = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
+        _state["of"] = dist.group.WORLD
+    return _state["group"]
+
+
+def _all(guard: str, began: float, act: Callable[[Any], Any]) -> Any:
+    """``act(group)``; where not all ranks come within the limit, says who is missing."""
+    _state["calls"] += 1
+    try:
+        return act(_side())
+    except RuntimeError as error:  # Gloo raises no narrower one
+        missing = _missing(f"nccl_guards/{_state['calls']}/", guard)
+        why = f"rank {', '.join(map(str, missing[:16]))} did not come" if missing else "the ranks could not speak to each other"
+        said = str(error).splitlines()[0][:120]
+        _say(guard, False, f"{why} within {LIMIT_S:g} s ({said})", began, {}, "collective-on-some-ranks-only", missing)
+
+
+def _missing(here: str, guard: str) -> List[int]:
+    """Ranks that do not report to the store after a failure; none where the store has gone with rank 0."""
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"{here}{dist.get_rank()}", guard)
+        time.sleep(REPORT_S)
+        return [r for r in range(dist.get_world_size()) if not store.check([f"{here}{r}"])]
+    except RuntimeError:
+        return []
+
+
+def _gather(group: Any, mine: Any) -> List[Any]:
+    """Everybody's JSON value, as tensors of bytes: no pickle."""
+    text = torch.tensor(list(json.dumps(mine).encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(text)]), group=group)
+    padded = torch.zeros(max(int(s) for s in sizes), dtype=torch.uint8)
+    padded[:len(text)] = text
+    texts = [torch.zeros_like(padded) for _ in sizes]
+    dist.all_gather(texts, padded, group=group)
+    return [json.loads(bytes(t[:int(s)].tolist())) for t, s in zip(texts, sizes)]
+
+
+def _differ(guard: str, began: float, text: str, bad: bool, mine: Any) -> Callable[[], Optional[List[Any]]]:
+    """Begins to compare; what it gives ends that: None where all ranks have the same ``text`` and none is ``bad``, else everybody's
+    ``mine``. Where all is well one all-to-all of eight bytes a rank, in the time of a barrier (an all_reduce took twice that)."""
+    number = -1 if bad else int.from_bytes(hashlib.blake2b(f"{guard} {text}".encode(), digest_size=7).digest(), "big")
+    sent = torch.full((dist.get_world_size(),), number, dtype=torch.int64)
+    seen = torch.empty_like(sent)
+    work = _all(guard, began, lambda group: dist.all_to_all_single(seen, sent, group=group, async_op=True))
+
+    def compare(group: Any) -> Optional[List[Any]]:
+        work.wait()
+        return None if not bad and bool((seen == sent).all()) else _gather(group, [guard, mine])
+
+    def finish() -> Optional[List[Any]]:
+        said = _all(guard, began, compare)
+        if said and {name for name, _ in said} != {guard}:
+            where = {str(r): name for r, (name, _) in enumerate(said)}
+            says = f"ranks are at different guards: {json.dumps(where)[:300]}"
+            _say(guard, False, says, began, where, "collective-on-some-ranks-only", _odd_ones(where), prints=False)
+        return said and [one for _, one in said]
+
+    return finish
+
+
+def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
+    """Ranks whose value is not the most common one; none where two values are equally common."""
+    counts = collections.Counter(map(str, by_rank.values())).most_common(2)
+    if len(counts) > 1 and counts[0][1] == counts[1][1]:
+        return []
+    return [int(r) for r, value in by_rank.items() if str(value) != counts[0][0]]
+
+
+# --- which GPU
+
+def check_device_map() -> None:
+    """Each rank on a GPU of its own, before step 1. Equal UUIDs are a shared GPU; equal bus ids alone an enumeration fault."""
+    began = time.perf_counter()
+    rows = _all("check_device_map", began, lambda group: _gather(group, _device()))
+    rows = [{"rank": rank, **row} for rank, row in enumerate(rows)]
+    ok, says, cause, bad = map_says(rows)
+    shown = rows if len(rows) <= 8 else [r for r in rows if r["rank"] in bad[:8]]
+    _say("check_device_map", ok, says, began, shown, cause, bad, prints=False)
+
+
+def map_says(rows: List[Dict[str, Any]]) -> Tuple[Optional[bool], str, Optional[str], List[int]]:
+    """ok, says, cause and bad_ranks for the rows of a device map; ok is None where not every rank has a GPU."""
+    with_gpu = [r for r in rows if r["uuid"]]
+    for cause, what, key in (("device-not-set-per-rank", "one GPU", "uuid"), ("bus-id-collision", "one PCI bus id", "pci_bus_id")):
+        places = [(r["boot_id"], r[key]) for r in with_gpu if r[key]]
+        bad = [r for r in with_gpu if places.count((r["boot_id"], r[key])) > 1]
+        if bad:
+            numbers = [r["rank"] for r in bad]
+            return False, f"ranks {', '.join(map(str, numbers[:16]))} are on {what}: {bad[0][key]} ({bad[0]['host']})", cause, numbers
+    told = f"{len(with_gpu)} of {len(rows)} ranks have a GPU each" if with_gpu else "no rank has a GPU: nothing to map"
+    return (True if len(with_gpu) == len(rows) else None), told, None, []
+
+
+def _device() -> Dict[str, Any]:
+    row = {"host": socket.gethostname(), "boot_id": _boot_id(), "local_rank": _number("LOCAL_RANK"), "cuda_index": None, "uuid": "",
+           "pci_bus_id": "", "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")[:80]}
+    if torch.cuda.is_available():
+        index = torch.cuda.current_device()
+        told = torch.cuda.get_device_properties(index)
+        bus = "%04x:%02x:%02x" % tuple(getattr(told, f"pci_{p}_id", 0) for p in ("domain", "bus", "device"))
+        uuid = str(getattr(told, "uuid", ""))  # torch >= 2.4; before that the bus id stands for it
+        row.update(cuda_index=index, uuid=uuid or f"{_boot_id()} {bus}", pci_bus_id=bus if hasattr(told, "pci_bus_id") else "")
+    return row
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+# --- do all ranks do the same
+
+def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) -> Optional[Callable[[], None]]:
+    """The same number of each, and none of them zero, on every rank: a rank with none enters no collective, and the others wait.
+
+    ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is. ``wait=False`` returns at once, with a
+    function to call before the step's first collective: the ranks then compare while they compute.
+    """
+    began = time.perf_counter()
+    values = {name: c[0] // c[1] if isinstance(c, tuple) else int(c) for name, c in counts.items()}
+    shown = {name: f"{c[0]} // {c[1]} = {values[name]}" if isinstance(c, tuple) else str(c) for name, c in counts.items()}
+    finish = _differ("check_minibatches", began, json.dumps(values), 0 in values.values(), [values, shown])
+
+    def agreed() -> None:
+        said = finish()
+        if said is None:
+            return _say("check_minibatches", True, f"all ranks have {json.dumps(values)[1:-1]}", began, {}, prints=False)
+        data, bad, words = {}, set(), []
+        for name in values:
+            by_rank = {str(r): v[0].get(name) for r, v in enumerate(said)}
+            wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
+            if wrong or len(set(by_rank.values())) > 1:
+                data[name] = {r: v for r, v in list(by_rank.items())[:64]}
+                words += [f"rank {r}: {name} = {said[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
+                bad |= wrong
+        return _say("check_minibatches", False, "; ".join(words), began, data, "uneven-minibatches", bad, prints=False)
+
+    return agreed() if wait else agreed
+
+
+def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optional[Callable[[], None]]:
+    """The same operation with the same dtype and shape on every rank; ``wait`` as above. NCCL 2.28.9 sums float16 with float32, or
+    1,048,576 elements with 1,052,672, without an error and with wrong values (measured on H200)."""
+    began = time.perf_counter()
+    mine = f"{op} {str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)} on {tensor.device.type}"
+    finish = _differ("check_agreement", began, mine, False, mine)
+
+    def agreed() -> None:
+        said = finish()
+        if said is None:
+            return _say("check_agreement", True, f"all ranks: {mine}", began, {}, prints=False)
+        by_rank = {str(r): text for r, text in enumerate(said)}
+        most = collections.Counter(said).most_common(1)[0][0]
+        data = {"most": most, **{r: t for r, t in by_rank.items() if t != most}}
+        words = "; ".join(f"rank {r}: {t}" for r, t in list(data.items())[1:7])
+        words, odd = f"{words}; most have {most}", _odd_ones(by_rank)
+        return _say("check_agreement", False, words, began, data, "collective-mismatch", odd, prints=False)
+
+    return agreed() if wait else agreed
+
+
+# --- weight sync
+
+@contextlib.contextmanager
+def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
+    """Where a pause goes: call what this gives with the phase that begins (pause, gather, control, wire, load, resume). No rank waits
+    for another; each prints its own line. A GPU is synchronised at each phase, so that a phase holds its own work."""
+    began = last = time.perf_counter()
+    spent: Dict[str, float] = {}
+    current = "pause"
+
+    def phase(following: str) -> None:
+        nonlocal last, current
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        spent[current] = round(spent.get(current, 0.0) + now - last, 6)
+        last, current = now, following
+
+    try:
+        yield phase
+    finally:
+        phase("")
+        longest = max(spent, key=lambda p: spent[p])
+        _say("pause_trace", None, f"{name} took {last - began:.3f} s, most in {longest} ({spent[longest]:.3f} s)", began, spent)
+
+
+def sync_clock(rounds: int = 8) -> float:
+    """This host's clock minus rank 0's in seconds, by the quickest of some round trips (Cristian, 1989); kept for the lines to come."""
+    began = time.perf_counter()
+    _state["offset_s"], uncertainty = _all("sync_clock", began, lambda group: _offset(group, rounds))
+    _say("sync_clock", True, f"clock {_state['offset_s']:+.6f} s from rank 0's, +- {uncertainty:.6f} s", began,
+         {"offset_s": _state["offset_s"], "uncertainty_s": uncertainty})
+    return _state["offset_s"]
+
+
+def _offset(group: Any, rounds: int) -> Tuple[float, float]:
+    best, rank, box = (0.0, 0.0), dist.get_rank(), torch.zeros(1, dtype=torch.float64)
+    for other in range(1, dist.get_world_size()):
+        trips = []
+        for _ in range(rounds if rank in (0, other) else 0):
+            if rank == other:
+                sent = time.time()
+                dist.send(box, 0, group=group)
+                dist.recv(box, 0, group=group)
+                back = time.time()
+                trips.append(((back - sent) / 2, (sent + back) / 2 - float(box[0])))
+            else:
+                dist.recv(box, other, group=group)
+                box[0] = time.time()
+                dist.send(box, other, group=group)
+        best = min(trips)[::-1] if trips else best
+    return round(best[0], 6), round(best[1], 6)
+
+
+def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: bool = True) -> str:
+    """One hex digest of names, dtypes, shapes and every byte, computed where the tensors are. ``compare``: over all ranks, and the
+    tensors that differ are named; without it no rank waits (trainer and engine: compare the printed digests)."""
+    began, each, size = time.perf_counter(), {}, 0
+    for name, tensor in named_tensors:
+        size += tensor.numel() * tensor.element_size()
+        each[name] = f"{tensor.dtype} {tuple(tensor.shape)} {_sum(tensor.detach())}"
+    digest = hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16]
+    data = {"tensors": len(each), "bytes": size, "digest": digest, "differs": []}
+    mine = {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}
+    said = _differ("weights_digest", began, digest, False, mine)() if compare else None
+    if said is None:
+        _say("weights_digest", True if compare else None, f"{len(each)} tensors, {size} bytes: {digest}", began, data, prints=not compare)
+        return digest
+    names = {n: {str(r): one.get(n) for r, one in enumerate(said)} for n in dict.fromkeys(n for one in said for n in one)}
+    differs = {n: _odd_ones(by_rank) for n, by_rank in names.items() if len(set(by_rank.values())) > 1}
+    bad = sorted({r for ranks in differs.values() for r in ranks})
+    _say("weights_digest", False, f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}", began,
+         {**data, "differs": list(differs)[:16]}, None, bad, prints=False)
+    return digest
+
+
+def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
+    """Every byte, weighted by its place, modulo 2**64."""
+    flat, total = tensor.contiguous().reshape(-1).view(torch.uint8), 0
+    weights = torch.arange(1, min(block, flat.numel()) + 1, dtype=torch.int64, device=flat.device)
+    for number, part in enumerate(flat.split(block), 1):
+        total += number * 1000003 * int((part.to(torch.int64) * weights[:len(part)]).sum())
+    return total % (1 << 64)
+
+
+# --- before the process group
+
+def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
+    """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
+    began, newer = time.perf_counter(), _torch_version() >= (2, 9)
+    size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    if newer:
+        size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    chosen = {size: str(entries), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    if folder:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        chosen[file] = os.path.join(os.path.abspath(folder), "nccl_trace_rank_")
+    late = dist.is_initialized()
+    os.environ.update({} if late else chosen)
+    _say("enable_flight_recorder", not late, "the process group is there already: call it before" if late else
+         f"torch {torch.__version__} records {entries} events", began, chosen, "env-conflict" if late else None, prints=False)
+
+
+def _torch_version() -> Tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, device_id: Optional[bool] = None, **options: Any) -> None:
+    """dist.init_process_group after the rank has its GPU, with one timeout, and a first collective. ``device_id``: whether the group is
+    bound to the GPU at once; None asks NCCL_GUARD_DEVICE_ID (0 or 1, default 0), so that two runs differ in nothing else."""
+    began, device = time.perf_counter(), torch.device("cpu")
+    if "nccl" in backend:
+        device = torch.device("cuda", (_number("LOCAL_RANK") or 0) % max(1, torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+    bound = device.type == "cuda" and (os.environ.get("NCCL_GUARD_DEVICE_ID") == "1" if device_id is None else device_id)
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s), **({"device_id": device} if bound else {}), **options)
+    ready = time.perf_counter()
+    value = torch.ones(1, device=device)
+    dist.all_reduce(value)
+    right = int(value) == dist.get_world_size()
+    data = {"backend": backend, "device": str(device), "device_id": bound, "timeout_s": group_timeouts(), "init_s": round(ready - began, 6),
+            "first_collective_s": round(time.perf_counter() - ready, 6)}
+    says = f"{dist.get_world_size()} ranks over {backend}, this one on {device}; the first all_reduce gave {float(value):g}"
+    _say("init_process_group_checked", right, says, began, data, None if right else "collective-mismatch")
+
+
+def group_timeouts() -> Dict[str, float]:
+    """Seconds by group and backend, of every group that is there now: a timeout given to one group is not that of another."""
+    found = {}
+    for group, (_, _) in list(dist.distributed_c10d._world.pg_map.items()):
+        for device in group._device_types:
+            limit = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
+            if limit is not None:
+                found[f"{group.group_name} {device.type}"] = limit.total_seconds()
+    return found

@@ -1,0 +1,114 @@
+"""`nccl-runbook look`: who did not come to the collective, seen from beside the running job. Reads only; no torch, no Jupyter."""
+from __future__ import annotations
+
+import json as json_format
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nccl_runbook.facts.live import Live
+    from nccl_runbook.rules.live import Picture, RankView
+
+EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
+SCHEMA = "nccl-runbook/look/1"
+
+
+def look(
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="A rank or its launcher: only that job.")] = [],  # noqa: B006
+    gap: Annotated[float, typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between the first and the last sample.")] = 10.0,
+    record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Join what was seen on several hosts; no machine is touched.")] = [],  # noqa: B006
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was seen, to be joined or judged elsewhere.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
+    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0, or never.")] = "unknown",
+) -> None:
+    """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
+    from nccl_runbook.findings import EXIT_CODES
+    from nccl_runbook.look_page import page, text
+    from nccl_runbook.records import write_text
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.rules import live as rules
+
+    counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
+    if fail_on not in counts or record and (pid or save):
+        _leave("--record stands alone, and --fail-on is one of broken, degraded, unknown, never", 2)
+    redactor = Redactor(os.environ)
+    looks = _recorded(record) if record else [_seen(pid, gap, save, lambda line: print(redactor.text(line), file=sys.stderr, flush=True))]
+    pictures = rules.judge(looks)
+    word = rules.verdict(pictures)
+    code = EXIT_CODES[word] if word in counts[fail_on] else 0
+    if html is not None:
+        try:
+            write_text(html, redactor.text(page(pictures, looks)))
+        except OSError as error:
+            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+    said = json_format.dumps(document(pictures, looks, word, code), indent=1, ensure_ascii=False) if json else text(pictures, looks)
+    print(redactor.text(said))
+    sys.exit(code)
+
+
+def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Live:
+    from nccl_runbook import look_live
+    from nccl_runbook.records import Record
+    from nccl_runbook.records import save as save_record
+    from nccl_runbook.redact import Redactor
+
+    began = time.monotonic()
+    try:
+        live = look_live.look(look_live.checked_pids(pids), gap_s, say)
+        if save is not None:
+            save_record(Record.model_validate(look_live.record(live, time.monotonic() - began)), save, Redactor(os.environ))
+    except ValueError as error:
+        _leave(str(error), 2)
+    except OSError as error:
+        _leave(f"cannot write {save}: {error.strerror or error}", 1)
+    return live
+
+
+def _recorded(paths: Sequence[Path]) -> list[Live]:
+    """The live looks in records; leaves with one sentence where a file is none."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from nccl_runbook.facts.live import Live
+    from nccl_runbook.records import RecordError, load_all
+
+    try:
+        found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
+        looks = [TypeAdapter(Live).validate_python(one) for one in found]
+    except RecordError as error:
+        _leave(str(error), 2)
+    except ValidationError as error:
+        _leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})", 2)
+    return looks or _leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live", 2)
+
+
+def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/look.json."""
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
+            "hosts": [{"host": one.host, "taken": one.taken, "first_s": one.first_s, "gap_s": one.gap_s} for one in looks]}
+
+
+def _job(picture: Picture) -> dict[str, Any]:
+    return {
+        "job": picture.job, "world_size": picture.world_size, "kind": picture.kind, "sentence": picture.sentence, "cause": picture.cause,
+        "status": picture.status or None, "collective": picture.collective, "frame": picture.culprits[0].frame if picture.culprits else "",
+        "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims],
+        "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks],
+        "evidence": [{"text": e.text, "source": e.source} for e in picture.evidence], "not_seen": picture.not_seen,
+        "decides": picture.decides}
+
+
+def _who(view: RankView) -> dict[str, Any]:
+    return {"rank": view.rank, "host": view.host, "pid": view.pid}
+
+
+def _leave(sentence: str, code: int) -> Any:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

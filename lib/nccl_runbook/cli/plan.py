@@ -1,0 +1,291 @@
+"""`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from nccl_runbook.evidence.training_file import Training
+    from nccl_runbook.findings import Finding
+    from nccl_runbook.knowledge.allocation import Rules
+    from nccl_runbook.planning.allocation import Mode
+    from nccl_runbook.planning.devices import Identity
+    from nccl_runbook.planning.groups import Placed
+
+EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
+SCHEMA = "nccl-runbook/plan/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the command line says; ``gpus`` 0 and "" where it says nothing; ``clustered``: a scheduler
+    of a cluster places the workers."""
+
+    rules: Rules
+    gpus: int
+    nodes: int
+    launcher: str
+    update: str
+    clustered: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
+    ``devices``: what this machine's GPUs say to it, None where they were not asked; ``rules``: AReaL's, None for other frameworks."""
+
+    where: str
+    text: str
+    framework: str
+    launcher: str
+    gpus: int
+    finding: Finding
+    mode: Mode | None = None
+    placed: Placed | None = None
+    error: str | None = None
+    devices: list[Finding] | None = None
+    rules: Rules | None = None
+
+    @property
+    def clean(self) -> bool:
+        return self.verdict == "clean" and not self.devices
+
+    @property
+    def verdict(self) -> str | None:
+        return self.placed.verdict if self.placed else None
+
+
+def plan(
+    target: Annotated[str, typer.Argument(metavar="ALLOCATION|FILE|FOLDER", help="An allocation string, a launch line, a training YAML, "
+                                          "a launch script, or a folder of YAML files.")],
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of a node; a YAML may say it.", min=0)] = 0,
+    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0; the newest known if empty.")] = "",
+    launcher: Annotated[str, typer.Option(help="AReaL's: local, single-controller or ray.")] = "",
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, where Ray places.", min=0)] = 0,
+    update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
+    check_devices: Annotated[bool, typer.Option("--check-devices", help="Ask NVML, too, whether the planned GPUs of this machine are "
+                                                "different ones; without --gpus as many as are visible.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The plan alone, as JSON, on standard output.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
+) -> None:
+    """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
+    from nccl_runbook.knowledge import allocation as knowledge
+    from nccl_runbook.planning.groups import LAUNCHERS
+
+    if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
+        _leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk", 2)
+    try:
+        rules = knowledge.at(areal) if areal else knowledge.newest()
+        seen = _devices() if check_devices else None
+        asked = Asked(rules, gpus or len(seen or ()), nodes, launcher, update)
+        plans, left_out = _plans(target, asked)
+        plans = [_checked(p, seen) for p in plans] if seen is not None else plans
+    except ValueError as error:
+        _leave(str(error), 2)
+    code = 0 if all(p.clean for p in plans) else 3
+    if html:
+        _write_page(html, plans, left_out)
+    if json:
+        folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
+        _print_json(folder if os.path.isdir(target) else document(plans[0]))
+    else:
+        print(_as_text(plans, left_out, code))
+    sys.exit(code)
+
+
+def _devices() -> list[Identity]:
+    """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.probes import nvml
+    from nccl_runbook.rules import devices
+
+    view = nvml.view()
+    if isinstance(view, Gap):
+        raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
+    return devices.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _checked(one: Plan, seen: list[Identity]) -> Plan:
+    from nccl_runbook.rules import devices
+
+    return dataclasses.replace(one, devices=devices.judge(one.placed.groups, seen) if one.placed else [])
+
+
+def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
+    """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
+    from nccl_runbook.evidence import training_file
+
+    path = Path(target)
+    if not os.path.lexists(target):
+        if target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm")) and " " not in target:
+            raise ValueError(f"there is no file {target}")
+        return [_of_text(target, "", asked)], []
+    plans, left_out = [], []
+    for file in training_file.files(path):
+        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        try:
+            plans.append(_of_text(training_file.text_of(file), name, asked, file))
+        except ValueError as error:
+            left_out.append(f"{name}: {error}")
+    if not plans:
+        raise ValueError(left_out[0] if left_out else f"{target} holds no YAML file")
+    return plans, left_out
+
+
+def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
+    """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
+    from nccl_runbook.evidence import launch_lines, training_file
+    from nccl_runbook.knowledge import frameworks
+
+    is_yaml = file is not None and file.suffix in (".yaml", ".yml")
+    if file is None and not any(mark in text for mark in (" --", "=")):
+        return _areal(text, where, asked, _gpus(asked, 0), [])
+    commands = [] if is_yaml else launch_lines.commands(text)
+    overrides = {name: values[-1] for c in commands for name, values in c.flags.items() if values}
+    training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
+    if training.mode or {"actor", "rollout"} <= set(training.backends):
+        return _of_training(training, where, asked, " ".join(c.text for c in commands))
+    known = frameworks.of(text)
+    if known is None:
+        raise ValueError("no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)")
+    said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
+    return _of_framework(known, said, where, asked)
+
+
+def _named_config(commands: list[Any], file: Path | None) -> str:
+    """The text of the YAML that a command names with --config, "" where there is none that can be read here."""
+    from nccl_runbook.evidence import training_file
+
+    names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
+    folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
+    found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
+    return training_file.text_of(found[0]) if found else ""
+
+
+def _gpus(asked: Asked, told: int) -> int:
+    if not asked.gpus and not told:
+        raise ValueError("say how many GPUs a node has: --gpus N")
+    return asked.gpus or told
+
+
+def _of_training(training: Training, where: str, asked: Asked, command: str) -> Plan:
+    """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
+    launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
+    by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and asked.rules.era == "C"
+    update = asked.update or ("disk" if training.update == "disk" and asked.rules.switch.honours_option else "xccl")
+    notes = _about(training, asked.rules, update)
+    nodes = asked.nodes or training.nodes or 1
+    controlled = by_role or training.scheduler == "local"
+    told = dataclasses.replace(asked, launcher=launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
+                               update=update, nodes=nodes, clustered=controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
+    roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
+    if not roles and not training.mode:
+        raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
+    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or training.mode
+    return _areal(text, where, told, _gpus(asked, training.gpus), notes, roles, training.shares)
+
+
+def _about(training: Training, rules: Rules, update: str) -> list[str]:
+    """What this tag makes of the file's other settings."""
+    notes = []
+    if training.update not in ("", update):
+        ignored = training.update == "disk" and not rules.switch.honours_option
+        notes.append(f"actor.weight_update_mode is {training.update}, " +
+                     (f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"))
+    if rules.era == "C" and not training.backends:
+        notes.append(f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here")
+    return notes
+
+
+def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
+           shares: dict[str, str] | None = None) -> Plan:
+    from nccl_runbook.planning.allocation import Refused, from_roles, parse
+    from nccl_runbook.planning.groups import Site, place
+    from nccl_runbook.rules import allocation as judge
+
+    rules = asked.rules
+    site = Site(gpus, asked.launcher or "local", asked.nodes or 1, asked.update or "xccl", rules.controller == "engine",
+                asked.clustered)
+    try:
+        mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
+    except Refused as why:
+        return Plan(where, text, "areal", site.launcher, gpus, judge.refused(text, why, rules), error=why.error, rules=rules)
+    placed = place(mode, site)
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge.about_tag(rules, site)))
+    return Plan(where, text, "areal", site.launcher, gpus, judge.judge(text, mode, placed, rules, site), mode, placed, rules=rules)
+
+
+def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
+    from nccl_runbook.planning import frameworks
+    from nccl_runbook.rules import frameworks as judge
+
+    flat = {n: v for _, flags, _ in said for n, v in flags.items()}
+    told = next((int(flat[n][0]) for n in ("trainer.n_gpus_per_node",) if n in flat and flat[n] and flat[n][0].isdigit()), 0)
+    gpus, nodes = _gpus(asked, told), asked.nodes or 1
+    launch = frameworks.merged(known, said, gpus)
+    mode, placed = frameworks.place(launch, gpus, nodes)
+    return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes), mode, placed)
+
+
+def document(one: Plan) -> dict[str, Any]:
+    """What --json prints about one allocation; its schema is schemas/plan.json."""
+    mode, placed = one.mode, one.placed
+    return {
+        "schema": SCHEMA, "file": one.where, "framework": one.framework, "allocation": one.text, "launcher": one.launcher, "gpus": one.gpus,
+        "areal": one.rules.tag if one.rules else "", "era": one.rules.era if one.rules else "",
+        "ok": mode is not None, "error": one.error, "type": mode and mode.type,
+        "components": [{"name": p.name, "backend": p.backend, "world_size": p.world_size, "alloc_size": p.alloc_size}
+                       for p in (mode.parts if mode else ())],
+        "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
+        "total_gpus": mode.total_gpus if mode else None,
+        "groups": [{"name": g.name, "ranks": [dataclasses.asdict(r) for r in g.ranks]} for g in (placed.groups if placed else ())],
+        "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
+        "remedies": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in one.finding.remedy],
+        "devices": None if one.devices is None else [f.title for f in one.devices],
+        "exit_code": 0 if one.clean else 3,
+    }
+
+
+def _print_json(content: dict[str, Any]) -> None:
+    import json
+
+    from nccl_runbook.redact import Redactor
+
+    print(json.dumps(Redactor(os.environ).json(content), indent=1, ensure_ascii=False))
+
+
+def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.cells import finding_text
+    from nccl_runbook.report.tables_plan import groups_table, plans_table
+
+    first = plans[0]
+    if len(plans) == 1:
+        lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
+        lines += [repr(groups_table(first.placed.groups))] if first.placed else []
+        word = first.verdict or "not readable"
+    else:
+        lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
+        word = f"{sum(p.clean for p in plans)} of {len(plans)} clean"
+    lines += [f"not read: {line}" for line in left_out]
+    return Redactor(os.environ).text("\n".join([*lines, f"verdict: {word} (exit code {code})"]))
+
+
+def _write_page(path: Path, plans: list[Plan], left_out: list[str]) -> None:
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.page_plan import page
+
+    try:
+        path.write_text(Redactor(os.environ).text(page(plans, left_out)), encoding="utf-8")
+    except OSError as error:
+        _leave(f"cannot write {path}: {error.strerror or error}", 1)
+
+
+def _leave(sentence: str, code: int) -> NoReturn:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

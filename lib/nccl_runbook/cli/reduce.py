@@ -1,0 +1,203 @@
+"""`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json as json_format
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
+          "srun -N {nodes} python3 train.py --learners {learners}")
+SCHEMA = "nccl-runbook/reduce/1"
+PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG = 36, 1  # linux/prctl.h
+LOOK_S = 3.0
+POLL_S = 0.2
+
+
+@dataclasses.dataclass
+class Tried:
+    """One combination. ``outcome``: passed, failed, hung (at the deadline), otherwise (it ended badly, but not as --fail-on says)."""
+
+    values: dict[str, str]
+    outcome: str = "passed"
+    code: int | None = None
+    failed: int = 0
+    runs: int = 0
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    line: str = ""
+    look: str = ""
+    logs: list[str] = dataclasses.field(default_factory=list)
+
+
+def reduce(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The job; {NAME} is filled in and NAME set for each axis.")],
+    axis: Annotated[list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")] = [],  # noqa: B006
+    deadline: Annotated[float, typer.Option(metavar="S", min=1.0, help="Seconds for each run; then it is looked at and ended.")] = 900.0,
+    fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs.")] = Path("reduce-logs"),
+    json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
+) -> None:
+    """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
+    from nccl_runbook.planning import reduction
+    from nccl_runbook.redact import Redactor
+
+    say = Redactor(os.environ).text
+    try:
+        combinations, wanted = reduction.smallest_first(reduction.axes_of(axis)), re.compile(fail_on)
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (ValueError, re.error) as error:
+        _leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
+    except OSError as error:
+        _leave(f"cannot write {out}: {error.strerror}", 1)
+    tried: list[Tried] = []
+    with _nothing_left():
+        for values in combinations:
+            words = reduction.command_for(command, values)
+            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}"))
+            print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
+            if tried[-1].failed:
+                break
+    document = _document(tried, len(combinations))
+    print(say(json_format.dumps(document, indent=1, ensure_ascii=False) if json else document["sentence"]))
+    sys.exit(document["exit_code"])
+
+
+def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | None, deadline_s: float, repeats: int, stem: Path) -> Tried:
+    """Up to ``repeats`` runs, none after the first failure."""
+    tried = Tried(values)
+    while tried.runs < repeats and not tried.failed:
+        tried.runs += 1
+        tried.logs.append(f"{stem}-run{tried.runs}.log")
+        began = time.monotonic()
+        with open(tried.logs[-1], "wb") as log:
+            outcome, tried.code, line = _run(words, values, wanted, deadline_s, log, tried)
+        tried.seconds.append(round(time.monotonic() - began, 1))
+        if outcome != "passed":
+            tried.outcome, tried.line = outcome, line
+        tried.failed += outcome in ("failed", "hung")
+    return tried
+
+
+def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
+         tried: Tried) -> tuple[str, int | None, str]:
+    """How one run ended, its exit code, and the line that says so."""
+    until = time.monotonic() + deadline_s
+    try:
+        job = subprocess.Popen(words, env={**os.environ, **values}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                               start_new_session=True, preexec_fn=_die_with_us)
+    except OSError as error:
+        _leave(f"cannot start {words[0]}: {error.strerror}", 2)
+    try:
+        with open(log.name, encoding="utf-8", errors="replace") as lines:
+            while True:
+                code, found = job.poll(), next((x for x in lines if wanted and wanted.search(x[:65536])), None)
+                if found is not None:
+                    return "failed", code, found.strip()[:400]
+                if code is not None:
+                    return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
+                if time.monotonic() > until:
+                    tried.look = _looked_at(job.pid)
+                    return "hung", None, f"still running after {deadline_s:g} s"
+                time.sleep(POLL_S)
+    finally:
+        _end_all(job)
+
+
+def _looked_at(pid: int) -> str:
+    """What a live look says of the hung job, before its evidence dies with it."""
+    from nccl_runbook import look_live
+    from nccl_runbook.rules.live import judge
+
+    return "; ".join(p.sentence for p in judge([look_live.look([pid], LOOK_S, lambda _: None)]))
+
+
+# --- nothing is left behind
+
+def _die_with_us() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _nothing_left() -> Iterator[None]:
+    """Orphans of the job become our children, where they are found; a signal to us ends what runs before it ends us."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    yield
+
+
+def _end_all(job: subprocess.Popen[bytes]) -> None:
+    """Ask the job's process group to end, then kill every process below us, those that left the group included."""
+    if job.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(5.0)
+    until = time.monotonic() + 10.0
+    while (left := _below(os.getpid())) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in left:
+            if pid != job.pid:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        job.poll()
+        time.sleep(0.02)
+
+
+def _below(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                found += [child, *_below(child)]
+    return found
+
+
+# --- how it is told
+
+def _name(values: Mapping[str, str]) -> str:
+    return re.sub(r"[^\w=,.-]", "_", ",".join(f"{n}={v}" for n, v in values.items()))[:120]
+
+
+def _line(tried: Tried) -> str:
+    how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
+           "otherwise": f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
+    rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
+    seen = f"\n    {tried.look}" if tried.look else ""
+    return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
+
+
+def _document(tried: list[Tried], count: int) -> dict[str, Any]:
+    failing = next((t for t in tried if t.failed), None)
+    otherwise = [t for t in tried if t.outcome == "otherwise"]
+    verdict = "broken" if failing else "unknown" if otherwise else "healthy"
+    if failing:
+        why = failing.look or failing.line or f"exit code {failing.code}"
+        sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
+    elif otherwise:
+        log = shlex.quote(otherwise[0].logs[-1])
+        sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
+    else:
+        sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
+            "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
+
+
+def _leave(sentence: str, code: int) -> Any:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,108 @@
+"""`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nccl_runbook.report.tables import Table
+    from nccl_runbook.step import Step
+
+EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"
+STEP = "05-weight-sync"
+
+
+def sync(
+    model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A model, a config.json, or safetensors files.")] = "Qwen/Qwen2.5-0.5B",
+    methods: Annotated[str, typer.Option(metavar="LIST", help="usual, all, or names; nccl-flat@64+512: buckets of MiB.")] = "usual",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="The trainer's first; one alone holds trainer and engine.")] = "",
+    receivers_busy: Annotated[str, typer.Option(metavar="LIST", help="Edges of matrices that engines multiply meanwhile.")] = "",
+    tensor_parallel: Annotated[int, typer.Option(metavar="N", help="Ranks of one engine, each of which keeps its rows.")] = 1,
+    layers: Annotated[int, typer.Option(metavar="N", help="Only so many layers.")] = 0,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Syncs a method, the first told apart.")] = 3,
+    directory: Annotated[str, typer.Option(metavar="DIR", help="Where the disk methods write.")] = "",
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job.")] = "",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="90s, 5m.")] = "5m",
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
+    trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
+    json: Annotated[bool, typer.Option("--json", help="The record alone on standard output.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
+    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="broken, degraded, unknown, never.")] = "unknown",
+) -> None:
+    """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
+    from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.launch.engine import EngineError
+    from nccl_runbook.launch.interpreters import InterpreterError
+    from nccl_runbook.step import Step
+
+    if fail_on not in ("broken", "degraded", "unknown", "never"):
+        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
+    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
+        try:
+            given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
+                     "model": model, "methods": methods, "directory": directory, "repeats": max(1, repeats),
+                     "receivers_busy": receivers_busy}
+            step = Step(STEP, given)
+            tables = _own(step, trace) if trace else _measured(step, layers, tensor_parallel)
+        except (ValueError, UsageError, InterpreterError, EngineError) as error:
+            _leave(str(error), 2)
+        _finish(step, tables, json, html, fail_on)
+
+
+def _own(step: Step, trace: str) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+    from nccl_runbook.evidence import sync_trace
+    from nccl_runbook.report.tables_sync import own_table
+    from nccl_runbook.rules.sync_choice import own_sync
+
+    own = step.collect("own", sync_trace.collect, trace)
+    return own_sync(own), ("own",), [own_table(own)]
+
+
+def _measured(step: Step, layers: int, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+    from nccl_runbook.knowledge import models
+    from nccl_runbook.planning import placement
+    from nccl_runbook.probes import sync as probe
+    from nccl_runbook.probes import users
+    from nccl_runbook.report.tables_sync import choice_table, methods_table, placement_table, sweeps_table
+    from nccl_runbook.rules import busy, sync_choice, weight_sync
+
+    p, shapes = step.parameters, models.find(step.parameters["model"])
+    somebody = step.guard(users.collect, busy.gpus_busy)
+    plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
+    runs = step.collect("runs", probe.collect, lambda: step.engine,
+                        lambda: shapes.spec(placement.layers_to_move(plan, layers, shapes.layers)), lambda: plan.devices, p["methods"],
+                        p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody)
+    tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(sync_choice.topology(runs))]
+    return weight_sync.judge(runs, plan), weight_sync.RESTS_ON, tables
+
+
+def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
+    from nccl_runbook.records import write_text
+    from nccl_runbook.report.cells import StepView
+    from nccl_runbook.report.page import render_index
+    from nccl_runbook.report.verdict import RunInfo, verdict_document
+
+    findings, rests_on, tables = told
+    step.finish(findings, rests_on, tables)
+    record = step.record
+    info = RunInfo(id="sync", started=record.started, command=shlex.join(["nccl-runbook", *sys.argv[1:]]), planned=[STEP],
+                   asked=[STEP], fail_on=fail_on)
+    document = verdict_document(info, [record])
+    if html:
+        try:
+            write_text(html, step.redactor.text(render_index(document, [record])))
+        except OSError as error:
+            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+    text = "\n\n".join([*map(repr, tables[:3]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
+    print(step.redactor.text(record.model_dump_json(by_alias=True, indent=1) if json else text))
+    sys.exit(document.exit_code)
+
+
+def _leave(sentence: str, code: int) -> None:
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,284 @@
+"""A decoded dump made small: columns instead of entries, and what its last operations tell.
+
+Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10 (2.4 to 2.13); dumps of 2.11 with
+NCCL and of 2.13 with Gloo seen. An operation inside a coalesced group has no events of its own: its state is that of the group's last entry,
+`coalesced`. Retired without being completed means timed out with NCCL (NCCLUtils.hpp, 2.5); Gloo retires everything that returns, and records
+no send and no recv (2.13, seen).
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import dataclasses
+import hashlib
+import json
+import marshal
+import operator
+import os
+import re
+import zlib
+from typing import Any
+
+MAX_RANKS = 1 << 17
+HISTORY = 2000  # entries in which a rank's habits are looked for
+TAIL = 64  # the last ones, which may break them
+RECENT, LEAST = 200, 16  # operations over which the time in them is taken
+_P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
+# numbers of elements that must be the same on every rank; other operations are compared by name only (all_to_all, gather, scatter, ...)
+_SAME_IN = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
+_SAME_OUT = ("all_gather", "allgather")
+# no member completes these before each has issued them; a broadcast's root may
+_NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
+_FIELDS = ("process_group", "collective_seq_id", "profiling_name", "state", "retired", "time_discovered_completed_ns", "input_sizes",
+           "output_sizes", "input_dtypes", "is_p2p")
+_EMPTY = {"time_discovered_completed_ns": None, "input_dtypes": [], "is_p2p": False, "p2p_seq_id": 0, "retired": False, "input_sizes": [],
+          "output_sizes": [], "time_created_ns": 0, "timeout_ms": 0, "frames": []}
+STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
+
+
+class Refused(ValueError):
+    """A file that is no usable dump; one sentence."""
+
+
+@dataclasses.dataclass
+class Column:
+    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on; ``opened`` and ``last`` as rows
+    (number, call, letter, time-out ms, frame, created ns)."""
+
+    desc: str
+    first: int
+    calls: array.array
+    states: bytes
+    opened: tuple | None
+    last: tuple
+
+
+@dataclasses.dataclass
+class Reading:
+    """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
+    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart."""
+
+    version: str
+    gloo: bool
+    entries: int
+    wrapped: bool
+    newest_ns: int
+    members: dict[str, tuple[str, tuple[int, ...]]]
+    columns: dict[str, Column]
+    calls: dict[int, str]
+    sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
+    steps: dict[int, tuple[int, int]]
+    order: list[str]
+    last: tuple | None
+    waiting: tuple[float, float] | None
+    digest: bytes
+
+
+def condense(dump: Any, digest: bytes) -> Reading:
+    """The dump, small. Refused, or any error of lookup or type, where it does not look like one."""
+    if not isinstance(dump, dict) or not isinstance(dump.get("entries", [] if "pg_config" in dump else None), list):
+        raise Refused("is no recorder dump: it has no entries")
+    entries = _alike(dump.get("entries", []))
+    members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
+    table = _Table(entries)
+    recent = _Recent(entries, table.open_ats)
+    return Reading(
+        _short(dump.get("version", "")), table.gloo, len(entries),
+        bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
+        max((int(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
+        recent.steps(), recent.order(), recent.last(), _waiting(entries), digest)
+
+
+def _alike(entries: list) -> list:
+    """The entries in the shape of torch 2.4 and later, whatever wrote them; those of JSON have lists for pairs."""
+    first = entries[0] if entries else {}
+    missing = {k: v for k, v in _EMPTY.items() if k not in first}
+    if "collective_seq_id" not in first or "process_group" not in first:
+        entries = [{**e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
+                    "process_group": e.get("process_group", (str(e.get("pg_id")), ""))} for e in entries]
+    elif isinstance(first["process_group"], list):
+        entries = [{**e, "process_group": (e["process_group"][0], e["process_group"][1])} for e in entries]
+    return [{**missing, **e} for e in entries] if missing else entries
+
+
+def _short(value: Any) -> str:
+    return str(value)[:200]
+
+
+def ranks_of(value: Any) -> tuple[int, ...]:
+    """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
+    ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
+    if not isinstance(ranks, list) or len(ranks) > MAX_RANKS or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks):
+        raise Refused("its table of groups names ranks that are no numbers; it was not used")
+    return tuple(sorted(set(ranks)))
+
+
+class _Table:
+    """Entries sorted into a column for each group, and the open ones that go from point to point."""
+
+    def __init__(self, entries: list) -> None:
+        self._entries = entries
+        self.gloo = bool(entries) and entries[-1]["profiling_name"].startswith("gloo:")
+        self.calls: dict[int, str] = {}
+        self.open_ats: list[int] = []
+        kept, loose = self._sorted()
+        self.columns = {_short(group[0]): self._column(group, rows) for group, rows in kept.items()}
+        self.sides = self._sides(loose)
+
+    def _sorted(self) -> tuple[dict[tuple, list], list[int]]:
+        """(number, call, letter, index) by group, and indices of what goes from point to point."""
+        known: dict[bytes, int] = {}
+        kept: dict[tuple, list] = {}
+        loose: list[int] = []
+        rows = map(operator.itemgetter(*_FIELDS), self._entries)
+        for at, (group, seq, name, state, retired, done, ins, outs, dtypes, p2p) in enumerate(rows):
+            if p2p or " " in name:
+                loose.append(at)
+                continue
+            key = marshal.dumps((name, ins, outs, dtypes), 2)
+            call = known.get(key)
+            if call is None:
+                call = known[key] = self._remember(name, ins, outs, dtypes)
+            letter = "c" if state == "completed" or done else _letter(name, state, retired)
+            row = kept.get(group)
+            if row is None:
+                row = kept[group] = []
+            row.append((seq, call, letter, at))
+        if self.gloo and not loose[-1:] == [len(self._entries) - 1]:  # a time-out returns, too: of the very last one nobody can tell
+            last = kept[self._entries[-1]["process_group"]]
+            last[-1] = (*last[-1][:2], "r" if last[-1][2] == "c" else last[-1][2], last[-1][3])
+        return kept, loose
+
+    def _remember(self, name: str, ins: list, outs: list, dtypes: list) -> int:
+        op = name.rpartition(":")[2].strip("_")[:60]
+        sizes = outs if op.startswith(_SAME_OUT) else ins if op.startswith(_SAME_IN) else []
+        text = f"{op} {sum(map(_numel, sizes))} x {str(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
+        number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+        self.calls[number] = text
+        return number
+
+    def _column(self, group: tuple, rows: list) -> Column:
+        """The rows of one group. Operations of a coalesced group share its number: the last one stands for it."""
+        seqs, calls, states, ats = zip(*rows)
+        if seqs != tuple(range(seqs[0], seqs[0] + len(seqs))):
+            rows = sorted({row[0]: row for row in rows}.values())
+            gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
+            seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
+        letters = "".join(states)
+        if letters.count("c") < len(letters):
+            self.open_ats += [at for at, letter in zip(ats, states) if letter != "c"]
+        still = next((i for i, letter in enumerate(states) if letter != "c"), None)
+        ends = [(seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1) if i is not None]
+        return Column(_short(group[1]), seqs[0], array.array("Q", calls), letters.encode("ascii"), ends[0] if len(ends) > 1 else None, ends[-1])
+
+    def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, tuple]]:
+        """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""
+        ends = {(self._entries[at]["process_group"], self._entries[at]["p2p_seq_id"]): self._entries[at]
+                for at in loose if self._entries[at]["profiling_name"].endswith("coalesced")}
+        sides: dict[tuple[str, int, int, bool], tuple[int, tuple]] = {}
+        for at in loose:
+            entry = self._entries[at]
+            found = _P2P.search(entry["profiling_name"])
+            end = ends.get((entry["process_group"], entry["p2p_seq_id"]), entry)
+            if not found or end["state"] == "completed" or end["time_discovered_completed_ns"]:
+                continue
+            self.open_ats.append(at)
+            kind, one, other = found.group(1), int(found.group(2)), int(found.group(3))
+            src, dst = (one, other) if kind == "send" else (other, one)
+            key = (_short(entry["process_group"][0]), src, dst, kind == "send")
+            number, first = sides.get(key, (0, (int(entry["p2p_seq_id"] or 0), found.group(0), "o", *_where(entry))))
+            sides[key] = (number + 1, first)
+        return sides
+
+
+def _letter(name: str, state: str, retired: bool) -> str:
+    if retired:
+        return "c" if name.startswith("gloo:") else "t"
+    return "s" if state == "started" else "o"
+
+
+def _numel(sizes: list) -> int:
+    count = 1
+    for size in sizes:
+        count *= int(size)
+    return count
+
+
+def needs_all(call: str) -> bool:
+    """Whether nobody completes this before every member has issued it."""
+    return call.startswith(_NEEDS_ALL) or "barrier" in call
+
+
+def _where(entry: dict) -> tuple[int, str, int]:
+    """Time-out in ms, the frame of the user's own code, and the time of creation in ns."""
+    return int(entry["timeout_ms"] or 0), own_frame(entry["frames"]), int(entry["time_created_ns"] or 0)
+
+
+def own_frame(frames: Any) -> str:
+    """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
+    rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
+    own = [f for f in rows if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", str(f.get("filename", "")))] or rows
+    return f"{str(own[0].get('name'))[:80]}, {os.path.basename(str(own[0].get('filename')))[:80]}:{str(own[0].get('line'))[:8]}" if own else ""
+
+
+def _waiting(entries: list) -> tuple[float, float] | None:
+    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from one to the next; None for too
+    few, or where nothing tells."""
+    rows = sorted((e["time_created_ns"], e["time_discovered_completed_ns"]) for e in entries[-RECENT:] if e["time_discovered_completed_ns"])
+    busy, until = 0, 0
+    for created, done in rows:
+        busy, until = busy + max(0, done - max(created, until)), max(until, done)
+    if len(rows) < LEAST or until <= rows[0][0]:
+        return None
+    return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
+
+
+class _Recent:
+    """The order in which this rank issued its last operations, against what it did before."""
+
+    def __init__(self, entries: list, open_ats: list[int]) -> None:
+        self._entries, self._open = entries, sorted(open_ats)[:TAIL]
+
+    def steps(self) -> dict[int, tuple[int, int]]:
+        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor). 0: taken before the last
+        ones; 1: among the last ones only; 2: the same, and the predecessor had been followed by others twice or more."""
+        until = (self._open[0] if self._open else len(self._entries) - 1) + 1
+        keys = list(map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until]))
+        names = {key: _step_name(*key) for key in set(keys)}
+        cut = max(0, len(keys) - TAIL)
+        found = {(names[one], names[other]): 0 for one, other in set(zip(keys[:cut], keys[1:cut]))}
+        followed: collections.Counter[str] = collections.Counter()
+        for key, times in collections.Counter(keys[: max(0, cut - 1)]).items():
+            followed[names[key]] += times
+        for one, other in zip(map(names.__getitem__, keys[max(0, cut - 1):]), map(names.__getitem__, keys[max(0, cut - 1) + 1:])):
+            found.setdefault((one, other), 2 if followed[one] >= 2 else 1)
+            followed[one] += 1
+        return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
+
+    def order(self) -> list[str]:
+        """Operations that are not complete, as issued."""
+        rows = (self._entries[at] for at in self._open)
+        return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}" for e in rows))
+
+    def last(self) -> tuple | None:
+        """The very last entry, as a row."""
+        if not self._entries:
+            return None
+        entry = self._entries[-1]
+        name = entry["profiling_name"].rpartition(":")[2][:80]
+        return (int(entry["collective_seq_id"] or 0), name, "c" if entry["state"] == "completed" else "o", *_where(entry))
+
+
+def _step_name(group: tuple, name: str) -> str:
+    """What a step is called for every rank: groups of one purpose (such as "tp") and whoever the peer is count as one."""
+    desc = _short(group[1])
+    return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
+
+
+def _hash(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "replace"))
+
+
+def _is_p2p(entry: dict) -> bool:
+    return bool(entry["is_p2p"]) or " " in entry["profiling_name"]

@@ -1,0 +1,376 @@
+"""What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time; order of files does not matter."""
+
+from __future__ import annotations
+
+import array
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
+from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
+from nccl_runbook.evidence.log_file import named
+from nccl_runbook.evidence.log_sources import Source, sources
+from nccl_runbook.evidence.log_text import rank_of_name, said
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.logs import LogLine, Logs, RankLog
+from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
+
+SHOWN = 16  # numbers of each group that are shown
+MOST_DIFFERENCES = 8
+PARALLEL_BYTES = 8 << 20  # below, starting another process costs more than it saves (30 ms, measured)
+LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
+STACK_BYTES = 4 << 20
+_FOREIGN = "is JSON, but no dump and no live look"
+_SKEW_S = 1.0
+_MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
+
+
+def collect(paths: list[str]) -> Hang:
+    """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
+    found = _Inputs(paths)
+    readings = _one_a_rank(found)
+    told = logs.collect(paths, skip=frozenset(f.name for f in found.files)) if found.logs else Logs([], "", {}, [])  # its tables take 0.1 s
+    found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
+    times = _written(found, readings)
+    world = _Members(readings, {r.rank for r in told.ranks})
+    odd = _odd(readings)
+    dumps = [_dump(rank, reading, found.names[rank], times.get(rank), odd[rank]) for rank, reading in sorted(readings.items())]
+    groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
+    groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
+    files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
+    return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
+                _counts(found.logs))
+
+
+def collect_named(path: str) -> Hang:
+    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
+    return collect(named(path))
+
+
+class _Inputs:
+    """Every file once: dumps read, stacks and live looks taken in, the rest left to the log reader."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.files: list[HangFile] = []
+        self.stacks: list[Stack] = []
+        self.names: dict[int, str] = {}
+        self.written: dict[str, float] = {}
+        self.logs: list[str] = []
+        self.read: list[tuple[str, Reading]] = []
+        plain: list[str] = []
+        for source in sources(paths):
+            if source.problem:
+                self.logs.append(source.name)  # the log reader says what is wrong with it
+            else:
+                self._take(source, plain)
+        self._read_plain(sorted(set(plain)))
+
+    def _take(self, source: Source, plain: list[str]) -> None:
+        head = source.peek(4096)
+        if source.plain and head.startswith(b"\x80"):
+            plain.append(source.name)
+        elif dump_file.looks_like_dump(head):
+            self._keep(source.name, *_outcome(source.peek(dump_file.MAX_BYTES + 1)))
+        elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
+            stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
+            self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
+            self.stacks += [stack] if stack else []
+        else:
+            self.logs.append(source.name)
+
+    def _read_plain(self, names: list[str]) -> None:
+        sizes = [os.path.getsize(n) if os.path.exists(n) else 0 for n in names]
+        workers = min(4, os.cpu_count() or 1)
+        if sum(sizes) < PARALLEL_BYTES or workers < 2 or max(sizes) > LARGE_BYTES:
+            for name in names:
+                self._keep(name, *_outcome_of(name))
+            return
+        with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+            for name, outcome in zip(names, pool.map(_outcome_of, names, chunksize=4)):
+                self._keep(name, *outcome)
+
+    def _keep(self, name: str, reading: Reading | None, looks: Any, problem: str) -> None:
+        if reading is not None:
+            self.read.append((name, reading))
+            with contextlib.suppress(OSError):
+                self.written[name] = os.stat(name).st_mtime
+        elif looks:
+            self.files.append(HangFile(name, "live"))
+            self.stacks += _live_stacks(name, looks)
+        elif problem == _FOREIGN:
+            self.files.append(HangFile(name, "", None, problem))
+        else:
+            self.files.append(HangFile(name, "dump", rank_of(name), problem))
+
+
+def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
+    try:
+        with open(name, "rb") as file:
+            return _outcome(file.read(dump_file.MAX_BYTES + 1))
+    except OSError as error:
+        return None, None, f"cannot be read: {error.strerror or error}"
+
+
+def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
+    """(dump, live look, what is wrong with it): one of the three."""
+    try:
+        value = {} if data.startswith(b"\x80") else dump_file.decode(data)
+        looks = _looks_in(value)
+        if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
+            return None, looks, "" if looks else _FOREIGN
+        return dump_file.read(data), None, ""
+    except Refused as error:
+        return None, None, str(error)
+
+
+def _looks_in(value: Any, depth: int = 0) -> list[dict]:
+    """Live looks anywhere in a record: an object with ranks that have samples."""
+    if isinstance(value, dict):
+        ranks = value.get("ranks")
+        if isinstance(ranks, list) and any(isinstance(r, dict) and "samples" in r for r in ranks):
+            return [value]
+        value = list(value.values())
+    return [look for v in value for look in _looks_in(v, depth + 1)] if isinstance(value, list) and depth < 6 else []
+
+
+def _live_stacks(name: str, looks: list[dict]) -> list[Stack]:
+    """The main thread of each rank in its last sample, as far as the look has it."""
+    found = []
+    for rank in (r for look in looks for r in look["ranks"] if isinstance(r, dict) and type(r.get("rank")) is int):
+        sample = (rank.get("samples") or [{}])[-1]
+        threads, held = sample.get("threads"), sample.get("stacks")
+        state = str(threads[0].get("state", ""))[:4] if isinstance(threads, list) and threads else ""
+        rows = held[0].get("frames", []) if isinstance(held, list) and held else []
+        frames = [f"{f.get('function')}, {f.get('file')}:{f.get('line')}"[:300] for f in rows[:stacks.MOST_FRAMES] if isinstance(f, dict)]
+        found.append(Stack(rank["rank"], name, frames, state))
+    return found
+
+
+def rank_of(name: str) -> int | None:
+    """The rank that a dump's name tells: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
+    base = os.path.basename(name)
+    word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
+    numbers = re.findall(r"\d{1,7}", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
+    return int(word.group(1)) if word else int(numbers[-1]) if numbers else rank_of_name(name)
+
+
+def _one_a_rank(found: _Inputs) -> dict[int, Reading]:
+    """One dump for each rank. Of two that say they are the same rank neither is used, unless one is a later dump of the other."""
+    claims: dict[int, list[tuple[str, Reading]]] = collections.defaultdict(list)
+    for name, reading in sorted(found.read, key=lambda pair: pair[0]):
+        rank = rank_of(name)
+        world = next((ranks for key, (desc, ranks) in reading.members.items() if desc == "default_pg"), ())
+        if rank is None or world and rank not in world:
+            problem = "its name tells no rank" if rank is None else f"its name says rank {rank}, which its default group does not have"
+            found.files.append(HangFile(name, "dump", rank, problem))
+        elif all(reading.digest != other.digest for _, other in claims[rank]):
+            claims[rank].append((name, reading))
+        else:
+            found.files.append(HangFile(name, "dump", rank, "the same dump as another file"))
+    return {rank: chosen for rank, rows in claims.items() if (chosen := _newest(rank, rows, found))}
+
+
+def _newest(rank: int, rows: list[tuple[str, Reading]], found: _Inputs) -> Reading | None:
+    rows = sorted(rows, key=lambda row: (row[1].newest_ns, row[0]))
+    later = all(b.newest_ns > a.newest_ns and b.members == a.members for (_, a), (_, b) in zip(rows, rows[1:]))
+    for name, _ in rows if not later else rows[:-1]:
+        found.files.append(HangFile(name, "dump", rank, "an older dump of this rank" if later else "two files claim this rank: neither was used"))
+    if not later:
+        return None
+    found.names[rank] = rows[-1][0]
+    found.files.append(HangFile(rows[-1][0], "dump", rank, "" if rows[-1][1].entries else "holds no entries"))
+    return rows[-1][1]
+
+
+def _written(found: _Inputs, readings: dict[int, Reading]) -> dict[int, float]:
+    """When each dump was written, by its file's time. A file older than what stands in it shows that the times are not to be trusted."""
+    times = {rank: found.written[found.names[rank]] for rank in readings if found.names[rank] in found.written}
+    sound = all(times[r] * 1e9 >= readings[r].newest_ns - _SKEW_S * 1e9 for r in times)
+    return times if sound else {}
+
+
+class _Members:
+    """The groups, by name and members: one name may stand for several sets of ranks."""
+
+    def __init__(self, readings: dict[int, Reading], logged: set[int]) -> None:
+        self.groups: dict[tuple[str, str, tuple[int, ...]], tuple[tuple[int, ...], bool]] = {}
+        users: dict[str, set[int]] = collections.defaultdict(set)
+        everybody = set(readings)
+        for rank, reading in readings.items():
+            for name, (desc, ranks) in reading.members.items():
+                everybody |= set(ranks)
+                if name in reading.columns or rank in ranks and name:
+                    self.groups[name, desc or _desc(reading, name), ranks] = (ranks, True)
+            for name in reading.columns:
+                if name not in reading.members:
+                    users[name].add(rank)
+        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < dump_columns.MAX_RANKS else everybody
+        for name, ranks in users.items():
+            desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
+            known = tuple(sorted(everybody if desc == "default_pg" else ranks))
+            self.groups.setdefault((name, desc, known), (known, desc == "default_pg"))
+        self._by_rank = {(name, r): ranks for (name, _, ranks) in self.groups for r in ranks}
+
+    def of(self, name: str, rank: int) -> tuple[int, ...]:
+        """The members of the group of that name that ``rank`` is in."""
+        return self._by_rank.get((name, rank), ())
+
+
+def _desc(reading: Reading, name: str) -> str:
+    return reading.columns[name].desc if name in reading.columns else ""
+
+
+def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
+    """Ranks without a dump, as far as watchdog and heartbeat lines tell: the last number issued and completed, and the one that timed out."""
+    world = sorted({r.rank for r in everybody} | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
+    for row in rows:
+        for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:
+            fits = next((i for i, g in enumerate(groups) if label in (g.desc, g.name) and row.rank in g.ranks), None)
+            if fits is None:
+                members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
+                groups = [*groups, Group(label, label, members, False, [], [], 1)]
+                fits = len(groups) - 1
+            track = _log_track(row, label)
+            tracks = sorted([*groups[fits].tracks, track], key=lambda t: t.rank)
+            groups = [*groups[:fits], dataclasses.replace(groups[fits], tracks=tracks), *groups[fits + 1 :]]
+    return groups
+
+
+def _log_track(row: RankLog, label: str) -> Track:
+    works = [t for t in row.timeouts if t.seq is not None and t.group in (label, "" if len(row.enqueued) < 2 else label)]
+    work = min(works, key=lambda t: t.seq or 0, default=None)
+    opened = Op(work.seq or 0, f"{work.op.lower()} {work.numel_in or 0} x ?", "timed-out", work.timeout_ms) if work else None
+    issued, completed = max(row.enqueued.get(label, 0), opened.seq if opened else 0), max(0, row.completed.get(label, 0))
+    return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
+
+
+def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op | None:
+    if row is None:
+        return None
+    seq, call, state, timeout, frame, created = row
+    age = None if written is None or not created else round(written - created / 1e9, 3)
+    return Op(seq, calls.get(call, str(call)), dump_columns.STATES[state], timeout, frame, age, created)
+
+
+def _dump(rank: int, reading: Reading, name: str, written: float | None, odd: bool) -> Dump:
+    return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped, written,
+                odd, reading.order, _op(reading.last, {}, written), *(reading.waiting or (None, None)))
+
+
+def _odd(readings: dict[int, Reading]) -> dict[int, bool]:
+    """Ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere."""
+    holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
+    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one in reading.steps.values()})
+    few = max(1, len(readings) // 4)
+    return {rank: any(level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2
+                      for step, (level, one) in reading.steps.items()) for rank, reading in readings.items()}
+
+
+def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
+           times: dict[int, float]) -> Group:
+    name, desc, _ = key
+    columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
+    highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)
+    start = max(1, highest - SHOWN + 1)
+    tracks = [_track(r, name, readings[r], columns.get(r), start, highest, names[r], times.get(r)) for r in ranks if r in readings]
+    calls = {h: text for r in columns for h, text in readings[r].calls.items()}
+    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
+
+
+def _track(rank: int, name: str, reading: Reading, column: Column | None, start: int, highest: int, file: str, written: float | None) -> Track:
+    if column is None:
+        known = bool(reading.entries) and not reading.wrapped
+        return Track(rank, 0, 0, 0, known, source=logs.short(file))
+    last = column.first + len(column.calls) - 1
+    done = column.first + column.states.rfind(b"c") if b"c" in column.states else 0
+    joined = next((column.first + i for i in range(len(column.states) - 1, -1, -1)
+                   if column.states[i] == 99 and dump_columns.needs_all(reading.calls[column.calls[i]])), 0)
+    letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
+                      for s in range(start, highest + 1))
+    return Track(rank, last, done, joined, True, _op(column.opened, reading.calls, written),
+                 _op(column.last, reading.calls, written), letters, logs.short(file))
+
+
+def _differences(columns: dict[int, Column], calls: dict[int, str], readings: dict[int, Reading]) -> list[Difference]:
+    """Numbers at which members called different things. Columns that hold the same bytes are compared at the speed of memory."""
+    if len(columns) < 2:
+        return []
+    longest = max(columns, key=lambda r: (len(columns[r].calls), -r))
+    seqs: set[int] = set()
+    for column in columns.values():
+        seqs.update(_unlike(columns[longest], column))
+    found = []
+    for seq in sorted(seqs)[:MOST_DIFFERENCES]:
+        by_call = collections.defaultdict(list)
+        for rank, column in columns.items():
+            if column.first <= seq < column.first + len(column.calls):
+                by_call[column.calls[seq - column.first]].append(rank)
+        before = _habit(columns, seq, by_call)
+        if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
+            alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == column.desc]
+            there = collections.Counter(c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls))
+            before = {call: there[call] for call in by_call}
+        found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()},
+                                {calls[h]: calls[after] for h in by_call if (after := _next(columns[longest], h)) is not None}))
+    return found
+
+
+def _unlike(one: Column, other: Column) -> list[int]:
+    low, high = max(one.first, other.first), min(one.first + len(one.calls), other.first + len(other.calls))
+    a, b = one.calls[low - one.first : high - one.first], other.calls[low - other.first : high - other.first]
+    if high <= low or a.tobytes() == b.tobytes():
+        return []
+    return [low + i for i, (x, y) in enumerate(zip(a, b)) if x != y][:MOST_DIFFERENCES]
+
+
+def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict[int, int]:
+    """How often each call had followed, in this group, what stands before ``seq``: on the rank that remembers most."""
+    best = max(columns.values(), key=lambda c: min(seq, c.first + len(c.calls)) - c.first)
+    end = seq - best.first
+    if end < 1:
+        return dict.fromkeys(by_call, 0)
+    before: array.array = best.calls[max(0, end - dump_columns.HISTORY) : end]
+    pairs = collections.Counter(b for a, b in zip(before, before[1:]) if a == before[-1])
+    return {call: pairs[call] for call in by_call}
+
+
+def _next(column: Column, call: int) -> int | None:
+    """What most often follows ``call`` on the rank that remembers most."""
+    recent = column.calls[-dump_columns.HISTORY:]
+    return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
+
+
+def _counts(names: list[str]) -> list[Count]:
+    """What each rank said last about its number of minibatches, in the ends of its log."""
+    last: dict[int, Count] = {}
+    for name in sorted(names):
+        read = log_file.read(name)
+        for number, text in [] if isinstance(read, Gap) else read.lines:
+            found = _MINIBATCHES.search(text)
+            who = said(text) if found else None
+            rank = None if who is None else rank_of_name(name) if who.rank is None else who.rank
+            if found and who and rank is not None:
+                last[rank] = Count(rank, int(found.group(1) or found.group(2)), LogLine(logs.short(name), number, who.text.strip()[:300], rank))
+    return [last[rank] for rank in sorted(last)]
+
+
+def _channels(readings: dict[int, Reading], world: _Members, times: dict[int, float]) -> list[Channel]:
+    """Open sends and receives, ends as global ranks, both sides together."""
+    both: dict[tuple[str, int, int], dict[bool, int]] = collections.defaultdict(dict)
+    first: dict[tuple[str, int, int], Op | None] = {}
+    for rank, reading in sorted(readings.items()):
+        for (name, src, dst, sends), (number, row) in reading.sides.items():
+            ranks = world.of(name, rank)
+            if max(src, dst) < len(ranks) and ranks[src if sends else dst] == rank:
+                key = (name, ranks[src], ranks[dst])
+                both[key][sends] = number
+                first[key] = _op((row[0], row[1], *row[2:]), {}, times.get(rank))
+    return [Channel(name, src, dst, sides.get(True, 0 if src in readings else -1), sides.get(False, 0 if dst in readings else -1),
+                    first[name, src, dst]) for (name, src, dst), sides in sorted(both.items())]

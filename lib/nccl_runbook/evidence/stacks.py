@@ -1,0 +1,50 @@
+"""Python stacks that somebody saved: `py-spy dump` and faulthandler. Text only; nothing is executed."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nccl_runbook.evidence.log_text import rank_of_name
+from nccl_runbook.facts.recorder import Stack
+
+MOST_FRAMES = 60
+_PYSPY_HEAD = re.compile(r"^Process (\d{1,8}): (.{0,400})$", re.M)
+_PYSPY_THREAD = re.compile(r'^Thread (?:0x[0-9A-F]+|\d+) \(([\w+ ]{1,30})\)(?:: "([^"\n]{0,80})")?$', re.M)  # py-spy 0.4
+_PYSPY_FRAME = re.compile(r"^ {4}(\S.{0,120}?) \((.{1,400}?):(\d{1,7})\)$")
+_FAULT_THREAD = re.compile(r"^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", re.M)
+_FAULT_FRAME = re.compile(r'^  File "(.{1,400})", line (\d{1,7}) in (.{1,120})$')
+_RANK = re.compile(r"\bRANK[= ](\d{1,6})\b|^# ?rank[ =:](\d{1,6})\b", re.M | re.I)
+
+
+def looks_like_stacks(text: str) -> bool:
+    """Whether the text is nothing but stacks: a log that ends in one is a log."""
+    return bool(_PYSPY_HEAD.match(text.lstrip()) or _FAULT_THREAD.match(text.lstrip()))
+
+
+def read(name: str, text: str) -> Stack | None:
+    """The main thread of the process, with the rank from the file's name or the process's words; None where no rank is told."""
+    told = _RANK.search(text[:4000])
+    rank = rank_of_name(os.path.basename(name)) if not told else int(told.group(1) or told.group(2))
+    threads = _pyspy(text) if _PYSPY_HEAD.search(text) else _faulthandler(text)
+    if rank is None or not threads:
+        return None
+    state, frames = next((t for t in threads if t[0].startswith("main")), threads[-1])
+    return Stack(rank, name, frames[:MOST_FRAMES], state.removeprefix("main").strip())
+
+
+def _pyspy(text: str) -> list[tuple[str, list[str]]]:
+    cuts = list(_PYSPY_THREAD.finditer(text))
+    threads = []
+    for cut, following in zip(cuts, [*(c.start() for c in cuts[1:]), len(text)]):
+        rows = (_PYSPY_FRAME.match(line) for line in text[cut.end() : following].splitlines())
+        frames = [f"{m.group(1)}, {m.group(2)}:{m.group(3)}" for m in rows if m]
+        threads.append((f"{'main ' if cut.group(2) == 'MainThread' else ''}{cut.group(1)}", frames))
+    return threads
+
+
+def _faulthandler(text: str) -> list[tuple[str, list[str]]]:
+    """faulthandler writes the main thread last (CPython 3.9 to 3.13)."""
+    parts = _FAULT_THREAD.split(text)[1:]
+    rows = [[_FAULT_FRAME.match(line) for line in part.splitlines()] for part in parts]
+    return [("", [f"{m.group(3)}, {m.group(1)}:{m.group(2)}" for m in part if m]) for part in rows]

@@ -1,0 +1,50 @@
+"""The phases of the user's own weight syncs, from the NCCL_GUARD lines that pause_trace() of nccl_guards.py prints."""
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.sync import OwnSync, OwnSyncTime
+
+PREFIX = "NCCL_GUARD "
+MOST_LINES = 100_000     # lines of guards that are kept; a job that syncs each second for a day prints fewer
+LINE_BYTES = 8192        # nccl_guards.py prints none longer than 4,096
+FILE_BYTES = 2 << 30
+
+
+def collect(path: str) -> OwnSync | Gap:
+    """Every pause_trace line of a log file; a Gap that says why there is none."""
+    try:
+        if Path(path).stat().st_size > FILE_BYTES:
+            return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
+        with open(path, "rb") as file:
+            syncs = read(file, path)
+    except OSError as error:
+        return Gap("failed", f"cannot read {path}: {error.strerror}")
+    return OwnSync(syncs) if syncs else Gap("absent", f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
+
+
+def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
+    found: list[OwnSyncTime] = []
+    for number, line in enumerate(lines, 1):
+        at = line[:LINE_BYTES].find(PREFIX.encode())
+        one = _one(line[at + len(PREFIX):LINE_BYTES], f"{name}:{number}") if at >= 0 else None
+        if one and len(found) < MOST_LINES:
+            found.append(one)
+    return found
+
+
+def _one(text: bytes, source: str) -> OwnSyncTime | None:
+    try:
+        told: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict) or told.get("guard") != "pause_trace" or not isinstance(told.get("data"), dict):
+        return None
+    phases = {str(p)[:40]: float(s) for p, s in told["data"].items() if type(s) in (int, float) and 0 <= s < 1e6 and math.isfinite(s)}
+    rank = told.get("rank")
+    return OwnSyncTime(rank if type(rank) is int else -1, phases, source) if phases else None

@@ -1,0 +1,105 @@
+"""A training YAML: what of it decides the placement. Read with PyYAML's safe loader, bounded; nothing is resolved or executed.
+
+OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations use it for names and sizes.
+"""
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1 << 20
+MOST_FILES = 500
+MOST_ALIASES = 1000
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_ROLES = ("rollout", "actor", "critic", "ref", "teacher")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What one file says. ``mode``: its allocation string, "" without; ``backends``: role to its own string; ``shares``: role to the role
+    whose GPUs it is scheduled on; ``gpus``, ``nodes``: 0 where not told; ``update``: weight_update_mode or "";
+    ``scheduler``: its type or ""; ``has_ref``: whether a reference model is loaded (actor.kl_ctl is 0.1 if not told); ``flat``: every plain
+    value by its dotted name."""
+
+    mode: str
+    backends: dict[str, str]
+    shares: dict[str, str]
+    gpus: int
+    nodes: int
+    update: str
+    scheduler: str
+    has_ref: bool
+    flat: dict[str, str]
+
+
+def files(path: Path) -> list[Path]:
+    """The YAML files at or below ``path``, at most MOST_FILES of them."""
+    if path.is_file():
+        return [path]
+    found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file() and not p.is_symlink())
+    return found[:MOST_FILES]
+
+
+def text_of(path: Path) -> str:
+    """The file's text. Raises ValueError with why it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path.name} is larger than {MOST_BYTES >> 10} KiB: that is no configuration")
+    return data.decode("utf-8", "replace")
+
+
+def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
+    """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
+    import yaml
+
+    if text.count("&") + text.count("*") > MOST_ALIASES:
+        raise ValueError("more anchors and aliases than a configuration has")
+    try:
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # both build plain values only
+        return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ValueError(f"no YAML that can be read{f' at line {mark.line + 1}' if mark else ''}") from error
+
+
+def _flat(data: dict[Any, Any]) -> dict[str, str]:
+    """Plain values by dotted name; lists and what hangs deeper than eight levels are left out."""
+    found: dict[str, str] = {}
+    left = [("", data, 0)]
+    while left and len(found) < 5000:
+        prefix, part, depth = left.pop()
+        for key, value in part.items():
+            name = f"{prefix}{key}"
+            if isinstance(value, dict) and depth < 8:
+                left.append((f"{name}.", value, depth + 1))
+            elif isinstance(value, (str, int, float, bool)):
+                found[name] = str(value)[:2000]
+    return found
+
+
+def _training(flat: dict[str, str]) -> Training:
+    def told(name: str) -> str:
+        value = flat.get(name, "")
+        for _ in range(4):  # references to references
+            value = _REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value)
+        return value
+
+    shares = {r: told(f"{r}.scheduling_strategy.target") for r in _ROLES if told(f"{r}.scheduling_strategy.type") == "colocation"}
+    return Training(told("allocation_mode"), {r: told(f"{r}.backend") for r in _ROLES if told(f"{r}.backend")}, shares,
+                    _count(told("cluster.n_gpus_per_node")), _count(told("cluster.n_nodes")), told("actor.weight_update_mode"),
+                    told("scheduler.type"), _is_above_zero(told("actor.kl_ctl") or "0.1") and any(n.startswith("ref.") for n in flat), flat)
+
+
+def _count(text: str) -> int:
+    return int(text) if re.fullmatch(r"\d{1,6}", text) else 0
+
+
+def _is_above_zero(text: str) -> bool:
+    return bool(re.fullmatch(r"[0-9.]+(e-?\d+)?", text)) and bool(re.search(r"[1-9]", text.partition("e")[0]))

@@ -1,0 +1,42 @@
+"""A live look at the ranks on this host (`nccl-look.pyz --live`, `nccl-runbook look`): a table at once, the rest after the gap."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, List, Sequence
+
+from nccl_runbook.facts import to_json
+from nccl_runbook.facts.live import Live
+from nccl_runbook.look_page import first_text
+from nccl_runbook.probes.live import Look
+
+STEP = "06-timeouts"
+REASON = "not judged yet: nccl-runbook look --record FILE"
+
+
+def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None]) -> Live:
+    """The facts; ``say`` gets the first evidence as soon as it is there."""
+    looking = Look(pids)
+    first = looking.first()
+    say(first_text(first))
+    if not first.ranks or gap_s <= 0:
+        return first
+    say(f"second sample in {gap_s:g} s: only then can a rank be called hung")
+    return looking.after(gap_s)
+
+
+def record(live: Live, wall_s: float) -> Dict[str, Any]:
+    """As records.Record reads it; without a judgement."""
+    parameters: Dict[str, Any] = {"gap_s": live.gap_s}
+    return {"schema": "nccl-runbook/record/1", "step": STEP, "status": "unknown", "reason": REASON, "started": live.taken,
+            "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "wall_s": round(wall_s, 2), "parameters": parameters,
+            "judged": {"python": sys.executable, "host": os.uname().nodename}, "facts": {"live": to_json(live)}}
+
+
+def checked_pids(pids: Sequence[int]) -> List[int]:
+    """The same; raises ValueError for one without a process."""
+    gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
+    if gone:
+        raise ValueError(f"there is no process {gone[0]} here: --pid takes pids of this host, as ps shows them")
+    return list(pids)

@@ -1,0 +1,35 @@
+"""Which smaller forms of a job to run, in which order, so that the smallest one that fails is found. Pure."""
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+MOST = 200  # combinations; more would not end in a day
+
+
+def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
+    """`nodes=1,2,4` as {"nodes": ["1", "2", "4"]}, smallest first as written; raises ValueError in one sentence."""
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        listed = [v for v in values.split(",") if v]
+        if not re.fullmatch(r"[A-Za-z_]\w{0,63}", name) or not listed or len(set(listed)) < len(listed) or name in axes:
+            raise ValueError(f"--axis {text}: write NAME=VALUE,VALUE with each name and value once, such as nodes=1,2,4")
+        axes[name] = listed
+    count = len(list(itertools.islice(itertools.product(*axes.values()), MOST + 1)))
+    if not axes or count > MOST:
+        raise ValueError(f"more than {MOST} combinations: take fewer values" if axes else "name at least one --axis, such as nodes=1,2,4")
+    return axes
+
+
+def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Every combination; before it come all that are smaller or equal in each axis. A run that passes ends by itself, and only one that
+    fails may cost the whole deadline: upwards only the last run does."""
+    places = itertools.product(*(range(len(values)) for values in axes.values()))
+    return [{name: axes[name][at] for name, at in zip(axes, place, strict=True)} for place in sorted(places, key=lambda p: (sum(p), p))]
+
+
+def command_for(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """The command with each {name} filled in; other braces stay as they are."""
+    return [re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), word) for word in command]

@@ -1,0 +1,297 @@
+"""Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import re
+import socket
+import stat
+import struct
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.live import Ended, Listener, Socket, Thread
+from nccl_runbook.redact import Redactor
+
+# values are read and kept for these names alone
+NAMES = frozenset((
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
+    "SLURM_JOB_ID SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
+    "OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME "
+    "TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE").split())
+RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+# include/net/tcp_states.h
+TCP_STATES = {"01": "ESTABLISHED", "02": "SYN-SENT", "03": "SYN-RECV", "04": "FIN-WAIT-1", "05": "FIN-WAIT-2", "08": "CLOSE-WAIT",
+              "09": "LAST-ACK", "0A": "LISTEN"}
+# system calls in which threads sleep, where the kernel names no wait channel (asm/unistd_64.h, asm-generic/unistd.h)
+CALLS = {
+    "x86_64": {0: "read", 1: "write", 7: "poll", 16: "ioctl", 20: "writev", 23: "select", 24: "sched_yield", 35: "nanosleep", 43: "accept",
+               42: "connect", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 74: "fsync", 202: "futex", 230: "clock_nanosleep",
+               232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait"},
+    "aarch64": {22: "epoll_pwait", 29: "ioctl", 63: "read", 64: "write", 66: "writev", 72: "pselect6", 73: "ppoll", 82: "fsync",
+                95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 124: "sched_yield", 202: "accept", 203: "connect",
+                207: "recvfrom", 212: "recvmsg", 260: "wait4"}}.get(platform.machine(), {})
+TICKS = os.sysconf("SC_CLK_TCK")
+MOST_THREADS, MOST_SOCKETS, TAIL_BYTES, TAIL_LINES = 16, 64, 8192, 20
+LOOPBACK = re.compile(r"127\.|localhost$|::1$")
+
+
+def read(path: str, most: int = 1 << 22) -> str:
+    """The text of a file of /proc; raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(most).decode("utf-8", "replace")
+
+
+def stat_fields(path: str) -> List[str]:
+    """Fields of a stat file from the state on (field 3); raises OSError."""
+    return read(path).rpartition(")")[2].split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process of this user that may be a rank. ``job``: where its ranks meet; ``rank``: None where its environment has none."""
+
+    pid: int
+    parent: int
+    job: str
+    variables: Dict[str, str]
+    has_torch: bool
+    nccl: str
+    redactor: Redactor
+
+    def number(self, names: Iterable[str]) -> Optional[int]:
+        """The first of these variables that is a plain number."""
+        return next((int(v) for v in map(self.variables.get, names) if v and v.isdecimal() and len(v) < 10), None)
+
+    @property
+    def rank(self) -> Optional[int]:
+        return self.number(RANK_NAMES)
+
+
+def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
+    """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            if int(name) != os.getpid() and (os.stat(f"/proc/{name}").st_uid == os.getuid() or int(name) in all_users):
+                found[int(name)] = _process(int(name), int(name) in all_users)
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+    return {pid: p for pid, p in found.items() if p}
+
+
+def _process(pid: int, asked: bool) -> Optional[Process]:
+    whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
+    variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
+    parent = int(stat_fields(f"/proc/{pid}/stat")[1])
+    maps = read(f"/proc/{pid}/maps", 1 << 25)
+    has_torch = "/libtorch" in maps
+    if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
+        return None
+    nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
+    return Process(pid, parent, _job(pid, parent, variables), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+
+
+def _job(pid: int, parent: int, variables: Dict[str, str]) -> str:
+    if "MASTER_PORT" not in variables:
+        step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
+        return "Slurm " + ".".join(step) if len(step) == 2 else f"children of {parent}"
+    address = variables.get("MASTER_ADDR", "localhost")
+    if LOOPBACK.match(address):
+        address = "localhost"  # 127.0.0.1, ::1 and the name are one place
+    place = f" in {os.readlink(f'/proc/{pid}/ns/net')}" if LOOPBACK.match(address) else ""
+    return f"{address}:{variables['MASTER_PORT']}{place}"
+
+
+def ancestors(pid: int) -> List[int]:
+    """Parents of a process, nearest first."""
+    found: List[int] = []
+    while pid > 1 and len(found) < 64:
+        try:
+            pid = int(stat_fields(f"/proc/{pid}/stat")[1])
+        except OSError:
+            break
+        found.append(pid)
+    return found
+
+
+def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
+    """The processes that are ranks, and the helpers of each: torch processes that a rank started (data loaders).
+
+    A process with torch and no rank in its environment is a launcher if ranks descend from it, and a rank only if it has TCP sockets
+    of its own (torch.multiprocessing.spawn sets the environment in the child, where /proc does not show it).
+    """
+    above = {pid: [a for a in ancestors(pid) if a in found] for pid in found}
+    named = {pid: p for pid, p in found.items() if p.rank is not None}
+    with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
+    ranks, helpers = {}, {}
+    for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
+        owner = next((a for a in above[pid] if a in ranks and (found[a].job, found[a].rank) == (p.job, p.rank)), None)
+        if p.rank is not None:
+            leaf = p.has_torch or (p.job, p.rank) not in with_torch and not any(pid in above[other] for other in named)
+            is_rank = leaf and owner is None
+        else:
+            owner = next((a for a in above[pid] if a in ranks), None)
+            is_rank = not any(pid in above[other] for other in named) and bool(own_inodes(pid) - own_inodes(p.parent))
+        if is_rank:
+            ranks[pid] = p
+        elif owner is not None:
+            helpers.setdefault(owner, []).append(pid)
+    for pid in [r for r, p in ranks.items() if p.rank is None and any(r in above[o] for o in ranks)]:
+        del ranks[pid]  # it started the ranks
+    return list(ranks.values()), helpers
+
+
+# --- one process
+
+def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
+    """The main thread, then those that have used most CPU time; raises OSError where the process is gone."""
+    tids = [pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    found = [_thread(pid, tid) for tid in tids]
+    others = sorted((t for t in found if t and t.tid != pid), key=lambda t: -t.cpu_s)
+    return [t for t in found if t and t.tid == pid] + others[:most - 1]
+
+
+def _thread(pid: int, tid: int) -> Optional[Thread]:
+    folder = f"/proc/{pid}/task/{tid}"
+    try:
+        fields = stat_fields(f"{folder}/stat")
+        status = read(f"{folder}/status")
+    except OSError:
+        if tid == pid:
+            raise
+        return None
+    switches = sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status)))
+    name = re.match(r"Name:\t(.*)", status)
+    cpu_s = round((int(fields[11]) + int(fields[12])) / TICKS, 2)
+    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), cpu_s, switches)
+
+
+def waits_in(folder: str) -> str:
+    """Where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
+    try:
+        channel = read(f"{folder}/wchan")
+    except OSError:
+        channel = "0"
+    if channel not in ("0", ""):
+        return channel
+    try:
+        number = read(f"{folder}/syscall").split()[0]
+    except (OSError, IndexError):
+        return ""
+    return CALLS.get(int(number), f"system call {number}") if number.lstrip("-").isdecimal() else number
+
+
+def handled_signals(pid: int) -> List[int]:
+    """SIGUSR1 and SIGUSR2 where a handler of the process catches them."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", read(f"/proc/{pid}/status"))
+    return [n for n in (10, 12) if caught and int(caught[1], 16) >> (n - 1) & 1]
+
+
+def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
+    """The last lines that the process wrote, where its output is a regular file; without secrets of its environment."""
+    reasons = []
+    for descriptor, name in ((2, "standard error"), (1, "standard output")):
+        path = f"/proc/{pid}/fd/{descriptor}"
+        try:
+            if stat.S_ISREG(os.stat(path).st_mode):
+                with open(path, "rb") as file:
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+                    text = file.read(TAIL_BYTES).decode("utf-8", "replace")
+                if text.strip():
+                    return [line[:400] for line in redactor.text(text).splitlines()[-TAIL_LINES:]]
+                reasons.append(f"{name} is an empty file")
+            else:
+                reasons.append(f"{name} is no file")
+        except OSError as error:
+            return Gap("no-permission" if isinstance(error, PermissionError) else "absent", f"{path}: {error.strerror}")
+    return Gap("unsupported", ", ".join(reasons))
+
+
+# --- sockets
+
+def own_inodes(pid: int) -> set:
+    """Inodes of the sockets that a process has open; none where it may not be looked at."""
+    found = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    except OSError:
+        pass
+    return found
+
+
+def table(pid: int) -> Dict[str, Socket]:
+    """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
+    found = {}
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        try:
+            lines = read(f"/proc/{pid}/net/{name}", 1 << 24).splitlines()[1:]
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
+        for fields in (line.split() for line in lines):
+            if len(fields) > 9 and fields[3] in TCP_STATES:
+                unsent, _, unread = fields[4].partition(":")
+                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family),
+                                          int(unsent, 16), int(unread, 16))
+    return found
+
+
+def address(text: str, family: int) -> str:
+    """"0100007F:1F90" as "127.0.0.1:8080": words of four bytes in the machine's order, the port in hex."""
+    host, _, port = text.partition(":")
+    words = [int(host[i:i + 8], 16) for i in range(0, len(host), 8)]
+    shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
+    shown = shown[7:] if shown.startswith("::ffff:") else shown
+    return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
+
+
+def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
+    """Those of one process; listening and half-open ones first."""
+    own = [whole[inode] for inode in own_inodes(pid) if inode in whole]
+    return sorted(own, key=lambda s: (s.state not in ("SYN-SENT", "LISTEN", "CLOSE-WAIT"), s.state, s.local, s.remote))[:MOST_SOCKETS]
+
+
+def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
+    """Who listens at each MASTER_PORT, where the address is one of this host."""
+    for job, rank in {r.job: r for r in ranks}.items():
+        port = rank.number(["MASTER_PORT"])
+        here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
+            s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"] for s in tables[rank.pid].values())
+        if port is None or not here:
+            continue
+        inodes = {i for i, s in tables[rank.pid].items() if s.state == "LISTEN" and s.local.endswith(f":{port}")}
+        yield _listener(job, port, inodes, [r.pid for r in ranks if r.job == job])
+
+
+def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
+    if not inodes:
+        return Listener(job, port, "nobody", None, "")
+    above = {a for r in ranks for a in ancestors(r)}
+    for pid in ranks + sorted(above) + sorted(int(n) for n in os.listdir("/proc") if n.isdecimal()):
+        if own_inodes(pid) & inodes:
+            who = "rank" if pid in ranks else "launcher" if pid in above else "other"
+            return Listener(job, port, who, pid, read(f"/proc/{pid}/comm").strip())
+    return Listener(job, port, "unseen", None, "")
+
+
+def ended(parents: Iterable[int]) -> List[Ended]:
+    """Children of these processes that ended and were not waited for."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            fields = stat_fields(f"/proc/{name}/stat")
+        except OSError:
+            continue
+        if fields[0] == "Z" and int(fields[1]) in parents:
+            code = int(fields[49])  # as wait() gives it; 0 for whom the kernel does not tell it
+            found.append(Ended(int(name), int(fields[1]), -(code & 127) if code & 127 else code >> 8))
+    return found

@@ -1,0 +1,304 @@
+"""The ways that weights travel, one function each: ``way(sync, clock)``. Stands beside weight_sync.py, which starts and checks them.
+
+Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one broadcast over Gloo and loopback, so that
+its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
+"""
+import base64
+import collections
+import contextlib
+import json
+import os
+import threading
+import time
+
+import fast_disk
+import torch
+import torch.distributed as dist
+
+PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")  # what counts where two overlap: the first of these
+
+
+class Clock:
+    """When each phase ran on this rank. On a GPU by events in its streams, so that what overlaps is not serialised by being measured."""
+
+    def __init__(self, device):
+        self.device, self.spans, self.events = device, [], []
+        self.wait()
+        self.base = self.mark()
+        self.began = time.perf_counter()
+
+    def wait(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def mark(self):
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    @contextlib.contextmanager
+    def host(self, phase):
+        began = time.perf_counter()
+        yield
+        self.spans.append((phase, began - self.began, time.perf_counter() - self.began))
+
+    @contextlib.contextmanager
+    def queued(self, phase, stream=None):
+        """What is put into ``stream``; on the CPU, and through it (no stream), it is done when it returns."""
+        if stream is None:
+            with self.host(phase):
+                yield
+                self.wait()
+            return
+        with torch.cuda.stream(stream):
+            first = self.mark()
+            yield
+            self.events.append((phase, first, self.mark()))
+
+    def stop(self):
+        """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
+        self.wait()
+        self.seconds = time.perf_counter() - self.began
+        self.spans += [(p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3) for p, a, b in self.events]
+        self.phases = shares(self.spans, self.seconds)
+
+
+def shares(spans, total):
+    """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where none does."""
+    edges = sorted([(a, 1, p) for p, a, b in spans] + [(b, -1, p) for p, a, b in spans])
+    found, running, last = collections.Counter(), collections.Counter(), 0.0
+    for at, step, phase in [*edges, (total, 0, "other")]:
+        now = min(max(at, last), total)
+        found[next((p for p in PHASES if running[p]), "other")] += now - last
+        running[phase] += step
+        last = now
+    return {p: s for p, s in found.items() if s > 0}
+
+
+def tell(sync, message):
+    """The trainer's JSON message, on every rank."""
+    text = json.dumps(message).encode() if sync.rank == 0 else b""
+    length = torch.tensor([len(text)])
+    dist.broadcast(length, 0)
+    data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(data, 0)
+    return json.loads(bytes(data.tolist()) if sync.rank else text)
+
+
+def announce(sync, clock, indices):
+    with clock.host("control" if sync.rank == 0 else "wait"):
+        return tell(sync, [[sync.names[i], sync.shapes[i]] for i in indices])
+
+
+def acknowledge(clock):
+    with clock.host("control"):
+        dist.all_reduce(torch.zeros(1))
+
+
+def per_tensor(sync, clock):
+    """A control message, a broadcast and an acknowledgement for every tensor, as TRL's server mode and OpenRLHF do."""
+    for i in range(len(sync.sizes)):
+        announce(sync, clock, [i])
+        _send(sync, clock, i, sync.stage[0][:sync.sizes[i]] if sync.staged else None)
+        clock.wait()
+        acknowledge(clock)
+
+
+def listed(sync, clock):
+    """A control message for a list of tensors of a bucket's size, then their broadcasts one by one (AReaL)."""
+    for bucket in sync.buckets:
+        announce(sync, clock, bucket)
+        parts = sync.stage[0][:sum(sync.sizes[i] for i in bucket)].split([sync.sizes[i] for i in bucket]) if sync.staged else bucket
+        for i, part in zip(bucket, parts):
+            _send(sync, clock, i, part)
+
+
+def _send(sync, clock, i, part):
+    """Tensor ``i`` straight from and to where it lies, or by way of ``part`` where it has to be cut, or to pass through the CPU."""
+    if not sync.staged:
+        with clock.queued("wire", sync.wire):
+            dist.broadcast(sync.views[i], 0, group=sync.data)
+        return
+    if sync.rank == 0:
+        with clock.queued("gather", sync.wire):
+            part.copy_(sync.views[i], non_blocking=True)
+    with clock.queued("wire", sync.wire):
+        dist.broadcast(part, 0, group=sync.data)
+    if sync.rank:
+        with clock.queued("load", sync.wire):
+            sync.views[i].copy_(sync.own(i, part), non_blocking=True)
+
+
+def flat(sync, clock):
+    """One broadcast a bucket, from two buffers in turn: over NCCL the next is packed, and the last unpacked, while one is on the wire.
+
+    From pinned memory (nccl-pinned) the bucket is one copy to the GPU instead of a pack.
+    """
+    free, at = [None, None], 0
+    side = sync.side
+    for k, bucket in enumerate(sync.buckets):
+        sizes = [sync.sizes[i] for i in bucket]
+        buffer, here = sync.stage[k % 2][:sum(sizes)], k % 2
+        announce(sync, clock, bucket)
+        if sync.rank == 0:
+            _after(side, free[here])
+            with clock.queued("gather" if sync.pinned is not None or sync.through_cpu else "pack", side):
+                sources = [sync.pinned[at:at + len(buffer)]] if sync.pinned is not None else [sync.views[i] for i in bucket]
+                for part, source in zip(buffer.split([len(s) for s in sources]), sources):
+                    part.copy_(source, non_blocking=True)
+            _after(sync.wire, _done(side))
+        else:
+            _after(sync.wire, free[here])
+        with clock.queued("wire", sync.wire):
+            dist.broadcast(buffer, 0, group=sync.data)
+        free[here] = _done(sync.wire)
+        if sync.rank:
+            _after(side, free[here])
+            with clock.queued("load", side):
+                for i, part in zip(bucket, buffer.split(sizes)):
+                    sync.views[i].copy_(sync.own(i, part), non_blocking=True)
+            free[here] = _done(side)
+        at += len(buffer)
+
+
+def _done(stream):
+    return stream.record_event() if stream else None
+
+
+def _after(stream, event):
+    if stream and event:
+        stream.wait_event(event)
+
+
+def ipc(sync, clock):
+    """The engines copy from the trainer's own memory: handles of all tensors once (ipc-direct), or one a tensor each time."""
+    once = sync.args.method == "ipc-direct"
+    for group in [range(len(sync.sizes))] if once else [[i] for i in range(len(sync.sizes))]:
+        with clock.host("control" if sync.rank == 0 else "wait"):
+            new = [i for i in group if not once or i not in sync.opened]
+            handles = tell(sync, [handle(sync.views[i]) for i in new] if sync.rank == 0 else None)
+        sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
+        if sync.rank:
+            with clock.queued("wire", sync.wire):
+                for i in group:
+                    sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
+        clock.wait()
+        acknowledge(clock)
+
+
+def ipc_flat(sync, clock):
+    """Buckets packed into two buffers that the engines opened once, and copied out of them."""
+    for k, bucket in enumerate(sync.buckets):
+        sizes = [sync.sizes[i] for i in bucket]
+        if sync.rank == 0:
+            with clock.queued("pack", sync.wire):
+                for part, i in zip(sync.stage[k % 2][:sum(sizes)].split(sizes), bucket):
+                    part.copy_(sync.views[i], non_blocking=True)
+            clock.wait()
+        with clock.host("control" if sync.rank == 0 else "wait"):  # the message of a bucket also says that the one before last is free
+            handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
+            clock.wait()
+            dist.all_reduce(torch.zeros(1))
+        sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
+        if sync.rank:
+            with clock.queued("wire", sync.wire):
+                for part, i in zip(sync.opened[k % 2][:sum(sizes)].split(sizes), bucket):
+                    sync.views[i].copy_(sync.own(i, part), non_blocking=True)
+
+
+def handle(view):
+    """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13: UntypedStorage._share_cuda_), as JSON."""
+    shared = view.untyped_storage()._share_cuda_()
+    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x for x in shared]
+    return {"storage": packed, "at": view.storage_offset(), "n": view.numel()}
+
+
+def opened(message):
+    storage = torch.UntypedStorage._new_shared_cuda(*(base64.b64decode(x["b"]) if isinstance(x, dict) else x for x in message["storage"]))
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[message["at"]:message["at"] + message["n"]]
+
+
+def library():
+    """safetensors' own save and load, where this interpreter has them and they work without NumPy; else None."""
+    try:
+        import safetensors
+        import safetensors.torch
+        safetensors.torch.save({"probe": torch.zeros(1)})
+    except (ImportError, RuntimeError):
+        return None
+    return safetensors
+
+
+def disk(sync, clock):
+    """Weights gathered to the CPU, one safetensors file by the library's own save and load, else ours of the same form, one thread."""
+    path = sync.path(f"model-v{sync.number}.safetensors")
+    ours = library() is None
+
+    def write():
+        with clock.host("gather"):
+            tensors = {n: t.cpu() for n, t in zip(sync.names, sync.shaped)}
+        with clock.host("write"):
+            sync.check_room()
+            if ours:
+                fast_disk.save(tensors, path, lanes=1, checksums=False)
+            else:
+                library().torch.save_file(tensors, path + ".part", metadata={"format": "pt"})
+                os.replace(path + ".part", path)
+
+    def read():
+        with clock.host("load"):
+            if ours:
+                fast_disk.load(path, dict(zip(sync.names, sync.shaped)), rows=sync.rows)
+            else:
+                with library().safe_open(path, framework="pt", device="cpu") as file:
+                    for i, name in enumerate(sync.names):
+                        sync.views[i].copy_(sync.own(i, file.get_tensor(name).view(-1).view(torch.uint8)))
+            clock.wait()
+
+    return sync.by_file(clock, path, write, read)
+
+
+def fast(sync, clock):
+    """Sixteen files, threads and pinned buffers, checksums on both sides: ranks/fast_disk.py."""
+    path = sync.path("weights")
+
+    def write():
+        with clock.host("write"):
+            fast_disk.save(dict(zip(sync.names, sync.shaped)), path, clean=False)
+
+    def read():
+        with clock.host("load"):
+            fast_disk.load(path, dict(zip(sync.names, sync.shaped)), rows=sync.rows)
+
+    return sync.by_file(clock, path, write, read, lambda: fast_disk.sweep(path))
+
+
+class Busy:
+    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a stream of their own."""
+
+    def __init__(self, device, edge):
+        self.device, self.edge, self.stopped = device, edge, threading.Event()
+        self.thread = threading.Thread(target=self.work, daemon=True)
+
+    def __enter__(self):
+        if self.edge:
+            self.thread.start()
+
+    def __exit__(self, *_):
+        self.stopped.set()
+        if self.edge:
+            self.thread.join()
+
+    def work(self):
+        gpu = self.device.type == "cuda"
+        a, b, c = (torch.ones(self.edge, self.edge, dtype=torch.bfloat16, device=self.device) for _ in "abc")
+        stream, queued = torch.cuda.Stream(self.device) if gpu else None, collections.deque()
+        with torch.cuda.stream(stream):
+            while not self.stopped.is_set():
+                torch.mm(a, b, out=c)
+                if gpu:
+                    queued.append(stream.record_event())
+                    if len(queued) > 4:
+                        queued.popleft().synchronize()

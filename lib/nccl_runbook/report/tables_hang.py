@@ -1,0 +1,81 @@
+"""Tables of a hung job: who stands where. Ranks that stand alike share a row, so that 1,024 of them fit a page."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from nccl_runbook.facts.recorder import Group, Hang, Track
+from nccl_runbook.report.tables import Cell, Table
+
+_LETTERS = {"c": ("done", "ok"), "s": ("started", "note"), "o": ("issued", "warn"), "t": ("timed out", "broken"),
+            "r": ("returned", "note"), ".": ("not issued", "broken"), "?": ("overwritten", "muted")}
+MOST_GROUPS = 12
+_SHORT = 90
+
+
+def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
+    """Every table that has something to show: the groups in which something is open first."""
+    groups = sorted((g for g in hang.groups if len(g.tracks) > 0 and any(t.tail for t in g.tracks)),
+                    key=lambda g: (not set(culprits) & set(g.ranks), all(t.opened is None for t in g.tracks) and not g.differences, g.name))
+    shown = [matrix(g, culprits) for g in groups[:MOST_GROUPS]]
+    rows = [*shown, *([ranks_table(hang, culprits)] if hang.groups else []), *([stacks_table(hang)] if hang.stacks else []), files_table(hang)]
+    if len(groups) > MOST_GROUPS:
+        rows[len(shown) - 1] = Table(shown[-1].caption, shown[-1].columns, shown[-1].rows, f"{len(groups) - MOST_GROUPS} more groups are not shown.")
+    return rows
+
+
+def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
+    """Ranks against sequence numbers; a word says what the colour says."""
+    width = max(len(t.tail) for t in group.tracks)
+    same: dict[tuple[bool, str], list[int]] = {}
+    for track in group.tracks:
+        same.setdefault((track.rank not in culprits, track.tail), []).append(track.rank)
+    rows = [[Cell(ranges(ranks), "" if innocent else "broken"), *(_cell(tail, i) for i in range(width))]
+            for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
+    absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
+    rows += [[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * width]] if absent else []
+    name = f"{group.name} ({group.desc})" if group.desc not in ("", "undefined", group.name) else group.name
+    return Table(f"Group {name}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
+                 "" if group.certain else "The members were not recorded: these are the ranks that used the group.")
+
+
+def _cell(tail: str, at: int) -> Cell:
+    word, tone = _LETTERS.get(tail[at : at + 1], ("no entry", "muted"))
+    return Cell(word, tone)
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """ "0-3, 7": ascending numbers, runs joined."""
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][1] + 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
+    """How far each rank came in each group, culprits first: last issued, last completed, and what it is in."""
+    rows = [(track.rank not in culprits, track.rank, group, track) for group in hang.groups for track in group.tracks]
+    shown = [_rank_row(group, track, not innocent) for innocent, _, group, track in sorted(rows, key=lambda r: (r[0], r[1], r[2].name))]
+    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"], shown)
+
+
+def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
+    opened = track.opened
+    words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
+    last = track.opened or track.last
+    return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued), str(track.completed),
+            Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "", "/".join(track.source.split("/")[-2:])]
+
+
+def stacks_table(hang: Hang) -> Table:
+    """The main threads, innermost frame first."""
+    return Table("Stacks", ["rank", "state", "frames", "from"], [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
+
+
+def files_table(hang: Hang) -> Table:
+    """What was read, and what could not be used."""
+    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(f.problem or "read", "unknown" if f.problem else "")] for f in hang.files]
+    return Table("Files", ["file", "is", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

@@ -1,0 +1,58 @@
+"""Tables of planned allocations: rank to GPU of every group, and one row a file of a folder."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.report.tables import Cell, Table, gap_table
+
+MOST_GPUS, MOST_NAMES = 32, 6
+TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
+
+
+def groups_table(groups: Sequence[Any]) -> Table:
+    """A picture of planning.groups.Group: one row a group, one column a GPU, in each the ranks that sit there."""
+    gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
+    rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
+    columns = ["group", *(f"GPU {gpu}" for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
+    rows = [row + [""] * (len(columns) - len(row)) for row in rows]
+    note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
+    return Table("Which rank sits on which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+
+
+def intended_tables(intended: Any) -> list[Table]:
+    """Its table, none where no allocation was named."""
+    return [intended_table(intended)] if isinstance(intended, Gap) or intended.text else []
+
+
+def intended_table(intended: Any) -> Table:
+    """planning.intended.Intended, or the Gap in its place."""
+    if isinstance(intended, Gap):
+        return gap_table("Your allocation", intended)
+    if intended.placed is None:
+        why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
+        return Table("Your allocation", ["group"], [], why)
+    table = groups_table(intended.placed.groups)
+    gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
+    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} on {gpus}: {intended.placed.verdict}")
+
+
+def _seats(group: Any, gpu: int) -> Cell:
+    ranks = [r for r in group.ranks if r.gpu == gpu]
+    more = [f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else []
+    names = [f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]] + more
+    return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
+
+
+def _homeless(group: Any) -> list[Cell]:
+    ranks = [str(r.rank) for r in group.ranks if r.gpu is None]
+    return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
+
+
+def plans_table(plans: Sequence[Any]) -> Table:
+    """One row a plan of cli/plan.py."""
+    rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
+             p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
+    return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)

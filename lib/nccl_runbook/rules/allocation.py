@@ -1,0 +1,162 @@
+"""What a planned allocation means, and what to do about it, in the order to try it. Thresholds: none; the arithmetic is planning's."""
+from __future__ import annotations
+
+import dataclasses
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.allocation import Rules, newest
+from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
+from nccl_runbook.planning.groups import Placed, Site, place
+from nccl_runbook.planning.intended import Intended
+from nccl_runbook.planning.other_eras import spans, valid_at, written_for
+
+CAUSE = "trainer-and-engine-share-gpu"
+SEVERITY = {"clean": Severity.OK, "duplicate": Severity.BROKEN, "zero-visible": Severity.BROKEN, "oversubscribed": Severity.WARN}
+
+_SENTENCES = {
+    "clean": "every rank has a GPU of its own",
+    "duplicate": "NCCL will refuse the weight update: trainer and engine sit on one GPU",
+    "zero-visible": "a process gets no GPU at all, before NCCL starts",
+    "oversubscribed": "processes share GPUs without an NCCL error: expect out-of-memory, or half the speed",
+}
+
+_TAKE_TURNS = Remedy("you", "In single-controller mode let engine and trainer take turns on the same GPUs (the weight update must go "
+                     "through disk then, and both need the same number of workers):", (
+                         "scheduler.type=local rollout.scheduling_strategy.type=colocation rollout.scheduling_strategy.target=actor "
+                         "actor.weight_update_mode=disk enable_offload=true",))
+_ADAPTER = Remedy("you", "Train a LoRA adapter, so that disk carries little: the adapter alone is saved and loaded. SGLang takes adapters "
+                  "through disk only.", ("actor.use_lora=true actor.weight_update_mode=disk",))
+_OPT_IN = Remedy("you", "With NCCL 2.30 or newer in trainer and engine, NCCL may be told to allow it: experimental, may hang, so bound the "
+                 "wait. Not seen on hardware.", ("export NCCL_MULTI_RANK_GPU_ENABLE=1",))
+
+
+def refused(text: str, why: Refused, rules: Rules) -> Finding:
+    """The string does not parse at this tag."""
+    valid = valid_at(text)
+    instead = written_for(text, rules)
+    evidence = [Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}")]
+    if valid:
+        evidence.append(Evidence(f"it is valid in {spans(valid)}"))
+    advice = f"For {rules.tag} write it so:" if instead else f"See the grammar of {rules.tag}; such as sglang:d1+fsdp:d1."
+    return Finding("allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}", tuple(evidence),
+                   (Remedy("you", advice, (instead,) if instead else ()),))
+
+
+def intention(intended: Intended | Gap) -> list[Finding]:
+    """What the allocation that a reader named would do here; nothing where none was named."""
+    if isinstance(intended, Gap) or not intended.text:
+        return []
+    rules, site = newest(), Site(intended.gpus)
+    try:
+        mode = parse(intended.text, rules)
+    except Refused as why:
+        return [refused(intended.text, why, rules)]
+    return [judge(intended.text, mode, place(mode, site), rules, site)]
+
+
+def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
+    """The verdict on a placement, with the remedies for this tag."""
+    evidence = (*(Evidence(line) for line in shared_lines(placed)), *(Evidence(note) for note in placed.notes))
+    severity = SEVERITY[placed.verdict]
+    fixes = tuple(remedies(text, mode, placed, rules, site)) if placed.verdict != "clean" else ()
+    cause = CAUSE if placed.verdict == "duplicate" else "visible-devices-wrong" if placed.verdict == "zero-visible" else None
+    return Finding(f"allocation-{placed.verdict}", severity, title(mode, placed, site), evidence, fixes, cause, cause and "likely")
+
+
+def title(mode: Mode, placed: Placed, site: Site) -> str:
+    """One sentence: what will happen."""
+    sizes = ", ".join(f"{p.name or p.backend} {p.world_size}" for p in mode.parts)
+    where = f"{sizes} on {_gpus(site.gpus)}" + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
+    if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
+        return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
+    return f"{_SENTENCES[placed.verdict]} ({where})"
+
+
+def shared_lines(placed: Placed) -> list[str]:
+    """Ranks of one group on one GPU, in words."""
+    return [f"{g.name}: rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks[:6]))} on GPU {gpu}"
+            for g in placed.groups for gpu, ranks in list(g.shared.items())[:4]]
+
+
+def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
+    """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
+    found = []
+    if placed.verdict == "duplicate":
+        found.append(_disk(rules, mode, site))
+    smaller = fitting(mode, site)
+    if smaller:
+        found.append(Remedy("you", f"Ask for no more than the {_gpus(site.gpus)} here (batch sizes may have to follow):", (smaller,)))
+    found += _more(mode, site)
+    if placed.verdict == "duplicate":
+        found += _others(rules)
+    return found
+
+
+def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:
+    switch = rules.switch
+    unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
+    lines = list(switch.lines)
+    if switch.example and site.gpus == 1:
+        lines += [f"# {switch.example}, with", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+    engine = next(iter(mode.of("engine")), None)
+    share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
+    if share and site.gpus == 1:
+        lines.append(f"{share}  # both live on one GPU: the engine must leave room for the trainer")
+    return Remedy("you", switch.text + unread, tuple(lines))
+
+
+def _more(mode: Mode, site: Site) -> list[Remedy]:
+    """More hardware, where that alone makes it clean."""
+    asked = sum(p.world_size for p in mode.parts)
+    nodes = next((n for n in range(site.nodes + 1, site.nodes + asked // site.gpus + 3)
+                  if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"), 0) if site.launcher == "ray" else 0
+    if nodes:
+        return [Remedy("your launcher", f"Give the job {nodes} nodes: the same string is clean there.", (f"#SBATCH --nodes={nodes}",))]
+    if site.own_gpus:
+        nodes = -(-mode.total_gpus // site.gpus)
+        return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
+    if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
+        return []
+    return [Remedy("your launcher", f"Give the job {_gpus(asked)} of one node: the same string is clean there.",
+                   (f"#SBATCH --gpus-per-node={asked}",))]
+
+
+def _others(rules: Rules) -> list[Remedy]:
+    found = [_TAKE_TURNS] if rules.era == "C" else []
+    return [*found, *([_ADAPTER] if rules.switch.honours_option else []), _OPT_IN]
+
+
+def fitting(mode: Mode, site: Site) -> str:
+    """A string of the same shape that is clean on these GPUs: fewer replicas, the instances as they are; "" if none fits."""
+    engines, trainers = mode.of("engine"), mode.of("trainer")
+    if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
+        return ""
+    engine, trainer = engines[0], trainers[0]
+    shape = trainer.world_size // trainer.size("d")
+    sizes = [(d, (site.gpus - d * engine.instance_size) // shape) for d in range(1, site.gpus + 1)]
+    fit = [(d, min(t, trainer.size("d"))) for d, t in sizes if t >= 1 and d <= engine.size("d")]
+    if not fit:
+        return ""
+    d, t = max(fit, key=lambda s: (min(s[0] / engine.size("d"), s[1] / trainer.size("d")), s))
+    parts = [dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))]
+    shrunk = Mode(tuple(parts), "DECOUPLED_TRAIN")
+    if place(shrunk, site).verdict != "clean":
+        return ""
+    return " ".join(f"{p.name}.backend={_spelt(p, False)}" for p in parts) if mode.scheduled else "+".join(map(_spelt, parts))
+
+
+def _spelt(part: Part, named: bool = True) -> str:
+    return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def about_tag(rules: Rules, site: Site) -> list[str]:
+    """What is to be known about this tag beside the verdict."""
+    told = [] if rules.known else [f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"]
+    if site.launcher == "single-controller" and not rules.controller:
+        told.append(f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4")
+    return told

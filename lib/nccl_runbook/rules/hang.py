@@ -1,0 +1,354 @@
+"""A hung job from what it left: which rank did not come, of what kind the fault is, who only waited, and what to collect next."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+
+from nccl_runbook.facts.recorder import Hang, Op, Stack
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.causes import causes, recognise
+from nccl_runbook.knowledge.clues import ECHO
+from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.rules import hang_graph as graphs
+from nccl_runbook.rules import triage_ranks
+from nccl_runbook.rules.hang_graph import Graph, Wait
+
+RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
+KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy", "unknown")
+# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten times a
+# second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
+WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
+COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
+_CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
+          "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
+          "host-busy": "rank-busy-on-host"}
+_WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
+_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py", "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
+_SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
+_SURE = ("mismatch", "stopped", "order")
+
+
+@dataclasses.dataclass(frozen=True)
+class Accused:
+    """One rank that did not come, or called something else. ``frame``: where it was, "" where nothing tells."""
+
+    rank: int
+    kind: str
+    says: str
+    frame: str
+    evidence: tuple[Evidence, ...]
+    op: Op | None = None
+    group: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """The answer. ``collective``: where the others wait, "" for nowhere; ``decides``: what to collect next, as a line to paste."""
+
+    kind: str
+    culprits: tuple[int, ...]
+    victims: tuple[int, ...]
+    sentence: str
+    collective: str = ""
+    frame: str = ""
+    cause: str | None = None
+    status: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+    decides: str = ""
+
+
+def judge(hang: Hang) -> Told:
+    """The answer, the same for any order of files."""
+    found = graphs.graph(hang)
+    accused = _accused(hang, found)
+    if accused:
+        return _guilty(hang, found, accused)
+    if found.waits:
+        return _nobody(hang, found)
+    slow = stragglers(hang)
+    return _guilty(hang, found, slow) if slow else _nothing_open(hang)
+
+
+def _accused(hang: Hang, found: Graph) -> list[Accused]:
+    """Everybody against whom something is proven, each once, by rank."""
+    first = [*_ended(hang, found), *_different(hang)]
+    late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
+    late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(found), **graphs.stuck(hang, found)}.items())]
+    known = {a.rank: a for a in reversed([*first, *late])}
+    if not known:
+        known = {a.rank: a for a in [*_in_circles(hang, found), *_silent(hang, found)]}
+    return [known[rank] for rank in sorted(known)]
+
+
+def _ended(hang: Hang, found: Graph) -> list[Accused]:
+    """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
+    waited = {r for w in found.all() for r in w.on | w.perhaps}
+    accused = []
+    for pointer in triage_ranks.rank_raised_first(hang.logs):
+        line = pointer.evidence[0]
+        if line.rank is not None and (line.rank in waited or not hang.dumps):
+            seen = (Evidence(line.text, f"{line.file} line {line.line}"),)
+            accused.append(Accused(line.rank, "dead", f"ended with an error of its own: {line.text[:120]}", _frame(hang, line.rank), seen))
+    for stack in hang.stacks:
+        if stack.state[:1] in ("T", "t") and stack.rank in waited:
+            accused.append(Accused(stack.rank, "stopped", "is stopped (process state T)", _top(stack), (_seen_in(stack),)))
+    return accused
+
+
+def _different(hang: Hang) -> list[Accused]:
+    """Ranks that called something else than the other members at the first number where they differ."""
+    accused = []
+    for group in hang.groups:
+        for difference in group.differences[:1]:
+            usual, ranks = graphs.odd_ones(difference)
+            later = group.differences[1:2]
+            for rank in sorted(ranks):
+                call = next(c for c, who in difference.calls.items() if rank in who)
+                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in later)
+                track = next(t for t in group.tracks if t.rank == rank)
+                op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
+                left_out = not swapped and difference.after.get(usual) == call
+                says = f"called {call} where the others called {usual}, as number {difference.seq} of {_group(hang, group.name)}"
+                says += ": it left that one out, this is the next" if left_out else ""
+                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says, op.frame if op else _frame(hang, rank),
+                                       (Evidence(says, track.source),), op, group.name))
+    return accused
+
+
+def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that never came to what others wait in."""
+    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
+    busy = stack is not None and not any(map(_WAITS_INSIDE.search, stack.frames[:3]))
+    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
+    p2p = all(w.p2p for w in waits) or alone
+    wait = waits[0]
+    kind = "unmatched" if p2p else "host-busy" if busy else "skipped"
+    last = next((d.last for d in hang.dumps if d.rank == rank), None)
+    where = f"it is in {_top(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
+    says = ("is in a send or recv that nobody answers" if alone else f"never came to {_call(hang, wait)}") + (f": {where}" if where else "")
+    seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
+    seen += [_seen_in(stack)] if stack else []
+    track = next((t for g in hang.groups if g.name == wait.group for t in g.tracks if t.rank == rank), None)
+    if track:
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
+                                f"{min(w.op.seq for w in waits)}", track.source))
+    return Accused(rank, kind, says, _frame(hang, rank), tuple(seen), wait.op, wait.group)
+
+
+def _on_its_gpu(rank: int, wait: Wait) -> Accused:
+    says = f"issued {wait.op.call} {wait.op.seq}, and its GPU never came through it, while those of all other members did, or began it"
+    return Accused(rank, "gpu-stuck", says, wait.op.frame, (Evidence(says, f"rank {rank}"),), wait.op, wait.group)
+
+
+def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
+    """Ranks that wait for each other: the one that took a step it never took before, or that is outvoted everywhere."""
+    accused = []
+    for ranks in graphs.circles(found) or ([graphs.inverted(hang)] if graphs.inverted(hang) else []):
+        single = graphs.against_habit(hang, ranks) or graphs.outvoted(hang, found, ranks) or (graphs.inverted(hang) & ranks)
+        for rank in sorted(single):
+            wait = found.waits[rank][0]
+            kind = "unmatched" if wait.p2p else "order"
+            says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
+            accused.append(Accused(rank, kind, says, wait.op.frame, (Evidence(says, _source(hang, wait)),), wait.op, wait.group))
+    return accused
+
+
+def _silent(hang: Hang, found: Graph) -> list[Accused]:
+    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up."""
+    candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
+    quiet = {r.rank: r for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
+    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
+    if not candidates or not candidates <= set(quiet) or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+        return []
+    says = "left no dump and fell silent: it was killed or stopped"
+    return [Accused(r, "dead", says, _frame(hang, r), (Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}")
+                                                       if (last := quiet[r].last) else Evidence("no line at all", f"rank {r}"),))
+            for r in sorted(candidates)]
+
+
+def stragglers(hang: Hang) -> list[Accused]:
+    """Ranks that wait least, by far: all others mostly wait, for them."""
+    rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
+    gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
+    cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
+    if cut is None or len(rows) < len(hang.dumps) or cut + 1 > max(1, len(rows) // 4):
+        return []
+    most, least = rows[cut][0], rows[cut + 1][0]
+    pace_ms = min(d.pace_ms or 0 for d in hang.dumps)
+    if most > WAITS_LEAST or least < WAITS_MOST or least - most < APART or (least - most) * pace_ms < COSTS_MS:
+        return []
+    told = f"in collectives for %d %% of its last while, every other rank for at least {least * 100:.0f} %%"
+    return [Accused(rank, "slow", "is slow: " + told % (share * 100), _frame(hang, rank), (Evidence(f"rank {rank} was " + told % (share * 100), "dumps"),))
+            for share, rank in sorted(rows[: cut + 1], key=lambda row: row[1])]
+
+
+def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
+    lead = min(accused, key=lambda a: (_rank_of_kind(a.kind), a.rank))
+    ranks = tuple(a.rank for a in accused)
+    waits = [w for w in found.all() if w.rank not in ranks]
+    victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
+    where = Counter(_call(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
+    collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {_group(hang, lead.group)}" if lead.op else ""
+    cause = _cause(hang, lead)
+    status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
+    said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
+    waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
+    evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_uneven(hang, lead.rank))
+    uneven = _uneven(hang, lead.rank)
+    counted = {c.rank: c.number for c in hang.counts}
+    batches = f" Rank {lead.rank} had {counted[lead.rank]} minibatches, rank {min(set(counted) - {lead.rank})} had " \
+              f"{counted[min(set(counted) - {lead.rank})]}." if uneven else ""
+    if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
+        lead = dataclasses.replace(lead, kind="skipped")
+    return Told(lead.kind, ranks, victims, f"{said}{waiting}.{batches}", collective, lead.frame, cause, status, evidence, _decides(hang, lead))
+
+
+def _rank_of_kind(kind: str) -> int:
+    order = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow")
+    return order.index(kind)
+
+
+def _nobody(hang: Hang, found: Graph) -> Told:
+    """Something is open, and nobody can be accused."""
+    first = [w for w in found.all() if w.first] or list(found.all())
+    perhaps = sorted({r for w in first for r in w.perhaps})
+    calls = Counter(_call(hang, w) for w in first)
+    collective = calls.most_common(1)[0][0]
+    victims = tuple(sorted(found.waits))
+    evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
+    if perhaps:
+        said = f"{_count(len(victims), 'rank')} wait in {collective}; of {_names(perhaps)} nothing is known, so nobody is accused."
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect the dumps, logs or stacks of {_names(perhaps)}")
+    if any(w.on for w in found.all() if w.first):
+        said = f"the ranks wait for each other ({', '.join(c for c, _ in calls.most_common(3))}); which of them left the common order is not recorded."
+        return Told("order", (), victims, said, collective, None or "", _CAUSE["order"], "possible", evidence, _stack_line())
+    late = [w for w in first if _is_hung(hang, w)]
+    said = f"all members wait in {collective}: nobody is missing, so it is the path between them, a GPU, or the library."
+    if late:
+        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
+    return Told("unknown", (), victims, f"all members are in {collective}; whether it moves, one picture does not tell.", collective,
+                evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
+
+
+def _is_hung(hang: Hang, wait: Wait) -> bool:
+    """It ran into its time-out, by the recorder, the clock or the log."""
+    old = wait.op.age_s is not None and wait.op.timeout_ms > 0 and wait.op.age_s * 1000 >= wait.op.timeout_ms
+    return old or wait.op.state == "timed-out" or any(r.timeouts for r in hang.logs.ranks)
+
+
+def _nothing_open(hang: Hang) -> Told:
+    """No operation is open anywhere."""
+    world = {r for g in hang.groups for r in g.ranks}
+    seen = {d.rank for d in hang.dumps if d.entries}
+    if not seen:
+        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_stack_line())
+    if world - seen:
+        said = f"nothing is open in {_count(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
+        return Told("unknown", (), (), said, decides=f"collect the dumps of {_names(sorted(world - seen))}")
+    if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
+        return Told("unknown", (), (), "nothing is open in the dumps that can be read; others cannot.", decides="collect the damaged dumps again")
+    return Told("healthy", (), (), f"every operation in the dumps of {_count(len(seen), 'rank')} is complete, and all called the same.")
+
+
+# --- words
+
+def _call(hang: Hang, wait: Wait) -> str:
+    name = wait.op.call.split(" ")[0] if not wait.p2p else wait.op.call
+    return f"{name.upper()} {wait.op.seq} of {_group(hang, wait.group)}" if not wait.p2p else f"{name} of {_group(hang, wait.group)}"
+
+
+def _group(hang: Hang, name: str) -> str:
+    desc = next((g.desc for g in hang.groups if g.name == name), "")
+    return f"group {name}" + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _names(ranks: list[int]) -> str:
+    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if ranks[8:] else "")
+
+
+def _top(stack: Stack) -> str:
+    own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))
+    frame = next(own, stack.frames[0] if stack.frames else "")
+    return re.sub(r", .*/([^/]+)$", r", \1", frame)
+
+
+def _seen_in(stack: Stack) -> Evidence:
+    return Evidence(f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(), stack.source)
+
+
+def _frame(hang: Hang, rank: int) -> str:
+    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
+    last = next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
+    return _top(stack) if stack else last
+
+
+def _source(hang: Hang, wait: Wait) -> str:
+    return next((t.source for g in hang.groups for t in g.tracks if t.rank == wait.rank and g.name == wait.group), "")
+
+
+def _cause(hang: Hang, lead: Accused) -> str | None:
+    if lead.kind == "dead":
+        known = recognise(e.text for e in lead.evidence)
+        if known and not ECHO.search(known[1]):
+            return known[0].id
+    return "uneven-minibatches" if lead.kind in ("skipped", "host-busy", "order", "dead") and _uneven(hang, lead.rank) else _CAUSE.get(lead.kind)
+
+
+def _uneven(hang: Hang, rank: int) -> list[Evidence]:
+    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    own = [c for c in hang.counts if c.rank == rank]
+    others = [c for c in hang.counts if c.rank != rank]
+    if not own or not others or own[0].number >= min(c.number for c in others):
+        return []
+    return [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in (own[0], others[0])]
+
+
+def _stack_line() -> str:
+    return "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
+
+
+def _decides(hang: Hang, lead: Accused) -> str:
+    if lead.kind == "gpu-stuck":
+        return "nccl-runbook run --step 01-gpu-visibility"
+    if lead.kind in ("mismatch", "order", "slow") or any(s.rank == lead.rank for s in hang.stacks):
+        return causes()[_CAUSE.get(lead.kind, "peer-crashed")].decides[2]
+    return _stack_line() if lead.kind != "dead" else "dmesg -T | grep -i -E 'oom|killed process|xid'"
+
+
+# --- findings
+
+def findings(hang: Hang) -> list[Finding]:
+    """The same as findings of a step. At least one."""
+    if not hang.files:
+        return [nothing_named()]
+    told = judge(hang)
+    unread = [file_not_used(f.name, f.problem) for f in hang.files if f.problem and f.what == "dump"]
+    return [hang_told(told, hang.logs.launcher), *unread]
+
+
+def hang_told(told: Told, launcher: str = "") -> Finding:
+    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
+    severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
+    cause = causes().get(told.cause or "")
+    remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in (cause.remedy if cause else ())]
+    if told.cause == "uneven-minibatches":
+        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts.", _GUARD))
+    if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
+        remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
+    decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides else ()
+    return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)
+
+
+def file_not_used(name: str, why: str) -> Finding:
+    return Finding("dump-not-used", Severity.NOTE, f"{name}: {why}", (Evidence(why, name),))
+
+
+def nothing_named() -> Finding:
+    return Finding("no-dump-named", Severity.SKIPPED, "nothing was handed over: give hang_path a folder of dumps, logs or stacks")

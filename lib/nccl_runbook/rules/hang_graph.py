@@ -1,0 +1,229 @@
+"""Who waits for whom: an edge from each rank with an operation that is not complete to every member that has not issued it.
+
+A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an overwritten ring,
+a dump older than what others completed) is never taken for absence.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track
+
+YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in something earlier; ``perhaps``: members
+    of whom nothing is known; neither: all are there, and it still does not end. ``first``: nothing that the rank issued earlier is open."""
+
+    rank: int
+    group: str
+    op: Op
+    on: frozenset[int]
+    perhaps: frozenset[int]
+    p2p: bool = False
+    first: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """All waits by rank."""
+
+    waits: dict[int, list[Wait]]
+    ranks: frozenset[int]  # every rank that anything names
+
+    def free(self, rank: int) -> bool:
+        """Nothing of this rank is open."""
+        return not self.waits.get(rank)
+
+    def waited_for(self) -> dict[int, list[Wait]]:
+        """Known-to-be-missing rank -> the waits for it."""
+        found: dict[int, list[Wait]] = collections.defaultdict(list)
+        for wait in self.all():
+            for rank in wait.on:
+                found[rank].append(wait)
+        return found
+
+    def all(self) -> Iterable[Wait]:
+        return (wait for waits in self.waits.values() for wait in waits)
+
+
+def graph(hang: Hang) -> Graph:
+    """The wait-for graph of these facts."""
+    waits: dict[int, list[Wait]] = collections.defaultdict(list)
+    book = _Book({d.rank: d.order for d in hang.dumps}, {d.rank: d.written for d in hang.dumps})
+    for group in hang.groups:
+        sure = credible(group)
+        for track in group.tracks:
+            wait = _collective(group, track, sure, book)
+            if wait:
+                waits[track.rank].append(wait)
+    for channel in hang.channels:
+        for wait in _point_to_point(channel, book):
+            waits[wait.rank].append(wait)
+    ranks = {r for g in hang.groups for r in g.ranks} | {d.rank for d in hang.dumps} | {r.rank for r in hang.logs.ranks}
+    return Graph({r: sorted(w, key=lambda one: not one.first) for r, w in waits.items()}, frozenset(ranks))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Book:
+    """``order``: open operations of each rank as issued; ``written``: when its dump was written."""
+
+    order: dict[int, list[str]]
+    written: dict[int, float | None]
+
+    def is_first(self, rank: int, name: str) -> bool:
+        return not self.order.get(rank) or self.order[rank][0] == name
+
+    def elsewhere(self, ranks: Iterable[int], name: str) -> frozenset[int]:
+        """Those of the ranks whose GPU is in something earlier than this operation."""
+        return frozenset(r for r in ranks if self.order.get(r) and self.order[r][0] != name)
+
+
+def credible(group: Group) -> dict[int, Track]:
+    """Tracks that can be believed to be up to date: none that lacks what others could only complete together with it."""
+    reached = max((t.joined for t in group.tracks), default=0)
+    return {t.rank: t for t in group.tracks if t.known and t.enqueued >= reached}
+
+
+def is_young(op: Op) -> bool:
+    return op.age_s is not None and op.age_s < YOUNG_S
+
+
+def _collective(group: Group, track: Track, sure: dict[int, Track], book: _Book) -> Wait | None:
+    op = track.opened
+    if op is None or track.rank not in sure or is_young(op):
+        return None
+    late = {r for r, t in sure.items() if t.enqueued < op.seq and r != track.rank}
+    # its dump is as old as the operation: it may have come right after
+    unsure = {r for r in late if (at := book.written.get(r)) is not None and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
+    absent = set(group.ranks) - set(sure)
+    apart = any(d.seq == op.seq for d in group.differences)
+    if op.state == "returned" and not late - unsure and not apart:
+        return None  # it came back, and nothing shows that it had to wait
+    name = f"{group.name}:{op.seq}"
+    on = frozenset(late - unsure) or book.elsewhere((r for r in sure if r != track.rank and sure[r].opened and sure[r].opened.seq <= op.seq), name)
+    return Wait(track.rank, group.name, op, on, frozenset(unsure | absent), first=book.is_first(track.rank, name))
+
+
+def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
+    """Who has more open operations on a channel than the other end waits for that end; equal numbers: the other end's GPU is not there yet."""
+    op, name = channel.first, f"{channel.group}:p2p"
+    if op is None or is_young(op):
+        return
+    for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
+                                      (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
+        if mine > 0:
+            on = frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name)
+            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
+
+
+def sinks(found: Graph) -> dict[int, list[Wait]]:
+    """Rule 1: ranks that others are known to wait for, and that wait for nobody and nothing."""
+    return {rank: waits for rank, waits in found.waited_for().items() if found.free(rank)}
+
+
+def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
+    """Rule 2: ranks with an operation open that every peer with entries of that group has completed."""
+    accused = {}
+    for group in hang.groups:
+        sure = {r: t for r, t in credible(group).items() if t.last is not None}
+        for rank, track in sure.items():
+            wait = next((w for w in found.waits.get(rank, ()) if w.group == group.name and not w.p2p and w.op == track.opened), None)
+            others = [t for r, t in sure.items() if r != rank]
+            if wait is None or wait.on or not others or wait.op.state == "returned" or not wait.first:
+                continue
+            if all(t.completed >= wait.op.seq for t in others) and all(t.joined <= wait.op.seq for t in others):
+                accused[rank] = wait
+    return accused
+
+
+def not_started(found: Graph) -> dict[int, Wait]:
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members are in."""
+    places: dict[tuple[str, int], list[Wait]] = collections.defaultdict(list)
+    for wait in found.all():
+        if wait.first and not wait.p2p and not wait.on and not wait.perhaps:
+            places[wait.group, wait.op.seq].append(wait)
+    late = {place: [w for w in waits if w.op.state == "scheduled"] for place, waits in places.items()}
+    return {w.rank: w for place, waits in late.items() if 2 * len(waits) < len(places[place]) for w in waits}
+
+
+def odd_ones(difference: Difference) -> tuple[str, set[int]]:
+    """Of what members called at one number: the expected call, and who called another; nobody where it is even and nothing was usual."""
+    def weight(call: str) -> tuple[int, int]:
+        return len(difference.calls[call]), difference.before.get(call, 0)
+
+    by_number = sorted(difference.calls, key=weight, reverse=True)
+    by_habit = sorted(difference.calls, key=lambda c: weight(c)[::-1], reverse=True)
+    first, second = by_number[:2]
+    if weight(first)[0] > weight(second)[0]:
+        usual = first
+    elif weight(by_habit[0])[1] > weight(by_habit[1])[1]:
+        usual = by_habit[0]
+    else:
+        return "", set()
+    return usual, {r for call, ranks in difference.calls.items() if call != usual for r in ranks}
+
+
+def circles(found: Graph) -> list[set[int]]:
+    """Sets of ranks that wait for each other, and for nobody outside."""
+    edges = {r: {o for w in waits for o in w.on if w.first} for r, waits in found.waits.items()}
+    open_ended = {r for r, waits in found.waits.items() if any(w.first and (w.perhaps or not w.on) for w in waits)}
+    once = {targets: _reach(targets, edges) for targets in {frozenset(e) for e in edges.values()}}  # many wait for the same ranks
+    reach = {r: once[frozenset(targets)] for r, targets in edges.items()}
+    sets = {frozenset(o for o in reach[r] if r in reach.get(o, ())) for r in edges}
+    return [set(s) for s in sorted(sets, key=sorted) if len(s) > 1 and not s & open_ended and all(reach[r] <= s for r in s)]
+
+
+def _reach(targets: Iterable[int], edges: dict[int, set[int]]) -> set[int]:
+    seen = set(targets)
+    todo = list(seen)
+    while todo:
+        new = edges.get(todo.pop(), set()) - seen
+        seen |= new
+        todo += new
+    return seen
+
+
+def against_habit(hang: Hang, ranks: set[int]) -> set[int]:
+    """Of these ranks, those that took a step they never took before; only if the others did not."""
+    odd = {d.rank for d in hang.dumps if d.rank in ranks and d.odd}
+    return odd if odd and odd < ranks else set()
+
+
+def outvoted(hang: Hang, found: Graph, ranks: set[int]) -> set[int]:
+    """Of ranks that block each other in operations of two groups: those in the minority among the members of both, wherever they meet."""
+    at = {r: (w.group, w.op.seq) for r in ranks for w in found.waits[r][:1] if not w.p2p}
+    members = {g.name: set(g.ranks) for g in hang.groups for r in ranks if r in g.ranks and at.get(r, ("",))[0] == g.name}
+    few: set[int] = set()
+    many: set[int] = set()
+    for one, other in itertools.combinations(sorted(set(at.values())), 2):
+        both = members[one[0]] & members[other[0]]
+        here, there = ({r for r in both if at.get(r) == place} for place in (one, other))
+        if here and there and len(here) != len(there):
+            less, more = sorted((here, there), key=len)
+            few, many = few | less, many | more
+    return few - many
+
+
+def inverted(hang: Hang) -> set[int]:
+    """Ranks that issued two operations of different groups, both open everywhere, in another order than most."""
+    votes: dict[tuple[str, str], dict[bool, set[int]]] = collections.defaultdict(lambda: {True: set(), False: set()})
+    for dump in hang.dumps:
+        for at, one in enumerate(dump.order[:16]):
+            for other in dump.order[at + 1 : 16]:
+                if one.rpartition(":")[0] != other.rpartition(":")[0]:
+                    votes[min(one, other), max(one, other)][one < other].add(dump.rank)
+    found: set[int] = set()
+    for sides in votes.values():
+        few, many = sorted(sides.values(), key=len)
+        if few and len(few) < len(many):
+            found |= few
+        elif few:
+            found |= against_habit(hang, few | many)
+    return found

@@ -1,0 +1,298 @@
+"""Who did not come, and why: what live looks at the ranks of a job mean. Standard library and Python >= 3.9: nccl-look.pyz holds it, too.
+
+A rank is accused only where others stand still and it is seen to be elsewhere, stopped or not there. Without a second sample nothing
+is called hung.
+"""
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.live import Live, LiveRank
+from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, share, view
+
+RESTS_ON = ("live",)
+# shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
+WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
+# 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
+ODD_POWER, EVEN_POWER = 0.2, 0.1
+Members = List[Tuple[LiveRank, Live]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One piece of evidence: what, and where it was seen."""
+
+    text: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable, symmetric, healthy, unknown;
+    ``status``: as of a hypothesis, "" for none; ``decides``: what to do or collect next, as a line to paste."""
+
+    job: str
+    kind: str
+    sentence: str
+    culprits: List[RankView]
+    victims: List[RankView]
+    ranks: List[RankView]
+    world_size: Optional[int] = None
+    collective: str = ""
+    cause: Optional[str] = None
+    status: str = ""
+    evidence: List[Seen] = dataclasses.field(default_factory=list)
+    not_seen: List[str] = dataclasses.field(default_factory=list)
+    decides: str = ""
+
+
+def judge(looks: Sequence[Live]) -> List[Picture]:
+    """One picture a job, over the hosts that were looked at; none where no rank was found."""
+    jobs: Dict[str, Members] = {}
+    for look in looks:
+        for rank in look.ranks:
+            jobs.setdefault(rank.job, []).append((rank, look))
+    return [_picture(job, members) for job, members in jobs.items()]
+
+
+def verdict(pictures: Sequence[Picture]) -> str:
+    """broken where somebody did not come, degraded where a rank is slow, unknown where nothing can be said, else healthy."""
+    kinds = {p.kind for p in pictures}
+    if kinds - {"healthy", "unknown", "slow", "symmetric"}:
+        return "broken"
+    return "degraded" if "slow" in kinds else "healthy" if kinds == {"healthy"} else "unknown"
+
+
+def _picture(job: str, members: Members) -> Picture:
+    views = sorted((view(r, look) for r, look in members), key=lambda v: (v.rank is None, v.rank, v.pid))
+    base = Picture(job, "unknown", "", [], [], views, _world_size(members), not_seen=list(_not_seen(members)))
+    if any(look.gap_s == 0 for _, look in members):
+        return dataclasses.replace(base, sentence=f"{_count(views, 'rank')} seen once; whether they move, a second sample tells",
+                                   decides="python3 nccl-look.pyz --live --gap 10")
+    rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _moving)
+    found = next((p for p in (rule(base, members) for rule in rules) if p), None)
+    return found or dataclasses.replace(base, sentence="who waits for whom cannot be told from what was seen", decides=_stack_line(views))
+
+
+def _world_size(members: Members) -> Optional[int]:
+    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+# --- how it is told
+
+def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str, seen: Iterable[Seen] = (),
+          decides: str = "") -> Picture:
+    """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
+    victims = [v for v in base.ranks if v not in accused and v.does in WAITING]
+    collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
+    waiting = f"; {_count(victims, 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
+    sentence = f"{_names(accused)} {why}" if accused else why
+    sentence += waiting + f" in {collective}" * bool(collective) if victims and accused else ""
+    own = [Seen(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame]
+    return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
+                               status=status, evidence=[*seen, *own], decides=decides or _stack_line(accused or victims))
+
+
+def _names(views: List[RankView]) -> str:
+    numbers = [str(v.rank) if v.rank is not None else f"(pid {v.pid})" for v in views]
+    return ("ranks " if len(numbers) > 1 else "rank ") + ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if numbers[8:] else "")
+
+
+def _count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def _is(accused: List[RankView]) -> str:
+    return "is" if len(accused) == 1 else "are"
+
+
+def _stack_line(views: Iterable[RankView]) -> str:
+    return next((f"py-spy dump --native --pid {v.pid}" for v in views if v.pid), "")
+
+
+def _not_seen(members: Members) -> Iterable[str]:
+    """What was not to be had, each reason once."""
+    said: Dict[str, List[str]] = {}
+    for rank, look in members:
+        last = rank.samples[-1].stacks if rank.samples else Gap("absent", "the process ended")
+        for what, fact in (("stacks", last), ("flight recorder", rank.recorder), ("log", rank.log_tail), ("sockets", rank.sockets),
+                           ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
+            if isinstance(fact, Gap):
+                said.setdefault(f"{what}: {fact}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
+    everybody = len({r.pid for r, _ in members})
+    for text, names in said.items():
+        yield text if len(names) == everybody else f"{text} (rank {', '.join(names[:16])})"
+    size = _world_size(members)
+    if size and len(members) < size and not missing_ranks(members):
+        yield f"{size - len(members)} of {size} ranks: on hosts that were not looked at"
+
+
+# --- the rules, in the order in which they are asked
+
+def _stopped(base: Picture, members: Members) -> Optional[Picture]:
+    stopped = [v for v in base.ranks if v.does == "stopped"]
+    if not stopped:
+        return None
+    why = f"{_is(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
+    seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
+    return _told(base, "stopped", stopped, why, "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+
+
+def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that were started with another world size than most, and now wait."""
+    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
+    if len(sizes) < 2 or not any(v.does in (*WAITING, "asleep") for v in base.ranks):
+        return None
+    told = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks" for size, n in sizes.most_common(4))
+    (common, most), (_, second) = sizes.most_common(2)
+    odd_pids = {r.pid for r, _ in members if r.world_size not in (common, None)} if most > second else set()
+    odd = [v for v in base.ranks if v.pid in odd_pids]
+    why = f"{_is(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
+    return _told(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
+
+
+def _missing(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that should be on the hosts that were looked at, and are not there or have no torch yet, while others wait."""
+    gone, starting = missing_ranks(members), [v for v in base.ranks if v.does == "starting"]
+    if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
+        return None
+    if not gone:
+        return _told(base, "host-busy", starting, f"{_is(starting)} there but without torch so far", "start-skew", "likely")
+    views = [RankView(rank, members[0][1].host, None, "missing") for rank in gone]
+    base = dataclasses.replace(base, ranks=sorted(base.ranks + views, key=lambda v: (v.rank is None, v.rank)))
+    port = next((one for _, look in members for one in look.listeners if one.job == base.job and one.who in ("other", "unseen")), None)
+    if port and 0 in gone:
+        owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
+        seen = Seen(f"port {port.port}, where the ranks should meet, is held by {owner}: no rank of this job", "/proc/net/tcp")
+        return _told(base, "dead", views, f"{_is(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
+                     "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
+    ended = list({e.pid: e for _, look in members for e in look.ended}.values())
+    if len(ended) != 1 or len(gone) != 1:  # of several nobody can tell which rank each was
+        in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
+        return _told(base, "dead", views, f"{_is(views)} not there: ended, or never started",
+                     "rendezvous-misconfigured" if in_init else "peer-crashed", "likely", (), "dmesg -T | grep -i -E 'oom|killed process'")
+    how = f"was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"exited with {ended[0].code}"
+    return _told(base, "dead", views, f"is not there: its process {how}", "peer-crashed", "likely",
+                 [Seen(f"a process of the same launcher, pid {ended[0].pid}, {how}", f"/proc/{ended[0].pid}/stat")],
+                 "dmesg -T | grep -i -E 'oom|killed process'")
+
+
+def missing_ranks(members: Members) -> List[int]:
+    """Ranks without a process on a host that should have them: all where the ranks meet on loopback, else by LOCAL_WORLD_SIZE."""
+    seen, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
+    if None in seen or len(sizes) != 1 or None in sizes:
+        return []
+    if all(" in net:" in r.job for r, _ in members):
+        return [n for n in range(min(sizes)) if n not in seen][:4096]
+    expected = {r.rank - r.local_rank + n for r, _ in members if r.local_rank is not None and r.local_world_size
+                for n in range(min(r.local_world_size, 64))}
+    return sorted(expected - seen)
+
+
+def _unreachable(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks whose connection is not answered while they wait."""
+    asking = {r.pid: s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "SYN-SENT"}
+    accused = [v for v in base.ranks if v.pid in asking and v.does in (*WAITING, "asleep", "unknown")]
+    if not accused:
+        return None
+    seen = [Seen(f"{v.name}: SYN-SENT from {asking[v.pid].local} to {asking[v.pid].remote}", "/proc/net/tcp") for v in accused[:8]]
+    remote = asking[accused[0].pid].remote
+    return _told(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {remote}", "network-path-blocked",
+                 "likely", seen, f"nc -vz {remote.replace(':', ' ')}")
+
+
+def _behind(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that launched fewer collectives than the others, by NCCL's RAS, while no count moved."""
+    for c in (c for _, look in members for c in ([] if isinstance(look.ras, Gap) else look.ras)):
+        before, after = ({r.pid: sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
+        late = [v for v in base.ranks if after.get(v.pid, max(after.values(), default=0)) < max(after.values(), default=0)]
+        if late and before == after and len(late) < len(after):
+            seen = Seen(f"collectives launched by rank: { {r.rank: sum(r.launched.values()) for r in c.later} }", f"NCCL RAS, {c.id}")
+            return _never_came(base, late, "established", [seen])
+    return None
+
+
+def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that are in their own code while others stand still in a collective; without stacks, while most stand still on a lock."""
+    accused, still = [v for v in base.ranks if v.does in ("busy", "asleep")], [v for v in base.ranks if v.does in WAITING]
+    moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
+    if len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks):
+        accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
+    if not accused or not still or moving or not sure and len(still) <= len(accused):
+        return None
+    return _never_came(base, accused, "likely" if sure else "possible", [])
+
+
+def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Seen]) -> Picture:
+    one = accused[0]
+    kind = ("gil-held" if one.has_gil else "host-busy") if one.does == "busy" else "skipped"
+    doing = {"gil-held": "runs there and holds the GIL", "host-busy": "works there", "skipped": "sleeps there"}[kind]
+    why = f"never came: {'it' if len(accused) == 1 else 'the first'} is in {one.frame or 'its own code (no stack to be had)'} and {doing}"
+    told = [Seen(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
+    cause = "collective-on-some-ranks-only" if kind == "skipped" else "rank-busy-on-host"
+    found = _told(base, kind, accused, why, cause, status, [*seen, *told])
+    return dataclasses.replace(found, sentence=found.sentence + "; not the network")
+
+
+def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
+    """Every GPU is busy and every rank launched the same, but one GPU draws another power than all others: it runs something else."""
+    drawn = {r.pid: gpu.power_w[-1] for r, look in members for gpu in [gpu_of(r, look)] if gpu and not isinstance(gpu.power_w[-1], Gap)}
+    if len(drawn) < 3 or len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
+        return None
+    middle = statistics.median(drawn.values())
+    odd = [v for v in base.ranks if abs(drawn.get(v.pid, middle) - middle) > ODD_POWER * middle]
+    others = [watt for pid, watt in drawn.items() if pid not in [v.pid for v in odd]]
+    if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
+        return None
+    told = f"{drawn[odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
+    seen = [Seen(f"power: {told}", "NVML")]
+    if _stands_still(members):
+        seen.append(Seen("every rank launched as many collectives, and none since", "NCCL RAS"))
+    return _told(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
+                 "likely" if len(seen) > 1 else "possible", seen)
+
+
+def _stands_still(members: Members) -> bool:
+    """NCCL's RAS tells that all ranks launched as many collectives, and none between the samples."""
+    return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
+
+
+def _together(base: Picture, members: Members) -> Optional[Picture]:
+    """Everybody waits: in different places the odd one out took another way; in one place nobody is missing. Ranks that all wait for
+    their GPUs may be stepping all the while, unless RAS tells that they launch nothing."""
+    on_gpus = all(v.does == "device" for v in base.ranks)
+    if any(v.does not in ("waits", "device") for v in base.ranks) or on_gpus and not _stands_still(members):
+        return None
+    spots = collections.Counter((v.where, v.frame) for v in base.ranks).most_common()
+    told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
+    if len(spots) > 1:
+        odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
+        why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
+        return _told(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
+                     [Seen(told, "stacks")])
+    return _told(base, "symmetric", [], f"all {_count(base.ranks, 'rank')} wait in one place ({told}): nobody is missing; see the path "
+                 "between them and the GPUs", None, "possible")
+
+
+def _slow(base: Picture, members: Members) -> Optional[Picture]:
+    """One rank waits least while all others mostly wait: they wait for it at every step."""
+    if any(v.does not in ("moving", "busy") for v in base.ranks):
+        return None
+    waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), r.pid) for r, _ in members)
+    if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
+        return None
+    slowest = [v for v in base.ranks if v.pid == waits[0][1]]
+    told = f"waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
+    return _told(base, "slow", slowest, f"is slow: it {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "likely",
+                 [Seen(told, "main threads, ten moments a second")], f"py-spy top --pid {slowest[0].pid}")
+
+
+def _moving(base: Picture, members: Members) -> Optional[Picture]:
+    if any(v.does not in ("moving", "busy") for v in base.ranks):
+        return None
+    return dataclasses.replace(base, kind="healthy", sentence=f"not hung: {_count(base.ranks, 'rank')} moved within the look")

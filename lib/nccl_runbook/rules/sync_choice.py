@@ -1,0 +1,61 @@
+"""Which way to move the weights here: the decision table with what was measured, and what the user's own sync spends its seconds on."""
+from __future__ import annotations
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.sync_choice import lines_for, topologies
+
+FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
+ADVICE = {
+    "control": "Send one message a bucket instead of one a tensor, and flat buckets instead of tensors; see what else the engine does.",
+    "wire": "Compare with what the link gives here: nccl-runbook sync. If it is far below, see 04-transports, and whether engines work.",
+    "gather": "Gather while the last bucket is still on the wire, and in buckets instead of tensor by tensor.",
+    "pack": "Pack the next bucket while the last one is on the wire: two buffers.",
+    "load": "Let the engine load a bucket while the next one is on the wire; check that it does not convert or re-shard on the CPU.",
+    "pause": "The engine finishes or aborts requests first: abort them, or shorten the longest generation; no transport changes this.",
+    "resume": "The engine rebuilds what hangs on the weights (caches, graphs): no transport changes this.",
+}
+
+
+def topology(runs: SyncRuns | Gap) -> str:
+    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says carried it. "" without GPUs."""
+    if isinstance(runs, Gap) or runs.on_cpu:
+        return ""
+    known = [u for u in runs.uuids if u]
+    if len(set(runs.devices)) < len(runs.devices) or len(set(known)) < len(known):
+        return "one-gpu"
+    said = [a.transports for a in runs.run if a.method.startswith("nccl") and isinstance(a.transports, dict) and a.transports]
+    carried = " ".join(name for counted in said for name in counted)
+    return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else "p2p"
+
+
+def passed(arm: SyncArm | Gap | None) -> bool:
+    return isinstance(arm, SyncArm) and arm.complete and not arm.wrong and arm.compared > 0 and bool(arm.steady_s)
+
+
+def choice(runs: SyncRuns) -> Finding | None:
+    """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
+    row = topologies().get(topology(runs))
+    fit = [m for m in row.order if passed(runs.arms.get(m))] if row else []
+    if row is None or not fit:
+        return None
+    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if passed(a)}
+    quickest = min(seconds, key=lambda m: seconds[m])
+    other = f"; {quickest} was faster, {seconds[quickest]:.4f} s" if seconds[quickest] * FASTER < seconds[fit[0]] else ""
+    title = f"{row.title}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}"
+    evidence = tuple(Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}") for m, s in sorted(seconds.items(), key=lambda item: item[1]))
+    remedy = tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0]))
+    return Finding("weight-sync-choice", Severity.NOTE, title, evidence, remedy)
+
+
+def own_sync(own: OwnSync | Gap) -> list[Finding]:
+    """The longest phase of the rank whose sync took longest: where the seconds of the user's own sync go."""
+    if isinstance(own, Gap) or not own.syncs:
+        return []
+    slowest = max(own.syncs, key=lambda s: sum(s.phases.values()))
+    whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
+    title = f"your own sync took {whole:.3f} s on rank {slowest.rank}, {slowest.phases[phase]:.3f} s of it in {phase}"
+    evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
+    advice = ADVICE.get(phase, "See what your code does in that phase.")
+    return [Finding("own-sync-phases", Severity.NOTE, title, (evidence,), (Remedy("you", advice),))]

@@ -1,0 +1,93 @@
+"""Feeds triage random mixtures of what jobs print, what archives hold and what only looks like it, for as long as it is told.
+
+    PYTHONPATH=lib:tests nice python tests/fuzz_triage.py 600        # seconds; a seed may follow
+
+Ends 1 with the seed and the input of the first crash, of the first answer that is no clear sentence, and of the first that took too long.
+"""
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import random
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from nccl_runbook.evidence import log_profile, logs
+from nccl_runbook.knowledge.clues import clues, needed
+from nccl_runbook.rules import against, triage
+from triage_samples import SAMPLES
+
+SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth
+LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
+LITERALS = sorted({n for c in clues() for e in (c.line, *c.also, *c.without) for n in needed(e)})
+GLUE = ["\n", "\n", "\n", " ", "\r", "\x00", "\x1b[31m", "\t", "[rank3]: ", "2026-01-02 03:04:05 ", "(W pid=7, ip=10.0.0.1) ", "\xff", "{", "é", "9" * 30, "Last error:\n", "[repeated 2x across cluster]\n"]
+
+
+def text(dice: random.Random) -> bytes:
+    """A few thousand pieces at most, some of them cut, doubled, or very long."""
+    parts = []
+    for _ in range(dice.choice([1, 5, 50, 500])):
+        kind = dice.random()
+        piece = dice.choice(LINES) if kind < 0.5 else dice.choice(LITERALS) if kind < 0.75 else dice.choice(GLUE) * dice.choice([1, 1, 3])
+        if dice.random() < 0.1:
+            cut = dice.randrange(len(piece) + 1)
+            piece = piece[cut:] + piece[:cut]
+        parts += [piece * (dice.choice([1000, 4000]) if dice.random() < 0.002 else 1), dice.choice(GLUE)]
+    raw = "".join(parts)[:200_000].encode("utf-8", "replace")
+    return bytes(b ^ (1 << dice.randrange(8)) if dice.random() < 0.001 else b for b in raw) if dice.random() < 0.2 else raw
+
+
+def packed(dice: random.Random, raw: bytes) -> bytes:
+    """As it is, packed, packed twice, or packed and damaged."""
+    for _ in range(dice.choice([0, 0, 1, 2])):
+        kind = dice.choice(["gzip", "xz", "tar", "utf-16"])
+        if kind == "tar":
+            box = io.BytesIO()
+            with tarfile.open(fileobj=box, mode=dice.choice(["w", "w:gz"])) as archive:
+                member = tarfile.TarInfo(dice.choice(["rank0.log", "../../x", "a/" * 40 + "b", "\n"]))
+                member.size = len(raw)
+                archive.addfile(member, io.BytesIO(raw))
+            raw = box.getvalue()
+        else:
+            raw = {"gzip": gzip.compress, "xz": lzma.compress, "utf-16": lambda b: b.decode("utf-8", "replace").encode("utf-16", "replace")}[kind](raw)
+    return raw[: dice.randrange(len(raw) + 1)] if dice.random() < 0.1 else raw
+
+
+def once(folder: Path, dice: random.Random) -> None:
+    """One input through everything that reads logs; AssertionError where the answer is none."""
+    names = [dice.choice(["rank0.log", "job.log", "x.gz", "a.env", "0/stderr.log"]) for _ in range(dice.choice([1, 1, 2, 3]))]
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(packed(dice, text(dice)))
+    began = time.process_time()
+    read = logs.collect([str(folder)], dice.choice(["", "it hangs", dice.choice(LINES)]))
+    told = triage.judge(read)
+    assert triage.sentence(read, told).endswith(".") and triage.findings(read) and all(h.evidence and h.remedy for h in told)
+    assert against.compare(log_profile.collect([str(folder)]), log_profile.collect([str(folder)])).differences == ()
+    assert time.process_time() - began < SLOW_S * len(names), f"{time.process_time() - began:.1f} s"
+    for name in set(names):
+        (folder / name).unlink()
+
+
+def main(seconds: float, seed: int) -> int:
+    until, number = time.monotonic() + seconds, 0
+    with tempfile.TemporaryDirectory() as folder:
+        while time.monotonic() < until:
+            number += 1
+            try:
+                once(Path(folder), random.Random(f"{seed}/{number}"))
+            except Exception:  # noqa: BLE001  any at all is what is looked for
+                traceback.print_exc()
+                print(f"seed {seed}, input {number}", file=sys.stderr)
+                return 1
+    print(f"{number} inputs, seed {seed}: none crashed, none was slow")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))

@@ -1,0 +1,101 @@
+"""Blind: a fault is injected, the real command runs from end to end, and its verdict has to name the cause. make test ARGS=tests/gpu."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from book_samples import CLI
+from fake_nvml import fake_nvml
+from injector import Injector
+from processes import ROOT
+
+pytestmark = pytest.mark.gpu
+HOLD = "import torch, time; t = torch.zeros(2 << 30, dtype=torch.uint8, device='cuda:1'); print('holding', flush=True); time.sleep(300)"
+
+
+def run(prefix, out: Path, *arguments: str, before=(), env=None, injected=None) -> dict:
+    """The verdict document of one whole run under ``prefix``."""
+    command = [*before, *CLI, "run", "--python", shlex.join(prefix), "--out", str(out), "--json", *arguments]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **(env or {})})
+    with Injector(started.pid, *injected) if injected else contextlib.nullcontext():
+        said, errors = started.communicate(timeout=280)
+    assert said, errors
+    return json.loads(said)
+
+
+def first(document: dict) -> tuple[str, str]:
+    return (document["causes"][0]["id"], document["causes"][0]["status"]) if document["causes"] else ("none", document["sentence"])
+
+
+LADDER = ("--step", "03-fewer-gpus", "--gpus", "0,1")
+
+
+def test_two_ranks_on_one_gpu(on_gpus, tmp_path):
+    assert first(run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--gpus", "0,0")) == ("device-not-set-per-rank", "established")
+
+
+def test_a_gpu_that_is_hidden(on_gpus, tmp_path):
+    document = run(on_gpus.prefix, tmp_path / "run", "--step", "01-gpu-visibility", env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert first(document)[0] == "visible-devices-wrong" and document["verdict"] == "degraded"
+
+
+def test_an_interface_that_names_nothing(on_gpus, tmp_path):
+    document = run(on_gpus.prefix, tmp_path / "run", "--step", "04-transports", "--gpus", "0,1", env={"NCCL_SOCKET_IFNAME": "eth99"})
+    assert first(document) == ("socket-interface-wrong", "established")
+
+
+def test_nvml_that_answers_unknown_error(on_gpus, tmp_path):
+    real = os.environ.get("LD_LIBRARY_PATH", "")  # CUDA's own libraries may come from there
+    with fake_nvml("handle-unknown") as folder:
+        document = run(on_gpus.prefix, tmp_path / "run", *LADDER, "--allow-busy", env={"LD_LIBRARY_PATH": f"{folder}:{real}"})
+    assert first(document)[0] == "nvml-call-failed"
+
+
+def test_a_shared_memory_too_small_for_nccl(on_gpus, tmp_path):
+    mounts = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*mounts, "true"], capture_output=True).returncode:
+        pytest.skip("a private mount namespace is not permitted here")
+    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, before=mounts,
+                   env={"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"})
+    assert first(document)[0] == "shm-too-small"
+
+
+@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")])
+def test_a_rank_that_somebody_stops_or_kills(on_gpus, tmp_path, fault, cause, says):
+    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, injected=(fault, 2, 1, 0.8))
+    assert first(document) == (cause, "established") and says in document["causes"][0]["evidence"][0]["text"]
+
+
+def test_gpus_that_somebody_uses(on_gpus, tmp_path):
+    # its parent is gone: no descendant of ours
+    line = f"{shlex.join(on_gpus.prefix)} -c {shlex.quote(HOLD)} & echo $!"
+    shell = subprocess.Popen(["setsid", "bash", "-c", line], stdout=subprocess.PIPE, text=True)
+    pid = int(shell.stdout.readline())
+    try:
+        assert shell.stdout.readline() == "holding\n"
+        document = run(on_gpus.prefix, tmp_path / "run", *LADDER)
+    finally:
+        os.kill(pid, 9)
+    assert document["verdict"] == "unknown" and f"pid {pid}" in json.dumps(document["steps"]) and "MiB on GPU 1" in json.dumps(document["steps"])
+
+
+def test_healthy_gpus(on_gpus, tmp_path):
+    document = run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--step", "04-transports", "--gpus", "0,1")
+    assert (document["verdict"], document["causes"], document["exit_code"]) == ("healthy", [], 0)
+
+
+def test_one_file_judged_elsewhere_is_healthy_too(on_gpus, tmp_path):
+    pyz, record = tmp_path / "nccl-look.pyz", tmp_path / "look.json"
+    subprocess.run([sys.executable, ROOT / ".ci" / "look", pyz], check=True)
+    looked = subprocess.run([*on_gpus.prefix, pyz, "--json", record, "--gpus", "0,1"], capture_output=True, text=True, timeout=280)
+    assert looked.returncode == 0, looked.stderr
+    said = subprocess.run([*CLI, "run", "--record", record, "--out", tmp_path / "run", "--json"], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}).stdout
+    assert json.loads(said)["verdict"] == "healthy", said[:2000]

@@ -1,0 +1,36 @@
+"""Real NCCL dumps of jobs with one injected fault, on two GPUs or more: judged blind, the culprit compared."""
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from nccl_runbook.evidence import hang as reader
+from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.rules import hang as rules
+
+pytestmark = pytest.mark.gpu
+JOB = Path(__file__).resolve().parents[1] / "hang_job.py"
+# fault -> kinds that are right for it: with several groups the record of a call left out may look like one made too early
+KINDS = {"none": {"healthy"}, "skip": {"skipped", "order", "mismatch"}, "op": {"mismatch"}, "swap": {"order", "mismatch", "skipped"},
+         "stall": {"skipped", "host-busy"}, "spin": {"gpu-stuck", "skipped"}, "slow": {"slow"}, "recv": {"unmatched", "skipped"}, "size": {"mismatch"},
+         "kill": {"dead", "unknown"}}
+SEEN: list[dict] = []
+
+
+@pytest.mark.parametrize("fault", list(KINDS))
+def test_fault_is_given_to_the_right_rank(on_gpus, tmp_path, fault):
+    world = min(4, on_gpus.cuda_count())
+    culprit = random.Random(fault).randrange(world)
+    python = choose(os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", "")).prefix
+    subprocess.run([*python, str(JOB), str(tmp_path), "nccl", str(world), fault, str(culprit), "4"], timeout=90, check=False)
+    told = rules.judge(reader.collect([str(tmp_path)]))
+    row = {"fault": fault, "culprit": culprit, "told": list(told.culprits), "kind": told.kind, "sentence": told.sentence[:300]}
+    SEEN.append(row)
+    print(json.dumps(row))
+    wanted = () if fault == "none" else (culprit,)
+    assert told.culprits == wanted or (fault == "kill" and told.culprits == ()), row
+    assert told.kind in KINDS[fault], row

@@ -1,0 +1,51 @@
+"""The live look at ranks that hang on GPUs, with NCCL. NCCL_RUNBOOK_TEST_RECORDS names a folder that keeps what was seen."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import live_worlds as worlds
+import pytest
+from nccl_runbook import look_live
+from nccl_runbook.rules import live as rules
+
+pytestmark = pytest.mark.gpu
+GAP_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory):
+    python = os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", sys.executable)
+    if not Path("/dev/nvidia1").exists():
+        pytest.skip("needs two CUDA GPUs: there is no /dev/nvidia1")
+    dumps = str(tmp_path_factory.mktemp("dumps"))
+    with worlds.launcher(python, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{dumps}/pipe", TORCH_FR_DUMP_TEMP_FILE=f"{dumps}/dump") as one:
+        one.dumps = Path(dumps)
+        yield one
+
+
+@pytest.mark.parametrize("fault", worlds.ON_GPUS)
+def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: Path) -> None:
+    size = min(4, len([p for p in Path("/dev").iterdir() if p.name[:6] == "nvidia" and p.name[6:].isdecimal()]))
+    pids = worlds.start(running, tmp_path / fault, fault, size, "nccl")
+    time.sleep(1.5)
+    look = look_live.look([p for p in pids if Path(f"/proc/{p}").exists()][:1], GAP_S, print)
+    found = rules.judge([look])
+    truth = json.loads((tmp_path / fault / "truth.json").read_text())
+    keep(fault, look, truth, tmp_path / fault)
+    recorders = {str(r.recorder) for r in look.ranks}
+    print("recorder:", recorders, "dumps:", sorted((p.name, p.stat().st_size) for p in running.dumps.iterdir() if p.is_file()))
+    worlds.end(running)
+    told = [(p.kind, [v.rank for v in p.culprits], p.sentence) for p in found]
+    assert told and (told[0][0], told[0][1]) == (truth["kind"], truth["culprits"]), (told, [vars(v) for p in found for v in p.ranks])
+
+
+def keep(fault: str, look, truth: dict, folder: Path) -> None:
+    where = os.environ.get("NCCL_RUNBOOK_TEST_RECORDS")
+    if where:
+        logs = {p.name: p.read_text(errors="replace")[-2000:] for p in folder.glob("*.log")}
+        document = {**look_live.record(look, 0.0), "truth": truth, "logs": logs}
+        Path(where, f"live-{fault}.json").write_text(json.dumps(document, indent=1))

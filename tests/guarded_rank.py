@@ -1,0 +1,64 @@
+"""One rank of a world that meets every guard, failures included. Prints what it raised, and what a call costs."""
+from __future__ import annotations
+
+import os
+import statistics
+import time
+
+import nccl_guards as guard
+import torch
+import torch.distributed as dist
+
+
+def tried(name: str, act) -> None:
+    try:
+        act()
+        print(f"TRIED {name} passed", flush=True)
+    except guard.GuardError as error:
+        print(f"TRIED {name} raised {error}", flush=True)
+
+
+def main() -> None:
+    guard.enable_flight_recorder("dumps")
+    guard.init_process_group_checked("gloo", timeout_s=123)
+    rank, gradient = dist.get_rank(), torch.ones(1000)
+    guard.check_device_map()
+    guard.sync_clock()
+    tried("same", lambda: [guard.check_agreement(gradient, "all_reduce") for _ in range(3)])
+    with guard.pause_trace() as phase:
+        phase("gather")
+        time.sleep(0.02)
+        phase("wire")
+    weights = [("a", torch.arange(3000.0)), ("b", torch.ones(7, dtype=torch.bfloat16))]
+    tried("digest", lambda: guard.weights_digest(weights))
+    guard.check_minibatches(minibatches=(16, 8), steps=3)
+    took: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(80):
+        began = time.thread_time()
+        agreed = guard.check_minibatches(minibatches=(16, 8), steps=3, wait=False) if number % 2 else None
+        time.sleep(0.05)
+        if agreed:
+            agreed()
+        took[bool(number % 2)].append(time.thread_time() - began)
+    print(f"COST {statistics.median(took[True]) - statistics.median(took[False]):.6f}", flush=True)
+    tried("dtype", lambda: guard.check_agreement(gradient.half() if rank == 2 else gradient, "all_reduce"))
+    tried("size", lambda: guard.check_agreement(gradient[:999] if rank == 1 else gradient, "all_reduce"))
+    tried("op", lambda: guard.check_agreement(gradient, "broadcast" if rank == 3 else "all_reduce"))
+    tried("none", lambda: guard.check_minibatches(minibatches=(5 if rank == 3 else 16, 8)))
+    tried("uneven", lambda: guard.check_minibatches(steps=11 if rank == 0 else 12))
+    tried("zero everywhere", lambda: guard.check_minibatches(steps=0))
+    weights[0][1][17] += rank == 1
+    tried("weights", lambda: guard.weights_digest(weights))
+    tried("elsewhere", lambda: guard.check_minibatches(steps=4) if rank == 1 else guard.check_agreement(gradient, "all_reduce"))
+    tried("late", guard.enable_flight_recorder)
+    guard.LIMIT_S, guard.REPORT_S, guard._state["of"] = 2.0, 0.5, None  # a new side channel, so that nobody waits 30 s here
+    guard.check_minibatches(steps=4)
+    if rank == 2:
+        time.sleep(5.0)
+    else:
+        tried("absent", lambda: guard.check_minibatches(steps=4))
+        time.sleep(2.0)  # rank 0 holds the store, which the others still ask
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,38 @@
+"""Faults that come from outside, while the real notebooks run: the verdict names the cause and the rank. Over Gloo here, over NCCL in tests/gpu."""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from book_samples import run_cli, start_cli
+from injector import Injector
+from machines import change_gpu, machine, owner
+from nccl_runbook import records
+from nccl_runbook.facts import to_json
+from nccl_runbook.redact import Redactor
+from processes import ROOT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")])
+def test_a_rank_that_somebody_stops_or_kills_is_named(tmp_path: Path, fault: str, cause: str, says: str) -> None:
+    run = start_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path / "run", "--json", "-p", "max_ranks", "2", cwd=ROOT)
+    with Injector(run.pid, fault, size=2, rank=1, after_s=0.0) as injector:
+        said, errors = run.communicate(timeout=200)
+    found = json.loads(said)["causes"][0]
+    assert run.returncode == 3 and len(injector.hit) == 2, (errors, said[:2000])
+    assert (found["id"], found["status"]) == (cause, "established") and says in found["evidence"][0]["text"]
+
+
+@pytest.mark.slow
+def test_exclusive_mode_is_named_from_a_record(tmp_path: Path) -> None:
+    """Nobody may set a card's mode for a test: the machine comes from a record, the judgement from the real command."""
+    held = change_gpu(machine(), 2, compute_mode="exclusive-process", owners=[owner()])
+    record = records.Record(step="01-gpu-visibility", started="2026-01-01T00:00:00Z", facts={"gpus": to_json(held)})
+    records.save(record, tmp_path / "01-gpu-visibility.json", Redactor({}))
+    ended = run_cli("run", "--record", tmp_path / "01-gpu-visibility.json", "--out", tmp_path / "run", "--json", cwd=ROOT)
+    found = json.loads(ended.stdout)["causes"]
+    assert ended.returncode == 3 and [c["id"] for c in found] == ["gpu-exclusive-mode"], (ended.stderr, found)
+    assert found[0]["remedy"] and "pid 4711" in json.dumps(found[0])

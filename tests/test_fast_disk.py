@@ -1,0 +1,237 @@
+"""The fast disk path as a trainer uses it: whole weights or the old ones, whatever happens; and files that safetensors reads."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+RANKS = Path(__file__).resolve().parents[1] / "lib" / "nccl_runbook" / "ranks"
+sys.path.insert(0, str(RANKS))
+import fast_disk  # noqa: E402
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+
+
+def weights(seed=0, count=20):
+    torch.manual_seed(seed)
+    made = {f"layers.{i}.weight": torch.randn(64 + i, 96).to(torch.bfloat16) for i in range(count)}
+    return {**made, "scale": torch.tensor(1.5), "empty": torch.empty(0, 4), "odd": torch.randn(7).to(torch.bfloat16)}
+
+
+def same(a, b):
+    return set(a) == set(b) and all(torch.equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
+
+
+def files(path):
+    return sorted(p for p in path.resolve().iterdir() if p.suffix == ".safetensors")
+
+
+def left(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_what_was_saved_is_loaded_and_only_the_newest_is_kept(tmp_path):
+    for seed in range(3):
+        report = fast_disk.save(weights(seed), tmp_path / "w")
+        assert same(fast_disk.load(tmp_path / "w"), weights(seed))
+    assert len(left(tmp_path)) == 2 and (tmp_path / "w").is_symlink()
+    assert report["bytes"] == sum(t.numel() * t.element_size() for t in weights().values()) and report["files"] == fast_disk.LANES
+    assert set(report["seconds"]) == {"check", "write", "fsync", "publish", "clean"}
+
+
+def test_the_safetensors_library_reads_every_shard_by_the_index(tmp_path):
+    load_file = pytest.importorskip("safetensors.torch").load_file
+    fast_disk.save(weights(), tmp_path / "w", fsync=True)
+    index = json.loads((tmp_path / "w" / fast_disk.INDEX).read_text())
+    found = {}
+    for shard in set(index["weight_map"].values()):
+        loaded = load_file(tmp_path / "w" / shard)
+        assert {index["weight_map"][name] for name in loaded} == {shard}
+        found.update(loaded)
+    assert same(found, weights()) and index["metadata"]["total_size"] == sum(p.stat().st_size - header(p) for p in files(tmp_path / "w"))
+
+
+def header(path):
+    with open(path, "rb") as file:
+        return 8 + int.from_bytes(file.read(8), "little")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 5), max_size=3)), min_size=1, max_size=8), st.integers(1, 20))
+def test_any_shapes_and_types_survive(tmp_path_factory, made, lanes):
+    folder = tmp_path_factory.mktemp("any")
+    tensors = {f"t{i}": (torch.rand(shape) * 99).to(dtype) for i, (dtype, shape) in enumerate(made)}
+    fast_disk.save(tensors, folder / "w", lanes=lanes)
+    assert same(fast_disk.load(folder / "w"), tensors)
+    shutil.rmtree(folder)
+
+
+def test_chunks_end_in_the_middle_of_tensors(tmp_path, monkeypatch):
+    monkeypatch.setattr(fast_disk, "CHUNK", 4096)
+    fast_disk._weights.cache_clear()
+    fast_disk.save(weights(), tmp_path / "w", lanes=2)
+    assert same(fast_disk.load(tmp_path / "w"), weights())
+    fast_disk._weights.cache_clear()
+
+
+def test_a_rank_may_keep_its_rows_only(tmp_path):
+    whole = weights()
+    fast_disk.save(whole, tmp_path / "w")
+    into = {"layers.3.weight": torch.zeros(20, 96, dtype=torch.bfloat16), "odd": torch.zeros(7, dtype=torch.bfloat16)}
+    fast_disk.load(tmp_path / "w", into, rows={"layers.3.weight": (10, 30)})
+    assert torch.equal(into["layers.3.weight"], whole["layers.3.weight"][10:30]) and torch.equal(into["odd"], whole["odd"])
+
+
+@pytest.mark.parametrize(("into", "error"), [({"nobody": torch.zeros(3)}, KeyError), ({"odd": torch.zeros(7)}, ValueError),
+                                             ({"odd": torch.zeros(8, dtype=torch.bfloat16)}, ValueError)])
+def test_a_tensor_that_does_not_fit_is_named(tmp_path, into, error):
+    fast_disk.save(weights(), tmp_path / "w")
+    with pytest.raises(error, match=next(iter(into))):
+        fast_disk.load(tmp_path / "w", into)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7))
+def test_every_flipped_bit_of_the_data_shows(tmp_path_factory, place, bit):
+    folder = tmp_path_factory.mktemp("flip")
+    fast_disk.save(weights(), folder / "w", lanes=1)
+    shard = files(folder / "w")[0]
+    data = bytearray(shard.read_bytes())
+    at = header(shard) + int(place * (len(data) - header(shard)))
+    data[at] ^= 1 << bit
+    shard.write_bytes(data)
+    with pytest.raises(fast_disk.Torn, match=shard.name):
+        fast_disk.load(folder / "w")
+    shutil.rmtree(folder)
+
+
+def test_two_swapped_words_show(tmp_path):
+    fast_disk.save({"t": torch.arange(1000)}, tmp_path / "w")
+    shard = files(tmp_path / "w")[0]
+    data, at = shard.read_bytes(), header(shard)
+    shard.write_bytes(data[:at] + data[at + 8:at + 16] + data[at:at + 8] + data[at + 16:])
+    with pytest.raises(fast_disk.Torn):
+        fast_disk.load(tmp_path / "w")
+    assert fast_disk.load(tmp_path / "w", verify=False)["t"][0] == 1, "near miss: nobody looked"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2000), st.binary(max_size=12), st.sampled_from(["index", "shard"]))
+def test_a_damaged_file_is_torn_and_never_another_error(tmp_path_factory, at, junk, which):
+    folder = tmp_path_factory.mktemp("junk")
+    fast_disk.save(weights(), folder / "w", lanes=2)
+    path = folder / "w" / fast_disk.INDEX if which == "index" else files(folder / "w")[0]
+    data = path.read_bytes()
+    path.write_bytes(data[:at] + junk + data[at + len(junk) + 1:])
+    try:
+        assert same(fast_disk.load(folder / "w"), weights())
+    except (fast_disk.Torn, FileNotFoundError, KeyError) as error:
+        assert str(error)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    where = tmp_path / "small"
+    where.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(where)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs needs root: {mounted.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+@pytest.mark.parametrize("spare", [4 << 20, -(1 << 40)], ids=["seen before", "met while writing"])
+def test_a_full_disk_keeps_the_old_weights_and_says_where_and_how_much(small_disk, monkeypatch, spare):
+    monkeypatch.setattr(fast_disk, "SPARE_BYTES", 0)
+    fast_disk.save(weights(1, 5), small_disk / "w", lanes=2)
+    monkeypatch.setattr(fast_disk, "SPARE_BYTES", spare)
+    before = left(small_disk)
+    with pytest.raises(fast_disk.NotEnough, match=f"bytes needed beside the old ones.*{small_disk}") as error:
+        fast_disk.save(weights(2, 40), small_disk / "w")
+    assert error.value.needed > 400 << 10 > error.value.free and left(small_disk) == before
+    assert same(fast_disk.load(small_disk / "w"), weights(1, 5))
+
+
+def test_what_stands_in_the_way_is_named_and_kept(tmp_path):
+    (tmp_path / "w").mkdir()
+    with pytest.raises(FileExistsError, match="move away"):
+        fast_disk.save(weights(), tmp_path / "w")
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        fast_disk.save(weights(), tmp_path / "nowhere" / "w")
+    with pytest.raises(ValueError, match="no type for torch.complex64"):
+        fast_disk.save({"c": torch.zeros(2, dtype=torch.complex64)}, tmp_path / "v")
+    assert left(tmp_path) == ["w"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    code = (f"import sys, os, torch; sys.path.insert(0, {str(RANKS)!r}); import fast_disk; os.setuid(65534);"
+            f"fast_disk.save({{'t': torch.zeros(4)}}, {str(tmp_path / 'closed' / 'w')!r})")
+    if os.getuid():
+        pytest.skip("becoming another user needs root")
+    (tmp_path / "closed").mkdir(mode=0o755)
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        folder.chmod(folder.stat().st_mode | 0o055)
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and "Permission denied" in ended.stderr and "closed/.w." in ended.stderr and left(tmp_path / "closed") == []
+
+
+SENDER = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import fast_disk
+fast_disk.CHUNK = 8192
+slow = fast_disk._Lane.wait
+def wait(lane):
+    print("writing", flush=True)
+    import time; time.sleep(0.02)
+    slow(lane)
+fast_disk._Lane.wait = wait
+fast_disk.save({"t%d" % i: torch.full((100000,), i + 100.0) for i in range(20)}, sys.argv[2])
+"""
+
+
+def test_a_sender_killed_in_mid_write_leaves_the_old_weights_and_the_next_save_cleans_up(tmp_path):
+    fast_disk.save(weights(), tmp_path / "w")
+    sender = subprocess.Popen([sys.executable, "-W", "ignore", "-c", SENDER, str(RANKS), str(tmp_path / "w")], stdout=subprocess.PIPE)
+    assert sender.stdout.readline() == b"writing\n"
+    fast_disk.sweep(tmp_path / "w")
+    assert len(left(tmp_path)) == 3, "near miss: a living sender's folder is left alone"
+    os.kill(sender.pid, signal.SIGKILL)
+    sender.wait()
+    assert len(left(tmp_path)) == 3 and same(fast_disk.load(tmp_path / "w"), weights())
+    fast_disk.save(weights(5), tmp_path / "w")
+    assert len(left(tmp_path)) == 2 and same(fast_disk.load(tmp_path / "w"), weights(5))
+
+
+def test_a_reader_keeps_its_version_until_it_is_done(tmp_path):
+    fast_disk.save(weights(1), tmp_path / "w")
+    folder, held = fast_disk._current_folder(tmp_path / "w")
+    fast_disk.save(weights(2), tmp_path / "w")
+    assert Path(folder).is_dir() and len(left(tmp_path)) == 3
+    os.close(held)
+    fast_disk.save(weights(3), tmp_path / "w")
+    assert not Path(folder).exists() and len(left(tmp_path)) == 2
+
+
+def test_a_loader_of_two_versions_finds_no_file_rather_than_a_mixture(tmp_path):
+    fast_disk.save(weights(1), tmp_path / "w")
+    old = {p.name for p in files(tmp_path / "w")}
+    fast_disk.save(weights(2), tmp_path / "w")
+    assert not old & {p.name for p in files(tmp_path / "w")}
+
+
+def test_room_in_shm_is_bounded_by_memory_too():
+    if not os.path.isdir("/dev/shm"):
+        pytest.skip("no /dev/shm here")
+    free, limit = fast_disk.room("/dev/shm")
+    assert 0 < free <= shutil.disk_usage("/dev/shm").free and limit in ("space", "memory", "memory of this container")

@@ -1,0 +1,201 @@
+"""The live look at real hung ranks, blind: the injector chose who is at fault; and what it leaves untouched."""
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import live_worlds as worlds
+import pytest
+from book_samples import run_cli, with_library
+from nccl_runbook import look_live
+from nccl_runbook.facts import Gap
+from nccl_runbook.look_page import page, text
+from nccl_runbook.rules import live as rules
+from processes import ROOT
+
+SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
+GAP_S = 2.0
+# side by side where they do not take each other's CPU: the machine that runs this may have two cores
+GROUPS = (("healthy", "dropped", "port-held"), ("straggler", "skip", "sigstop", "never-joins"),
+          ("sigkill", "exception", "world-size", "other-collective"), ("gil", "checkpoint"), ("loop",))
+CANARY = "canary-0123456789"
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Every fault, injected and looked at: fault -> (look, pictures). What is true stands in a file beside it."""
+    folder = tmp_path_factory.mktemp("worlds")
+    found: dict[str, Any] = {"folder": folder}
+    with worlds.launcher() as running:
+        for group in GROUPS:
+            pids = {fault: worlds.start(running, folder / fault, fault) for fault in group}
+            time.sleep(2.2)
+            with ThreadPoolExecutor(len(group)) as pool:
+                looks = pool.map(lambda ranks: look_live.look([p for p in ranks if alive(p)][:1], GAP_S, str), pids.values())
+                found.update({fault: (one, rules.judge([one])) for fault, one in zip(group, looks)})
+            worlds.end(running)
+        yield found
+
+
+def alive(pid: int) -> bool:
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+@pytest.mark.parametrize("fault", [f for group in GROUPS for f in group])
+def test_the_right_rank_and_kind_and_no_innocent(seen: dict[str, Any], fault: str) -> None:
+    look, pictures = seen[fault]
+    truth = json.loads((seen["folder"] / fault / "truth.json").read_text())
+    assert len(pictures) == 1, text(pictures, [look])
+    told = pictures[0]
+    assert (told.kind, [v.rank for v in told.culprits]) == (truth["kind"], truth["culprits"]), text(pictures, [look])
+    assert not {v.rank for v in told.culprits} & {v.rank for v in told.victims}
+    assert rules.verdict(pictures) == {"healthy": "healthy", "slow": "degraded"}.get(truth["kind"], "broken")
+
+
+def test_the_sentence_names_the_rank_where_it_is_and_who_waits(seen: dict[str, Any]) -> None:
+    _, (told,) = seen["skip"]
+    who = told.culprits[0].rank
+    assert told.sentence.startswith(f"rank {who} never came: it is in wait_for_request, live_worlds.py:")
+    assert told.sentence.endswith("3 ranks wait for it in all_reduce; not the network") and told.collective == "all_reduce"
+    assert any(n.startswith("flight recorder: ") for n in told.not_seen) and any(n.startswith("GPUs: ") for n in told.not_seen)
+
+
+def test_first_evidence_of_four_ranks_comes_within_a_second(seen: dict[str, Any]) -> None:
+    assert min(seen[f][0].first_s for f in ("gil", "skip")) < 1.0 and len(seen["gil"][0].ranks) == 4
+    assert all(not isinstance(r.samples[1].stacks, Gap) for r in seen["gil"][0].ranks), "stacks of all, the rank with the GIL included"
+
+
+def test_a_launcher_and_the_other_program_are_no_ranks(seen: dict[str, Any]) -> None:
+    listener = seen["port-held"][0].listeners[0]
+    assert listener.who == "other" and listener.pid not in {r.pid for r in seen["port-held"][0].ranks}
+    assert {one.who for one in seen["skip"][0].listeners} == {"rank"}
+
+
+def test_secrets_of_a_rank_are_neither_kept_nor_shown(seen: dict[str, Any]) -> None:
+    look, pictures = seen["skip"]
+    log = (seen["folder"] / "skip" / "rank1.log").read_text()
+    kept = json.dumps(look_live.record(look, 0.1)) + text(pictures, [look]) + page(pictures, [look])
+    assert CANARY in log and CANARY not in kept and "[redacted]" in kept
+    assert all(set(r.variables) <= {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} for r in look.ranks)
+
+
+# --- the commands
+
+@pytest.fixture(scope="module")
+def record(seen: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("record") / "node1.json"
+    path.write_text(json.dumps([look_live.record(seen["gil"][0], 2.5)]))
+    return path
+
+
+def test_the_command_judges_a_record_as_json_and_as_one_page(seen: dict[str, Any], record: Path) -> None:
+    ended = run_cli("look", "--record", record, "--json", "--html", record.with_suffix(".html"), env=with_library())
+    told = json.loads(ended.stdout)
+    jsonschema.validate(told, SCHEMA)
+    assert (ended.returncode, told["verdict"], told["jobs"][0]["kind"]) == (3, "broken", "gil-held")
+    assert told["jobs"][0]["culprits"][0]["rank"] == seen["gil"][1][0].culprits[0].rank and "match_forever" in told["jobs"][0]["frame"]
+    html = record.with_suffix(".html").read_text()
+    assert "<script" not in html and "http" not in html and told["jobs"][0]["sentence"][5:] in html
+
+
+def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Path) -> None:
+    code = ("import sys; from nccl_runbook.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+            "assert not {'torch', 'IPython', 'papermill', 'nbformat'} & set(sys.modules), 'heavy'")
+    ended = subprocess.run([sys.executable, "-c", code, "look", "--record", str(record)], env=with_library(), capture_output=True, text=True)
+    assert ended.returncode == 0 and "never came" in ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--record", "nothing.json"), "cannot read the record nothing.json"), (("--pid", "999999999"), "there is no process 999999999 here"),
+    (("--fail-on", "x"), "--fail-on is one of")])
+def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    ended = run_cli("look", *arguments, cwd=tmp_path, env=with_library())
+    assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
+    assert (tmp_path / "l.pyz").stat().st_size < 400_000
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    with worlds.launcher() as running:
+        pid = worlds.start(running, tmp_path / "world", "sigstop", 2)[0]
+        time.sleep(2.2)
+        ended = subprocess.run([sys.executable, "l.pyz", "--live", "--gap", "1", "--pid", str(pid), "--json", "r.json", "--html", "r.html"],
+                               cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert ": 2 ranks after 0." in ended.stdout and "second sample in 1 s" in ended.stdout and "is stopped (process state T)" in ended.stdout
+    judged = run_cli("look", "--record", tmp_path / "r.json", "--json", env=with_library())
+    culprits = json.loads((tmp_path / "world" / "truth.json").read_text())["culprits"]
+    assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (tmp_path / "r.html").read_text()
+
+
+# --- it disturbs nobody
+
+CANARY_PROCESS = """
+import signal, sys, time
+def note(number, frame):
+    open(sys.argv[1], "a").write(f"{number}\\n")
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, note)
+open(sys.argv[1], "a").close()
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_no_signal_is_sent_not_even_where_a_handler_would_catch_it(tmp_path: Path) -> None:
+    """One process that would note any signal, and one that any unhandled signal would end."""
+    heard = tmp_path / "heard"
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    noting = subprocess.Popen([sys.executable, "-c", CANARY_PROCESS, str(heard)], env=env)
+    frail = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=env)
+    try:
+        while not heard.exists():
+            time.sleep(0.02)
+        look = look_live.look([noting.pid, frail.pid], 1.0, str)
+        found = {r.pid: r for r in look.ranks}
+        assert found[noting.pid].handled_signals == [signal.SIGUSR1, signal.SIGUSR2] and found[frail.pid].handled_signals == []
+        assert heard.read_text() == "" and noting.poll() is None and frail.poll() is None
+        assert not isinstance(found[noting.pid].samples[-1].stacks, Gap), "and yet its stacks were read"
+    finally:
+        noting.kill()
+        frail.kill()
+        noting.wait()
+        frail.wait()
+
+
+SERVED = """
+import os, sys, time
+os.environ.update(RANK="0", WORLD_SIZE="1")
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer
+server = _WorkerServer(os.environ["TORCH_WORKER_SERVER_SOCKET"])
+dist.init_process_group("gloo")
+for _ in range(7):
+    dist.all_reduce(torch.ones(4))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_recorder_is_read_through_the_worker_server(tmp_path: Path) -> None:
+    env = {**os.environ, "TORCH_WORKER_SERVER_SOCKET": str(tmp_path / "sock"), "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+           "MASTER_PORT": str(worlds.free_port())}
+    rank = subprocess.Popen([sys.executable, "-c", SERVED], env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert rank.stdout.readline() == "ready\n"
+        (seen,) = look_live.look([rank.pid], 0.0, str).ranks
+        assert not isinstance(seen.recorder, Gap) and [(g.enqueued, g.op) for g in seen.recorder] == [(7, "all_reduce")], seen.recorder
+    finally:
+        rank.kill()
+        rank.wait()
+        rank.stdout.close()

@@ -1,0 +1,258 @@
+"""`plan` end to end: strings, YAMLs, scripts and folders; the launch lines of other frameworks; the GPUs of this machine."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+from fake_nvml import fake_nvml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import launch_lines, training_file
+from nccl_runbook.planning.devices import Identity, bus_of_message, clashes, normal_bus
+from nccl_runbook.planning.groups import Group, RankAt
+from nccl_runbook.rules import devices
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/plan.json").read_text())
+START = "import sys; from nccl_runbook.cli.main import main; sys.argv[0] = 'x'\ntry: main()\nfinally: print(sorted(m for m in sys.modules if m in ('torch', 'IPython', 'jupyter_client', 'nbformat', 'papermill')), file=sys.stderr)"
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH", "FAKE_NVML", "FAKE_NVML_PID")}
+    return subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "plan", *arguments], capture_output=True, text=True, timeout=60,
+                          env={**clean, "PYTHONPATH": str(ROOT / "lib"), **env})
+
+
+def plan(*arguments: str, **env: str) -> dict:
+    done = run(*arguments, "--json", **env)
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert document["exit_code"] == done.returncode
+    return document
+
+
+# ---- strings -----------------------------------------------------------------------------------------------------------------------
+
+def test_one_gpu_is_refused_before_anything_starts_with_the_ranks_and_the_remedies():
+    found = plan("sglang:d1+fsdp:d1", "--gpus", "1")
+    assert (found["ok"], found["type"], found["verdict"], found["exit_code"], found["total_gpus"]) == (True, "DECOUPLED_TRAIN", "duplicate", 3, 2)
+    assert found["components"] == [{"name": None, "backend": b, "world_size": 1, "alloc_size": 1} for b in ("sglang", "fsdp")]
+    assert found["groups"][-1] == {"name": "weight-update", "ranks": [{"rank": 0, "role": "trainer", "gpu": 0}, {"rank": 1, "role": "engine", "gpu": 0}]}
+    assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == ["#SBATCH --gpus-per-node=2"]
+
+
+def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it():
+    found = plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v1.0.4")
+    assert (found["ok"], found["error"], found["verdict"], found["components"]) == (False, "ValueError", None, [])
+    assert "era A (v0.3.2 to v0.4.0)" in found["evidence"][1] and found["remedies"][0]["lines"] == ["sglang:d1p1t1+fsdp:d1p1t1"]
+    assert plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v0.4.0")["verdict"] == "clean"
+
+
+@pytest.mark.parametrize("arguments, sentence", [
+    (["sglang:d1+fsdp:d1"], "--gpus N"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher is one of"),
+    (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no allocation that is known"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
+    (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])
+def test_wrong_usage_is_one_sentence(arguments, sentence):
+    done = run(*arguments)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_answer_comes_at_once_and_without_torch_or_jupyter():
+    command = [sys.executable, "-c", START, "plan", "sglang:d1+fsdp:d1", "--gpus", "1", "--json"]
+    seconds = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert done.returncode == 3 and done.stderr.strip() == "[]"
+    assert min(seconds) < 0.5  # of one CPU: what others run beside does not count
+
+
+def test_the_page_has_every_rank_and_runs_nothing_of_the_string(tmp_path):
+    nasty = "<script>alert(1)</script>+sglang:d1"
+    run("sglang:d1+fsdp:d1", "--gpus", "1", "--html", str(tmp_path / "a.html"))
+    run(nasty, "--gpus", "1", "--html", str(tmp_path / "b.html"))
+    page = (tmp_path / "a.html").read_text()
+    assert "0 trainer, 1 engine" in page and "actor.weight_update_mode=disk" in page and "<script" not in page + (tmp_path / "b.html").read_text()
+    assert run("sglang:d1", "--gpus", "1", "--html", str(tmp_path / "no" / "a.html")).returncode == 1
+
+
+# ---- files -------------------------------------------------------------------------------------------------------------------------
+
+OLD = "experiment_name: x\ncluster: {n_nodes: 1, n_gpus_per_node: 4}\nallocation_mode: sglang:d4+fsdp:d4\nactor:\n  weight_update_mode: MODE\n"
+NEW = """
+cluster: {n_nodes: 1, n_gpus_per_node: GPUS}
+rollout: {backend: "sglang:d2"}
+actor: {backend: "fsdp:d2", kl_ctl: KL}
+ref: {backend: "${actor.backend}", scheduling_strategy: {type: colocation, target: actor}}
+"""
+
+
+@pytest.mark.parametrize("mode, tag, verdict", [("xccl", "v1.0.0", "duplicate"), ("disk", "v1.0.0", "oversubscribed"), ("disk", "v0.4.0", "duplicate")])
+def test_a_yaml_is_read_with_its_gpus_and_its_update_where_the_tag_heeds_it(tmp_path, mode, tag, verdict):
+    (tmp_path / "t.yaml").write_text(OLD.replace("MODE", mode))
+    found = plan(str(tmp_path / "t.yaml"), "--areal", tag)
+    assert (found["gpus"], found["verdict"], found["launcher"]) == (4, verdict, "local")
+    assert any("never reads it" in e for e in found["evidence"]) == (mode == "disk" and tag == "v0.4.0")
+
+
+@pytest.mark.parametrize("gpus, kl, verdict, groups", [(4, "0.1", "clean", 4), (4, "0.0", "clean", 3), (2, "0.1", "duplicate", 4)])
+def test_backends_by_role_are_placed_as_the_controller_does(tmp_path, gpus, kl, verdict, groups):
+    (tmp_path / "t.yaml").write_text(NEW.replace("GPUS", str(gpus)).replace("KL", kl))
+    found = plan(str(tmp_path / "t.yaml"))
+    assert (found["verdict"], found["launcher"], len(found["groups"])) == (verdict, "single-controller", groups)
+    assert [c["name"] for c in found["components"]] == ["rollout", "actor", "ref"][:groups - 1] and found["total_gpus"] == 4
+
+
+def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
+    (tmp_path / "a.yaml").write_text(OLD)  # its weight_update_mode, MODE, is none
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.yml").write_text(OLD.replace("fsdp:d4", "fsdp:d2").replace("sglang:d4", "sglang:d2"))
+    (tmp_path / "c.yaml").write_text("a: 1\n")
+    (tmp_path / "d.yaml").write_text("a: [\n")
+    found = plan(str(tmp_path), "--areal", "v1.0.0")
+    assert [(p["file"], p["verdict"]) for p in found["plans"]] == [("a.yaml", "duplicate"), ("deep/b.yml", "clean")]
+    assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
+    text = run(str(tmp_path), "--areal", "v1.0.0")
+    assert "1 of 2 clean" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
+    assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
+
+
+def test_a_command_line_overrides_the_yaml_that_it_names(tmp_path):
+    (tmp_path / "t.yaml").write_text(OLD)
+    (tmp_path / "go.sh").write_text("#!/bin/bash\n#SBATCH --gpus=2\npython3 -m areal.launcher.local train.py \\\n  --config t.yaml \\\n"
+                                    "  allocation_mode=sglang:d1+fsdp:d1 cluster.n_gpus_per_node=2  # ours\n")
+    found = plan(str(tmp_path / "go.sh"), "--areal", "v1.0.0")
+    assert (found["allocation"], found["gpus"], found["verdict"]) == ("sglang:d1+fsdp:d1", 2, "clean")
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "x: !!python/object/apply:os.system [touch OWNED]", "{" * 5000, "[" * 20000, "a: " + "9" * 10000, "? [x]\n: 1", "&a " * 2000, "- 1", "\x00", "a: *b", "allocation_mode: [1, 2]"])
+def test_a_hostile_yaml_is_a_reason_or_nothing_and_runs_nothing(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(ValueError):
+        found = training_file.read(text)
+        assert (found.mode, found.backends) == ("", {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bomb_of_aliases_is_read_in_no_time():
+    bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30))
+    began = time.perf_counter()
+    assert training_file.read(bomb).mode == "" and time.perf_counter() - began < 2
+
+
+def test_secrets_of_a_file_are_not_printed(tmp_path):
+    (tmp_path / "t.yaml").write_text(OLD.replace("sglang:d4", "sglang:hf_abcdefghijklmnopqrstuvwxyz0123456789"))
+    done = run(str(tmp_path / "t.yaml"), "--json")
+    assert "hf_abcdefghijklmnop" not in done.stdout + done.stderr and done.returncode == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_readers(text):
+    with contextlib.suppress(ValueError):
+        assert isinstance(training_file.read(text).flat, dict)
+    assert all(isinstance(c.text, str) for c in launch_lines.commands(text))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z_]{0,9}", fullmatch=True), st.integers(0, 99), max_size=6))
+def test_flags_are_read_however_they_are_written(flags):
+    spaced = " ".join(f"--{n} {v}" for n, v in flags.items())
+    equals = " \\\n".join(f"--{n.replace('_', '-')}={v}" for n, v in flags.items())
+    wanted = {n.strip("-"): (str(v),) for n, v in flags.items()}
+    for form in (f"python t.py {spaced}", f"X=1 python t.py {equals}", "V=7\npython t.py " + " ".join(f"--{n}={v}" for n, v in flags.items())):
+        assert {n.strip("-"): v for c in launch_lines.commands(form) for n, v in c.flags.items()} == wanted
+
+
+# ---- other frameworks --------------------------------------------------------------------------------------------------------------
+
+SERVE = "CUDA_VISIBLE_DEVICES={} trl vllm-serve --tensor-parallel-size 1 &\nexport CUDA_VISIBLE_DEVICES={}\naccelerate launch --num_processes {} t.py --use_vllm true --vllm_mode server\n"
+RAY = "python3 -m openrlhf.cli.train_ppo_ray --actor_num_gpus_per_node 4 --ref_num_gpus_per_node 4 --vllm_num_engines 2 --vllm_tensor_parallel_size 2 "
+DOTS = "python3 -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 4 --ref.num_gpus_per_node 4 --vllm.num_engines 2 --vllm.tensor_parallel_size 2 "
+
+
+@pytest.mark.parametrize("text, gpus, framework, verdict, update", [
+    (SERVE.format(0, "1,2", 2), 3, "trl", "clean", [0, 1]), (SERVE.format(0, "0,1", 2), 2, "trl", "duplicate", [0, 0]), (SERVE.format(1, "0,1", 2), 2, "trl", "oversubscribed", [1, 0]),
+    (SERVE.format(0, "1", 2), 2, "trl", "zero-visible", [0, 1]), ("accelerate launch --num_processes 2 t.py --use_vllm true --vllm_mode colocate", 2, "trl", "clean", []),
+    (RAY + "--colocate_all_models", 4, "openrlhf", "clean", []), (RAY, 12, "openrlhf", "clean", [0, 8, 9, 10, 11]), (RAY, 8, "openrlhf", "oversubscribed", [0, None, None, None, None]),
+    (RAY + "--colocate_actor_ref", 8, "openrlhf", "clean", [0, 4, 5, 6, 7]), (RAY + "--colocate_all_models --async_train", 4, "openrlhf", "oversubscribed", [0, None, None, None, None]),
+    (DOTS + "--train.colocate_all", 4, "openrlhf", "clean", []), (DOTS + "--vllm.sync_backend gloo", 12, "openrlhf", "clean", []),
+    ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1 --single_gpu_mode", 1, "open-instruct", "clean", []),
+    ("python open_instruct/grpo_fast.py --num_learners_per_node 6 2 --vllm_num_engines 4", 12, "open-instruct", "clean", [0, 8, 9, 10, 11]),
+    ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1", 1, "open-instruct", "oversubscribed", [0, None]),
+    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
+    ("python3 -m recipe.one_step_off_policy.main_ppo trainer.n_gpus_per_node=2 rollout.n_gpus_per_node=2", 4, "verl", "clean", [0, 2, 3]),
+])
+def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, framework, verdict, update, tmp_path):
+    (tmp_path / "go.sbatch").write_text("#!/bin/bash\nset -e\n" + text)
+    found = plan(str(tmp_path / "go.sbatch"), "--gpus", str(gpus))
+    assert (found["framework"], found["verdict"]) == (framework, verdict)
+    assert [r["gpu"] for g in found["groups"] if g["name"] == "weight-update" for r in g["ranks"]] == update
+    assert bool(found["remedies"]) == (verdict != "clean")
+
+
+def test_a_flag_about_placement_that_is_not_in_the_table_is_said_to_be_unknown():
+    found = plan(RAY + "--colocate_all_models --vllm_engine_flavour x --learning_rate 1", "--gpus", "4")
+    assert [e for e in found["evidence"] if "not known to us" in e] == ["--vllm_engine_flavour: not known to us"]
+
+
+# ---- the GPUs of this machine ------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("line, bus", [
+    ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", "0000:01:00.0"), ("both on CUDA device 60", "0000:00:06.0"), ("both on CUDA device 104c000", "0010:4c:00.0"),
+    ("out of memory on CUDA device 0", ""), ("cudaDev 0 nvmlDev 0 busId 60", "")])
+def test_the_device_of_ncclss_message_is_a_bus_id_in_hexadecimal(line, bus):
+    assert bus_of_message(line) == bus
+
+
+def test_a_log_with_the_message_is_told_with_its_bus(tmp_path):
+    for device, bus in (("1000", "0000:01:00.0"), ("0 (torch)", None)):
+        (tmp_path / "a.log").write_text(f"h:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 {'both' if bus else 'run'} on CUDA device {device}\n")
+        done = subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "triage", str(tmp_path / "a.log")], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
+        assert (f"it is {bus}." in done.stdout) == bool(bus) and ("PCI bus id" in done.stdout) == bool(bus)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
+def test_every_bus_id_survives_nccl_s_way_of_printing_it(domain, bus, device, function):
+    text = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+    assert bus_of_message(f"both on CUDA device {int(text.replace(':', '').replace('.', ''), 16):x}") == text == normal_bus(f"0000{text}".upper())
+
+
+@pytest.mark.parametrize("seen, kinds", [
+    ([("GPU-1", "0000:01:00.0"), ("GPU-2", "0000:02:00.0")], []), ([("GPU-1", "0000:01:00.0"), ("GPU-1", "0000:01:00.0")], ["shared"]),
+    ([("GPU-1", "0000:01:00.0"), ("GPU-2", "00000000:01:00.0")], ["bus-id-collision"]), ([("MIG-1", "0000:01:00.0"), ("MIG-2", "0000:01:00.0")], ["slices"]),
+    ([("MIG-1", "0000:01:00.0"), ("MIG-1", "0000:01:00.0")], ["shared"]), ([("", ""), ("", "")], []), ([("GPU-1", ""), ("GPU-2", "")], [])])
+def test_uuids_decide_and_bus_ids_only_tell_why_an_old_nccl_refuses(seen, kinds):
+    assert [c.kind for c in clashes([Identity(i, uuid, bus) for i, (uuid, bus) in enumerate(seen)])] == kinds
+
+
+def test_every_clash_of_a_group_is_a_finding_with_a_remedy_and_the_inference_ranks_are_no_group():
+    gpus = [Identity(0, "MIG-a", "0000:01:00.0"), Identity(1, "MIG-b", "0000:01:00.0")]
+    groups = [Group(name, (RankAt(0, "trainer", 0), RankAt(1, "engine", 1)), 2) for name in ("inference", "weight-update")]
+    found = devices.judge(groups, gpus)
+    assert [(f.id, f.cause, bool(f.remedy)) for f in found] == [("devices-slices", "vgpu-or-mig-unsupported", True)]
+
+
+@pytest.mark.parametrize("scenario, string, code, said", [("healthy", "sglang:d1+fsdp:d1", 0, []), ("same-bus-id", "sglang:d1+fsdp:d1", 3, ["bus id"])])
+def test_the_planned_gpus_are_compared_by_uuid_before_nccl_starts(scenario, string, code, said):
+    with fake_nvml(scenario):
+        found = plan(string, "--check-devices")
+    assert found["exit_code"] == code and found["verdict"] == "clean" and found["gpus"] >= 2
+    assert [word for word in said if any(word in line for line in found["devices"])] == said and bool(found["devices"]) == bool(said)
+
+
+def test_where_nvml_says_nothing_the_check_is_no_health():
+    done = run("sglang:d1+fsdp:d1", "--check-devices", LD_LIBRARY_PATH="/nonexistent")
+    assert done.returncode == 2 and "names no GPU here" in done.stderr

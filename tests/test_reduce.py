@@ -1,0 +1,116 @@
+"""reduce: the smallest form of a job that fails, and nothing left behind."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+from book_samples import run_cli, start_cli, with_library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.planning import reduction
+from processes import ROOT, gone, start_time
+
+SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/reduce.json").read_text())
+FAILS = "import os, sys; n, k = int(sys.argv[1]), int(os.environ['learners']); print('Watchdog caught' if n >= 2 and k >= 2 else 'done'); sys.exit(n >= 2 and k >= 2)"
+# a job whose worker leaves its process group and session, as launchers' workers do
+LEAVES = "import os, subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], start_new_session=True); " \
+         "open(sys.argv[1], 'w').write(f'{os.getpid()} {p.pid}'); time.sleep(300)"
+
+
+def reduce(folder: Path, *arguments: str, **more):
+    return run_cli("reduce", "--out", folder / "logs", *arguments, env=with_library(), **more)
+
+
+def test_the_smallest_failing_combination_with_placeholder_and_variable(tmp_path: Path) -> None:
+    ended = reduce(tmp_path, "--axis", "nodes=1,2,4", "--axis", "learners=1,2", "--fail-on", "Watchdog", "--json", "--", sys.executable, "-c", FAILS,
+                   "{nodes}")
+    told = json.loads(ended.stdout)
+    jsonschema.validate(told, SCHEMA)
+    assert (ended.returncode, told["smallest"]) == (3, {"nodes": "2", "learners": "2"}) and told["runs"][-1]["line"] == "Watchdog caught"
+    assert [r["outcome"] for r in told["runs"]] == ["passed"] * (len(told["runs"]) - 1) + ["failed"]
+    assert all(Path(log).read_text() for r in told["runs"] for log in r["logs"]) and ended.stderr.count("passed") == len(told["runs"]) - 1
+
+
+def test_without_a_failure_nothing_is_claimed(tmp_path: Path) -> None:
+    ended = reduce(tmp_path, "--axis", "n=1,2", "--", "true")
+    assert ended.returncode == 0 and "none of 2 combinations failed" in ended.stdout
+    other = reduce(tmp_path, "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false")
+    assert other.returncode == 4 and "2 ended badly" in other.stdout, "another failure is not the one that was asked for"
+
+
+def test_a_fault_that_comes_now_and_then_needs_repeats(tmp_path: Path) -> None:
+    third = f"n=$(ls {tmp_path}/x* 2>/dev/null | wc -l); touch {tmp_path}/x$n; [ $n -lt 2 ]"
+    ended = reduce(tmp_path, "--axis", "n=1", "--repeats", "5", "--json", "--", "sh", "-c", third)
+    run = json.loads(ended.stdout)["runs"][0]
+    assert (ended.returncode, run["failed"], run["runs"], len(run["logs"])) == (3, 1, 3, 3)
+
+
+def identities(path: Path) -> dict[int, str | None]:
+    until = time.monotonic() + 20
+    while not path.exists() or len(path.read_text().split()) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return {int(p): start_time(int(p)) for p in path.read_text().split()}
+
+
+def test_at_the_deadline_every_process_ends_also_those_that_left_the_group(tmp_path: Path) -> None:
+    ended = reduce(tmp_path, "--axis", "n=1,2", "--deadline", "2", "--", sys.executable, "-c", LEAVES, str(tmp_path / "pids"))
+    assert ended.returncode == 3 and "HUNG: still running after 2 s" in ended.stdout, ended.stderr
+    assert not any(start_time(int(p)) for p in (tmp_path / "pids").read_text().split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_orphan(tmp_path: Path, number: int) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1,2", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", env=with_library())
+    below = identities(tmp_path / "pids")
+    running.send_signal(number)
+    running.communicate(timeout=20)
+    assert running.returncode == 128 + number and gone(below, within_s=1)
+
+
+def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--", "sh", "-c", f"echo $$ $$ > {tmp_path}/pids; exec sleep 300",
+                        env=with_library())
+    below = identities(tmp_path / "pids")
+    running.kill()
+    running.communicate()
+    assert gone(below, within_s=3)
+
+
+def test_a_hung_world_is_looked_at_before_it_is_ended(tmp_path: Path) -> None:
+    """Two real ranks; with two the second one never comes."""
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys, time\nimport torch.distributed as dist\n\n\ndef wait_for_request():\n    time.sleep(300)\n\n\n"
+                      "dist.init_process_group('gloo')\nif os.environ['RANK'] == '1':\n    wait_for_request()\ndist.barrier()\nos._exit(0)\n")
+    line = (f"for r in $(seq 0 $(({{n}} - 1))); do RANK=$r LOCAL_RANK=$r WORLD_SIZE={{n}} LOCAL_WORLD_SIZE={{n}} MASTER_ADDR=127.0.0.1 "
+            f"MASTER_PORT={29600 + os.getpid() % 300} {sys.executable} {script} & done; wait")
+    ended = reduce(tmp_path, "--axis", "n=1,2", "--deadline", "9", "--", shutil.which("bash"), "-c", line)
+    assert ended.returncode == 3 and "rank 1 never came: it is in wait_for_request, train.py:6" in ended.stdout, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("--axis", "nodes", "--", "true"), "--axis nodes: write NAME=VALUE,VALUE"), (("--", "true"), "name at least one --axis"),
+    (("--axis", "n=1", "--fail-on", "(", "--", "true"), "--fail-on: "), (("--axis", "n=1", "--", "/no/such"), "cannot start /no/such"),
+    (("--axis", f"n={','.join(map(str, range(300)))}", "--", "true"), "more than 200 combinations")])
+def test_wrong_usage_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    ended = reduce(tmp_path, *arguments)
+    assert ended.returncode == 2 and said in ended.stderr and ended.stderr.count("\n") == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(st.sampled_from("12345"), min_size=1, max_size=4, unique=True), min_size=1))
+def test_all_smaller_combinations_come_first(axes: dict[str, list[str]]) -> None:
+    ordered = reduction.smallest_first(reduction.axes_of(f"{n}={','.join(v)}" for n, v in axes.items()))
+    places = [tuple(axes[n].index(c[n]) for n in axes) for c in ordered]
+    assert len(set(places)) == len(places) and all(not all(x <= y for x, y in zip(b, a, strict=True)) for i, a in enumerate(places) for b in places[i + 1:])
+
+
+def test_only_names_of_axes_are_filled_in() -> None:
+    assert reduction.command_for(["-N{n}", '{"a": {n}}', "{other}"], {"n": "4"}) == ["-N4", '{"a": 4}', "{other}"]

@@ -1,0 +1,308 @@
+"""What live looks are taken to mean: each rule fires, and stays quiet beside it; readers of foreign answers never raise."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import socket
+import threading
+from pathlib import Path
+
+import live_samples as s
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, Socket
+from nccl_runbook.look_page import first_text, page, text
+from nccl_runbook.probes import live_answers, live_processes
+from nccl_runbook.rules.live import Picture, judge, verdict
+from pydantic import TypeAdapter
+
+BUSY = {"R running": 97}
+
+
+def told(*looks: Live) -> Picture:
+    (picture,) = judge(looks)
+    page([picture], looks)
+    text([picture], looks)
+    return picture
+
+
+def culprits(picture: Picture) -> list[int | None]:
+    return [v.rank for v in picture.culprits]
+
+
+def waiting(*numbers: int, **more) -> list:
+    return [s.rank(n, s.IN_ALL_REDUCE, **more) for n in numbers]
+
+
+# --- each rule, and its near miss
+
+def test_the_sentence_of_a_rank_that_saves_while_31_wait() -> None:
+    saving = s.rank(13, s.SAVING, "D", "folio_wait", moments={"D folio_wait": 60, "R running": 37}, world=32)
+    found = told(s.look(*waiting(*(n for n in range(32) if n != 13), world=32), saving))
+    assert found.sentence == ("rank 13 never came: it is in save_pretrained, train.py:812 (in _save) and works there; 31 ranks wait for it in "
+                              "all_reduce; not the network")
+    assert (found.kind, found.cause, culprits(found)) == ("host-busy", "rank-busy-on-host", [13])
+
+
+def test_a_save_over_a_slow_network_is_work_too_and_a_wait_for_a_request_is_none() -> None:
+    slow = s.rank(0, s.SAVING, "S", "rpc_wait_bit_killable")
+    assert told(s.look(slow, *waiting(1, 2, 3))).kind == "host-busy"
+    assert told(s.look(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "skipped"
+
+
+def test_one_sample_is_never_called_hung() -> None:
+    found = told(s.look(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep", lines=(0,)), *waiting(1, 2, 3, lines=(0,)), gap_s=0.0))
+    assert (found.kind, found.culprits, verdict([found])) == ("unknown", [], "unknown") and "second sample" in found.sentence
+
+
+def test_a_rank_is_stopped_only_where_every_sample_says_so() -> None:
+    stopped = s.rank(2, s.IN_ALL_REDUCE, "T", "do_signal_stop")
+    assert culprits(told(s.look(stopped, *waiting(0, 1, 3)))) == [2]
+    once = dataclasses.replace(stopped, samples=[*stopped.samples[:-1], s.rank(2, s.IN_ALL_REDUCE).samples[-1]])
+    assert told(s.look(once, *waiting(0, 1, 3))).kind != "stopped"
+
+
+def test_gil_held_needs_the_same_line_each_time() -> None:
+    held = s.rank(1, s.ASLEEP, "R", "running", gil=True, moments=BUSY, cpu_s=3.0)
+    assert told(s.look(held, *waiting(0, 2, 3))).kind == "gil-held"
+    loop = s.rank(1, s.ASLEEP, "R", "running", gil=True, moments=BUSY, cpu_s=3.0, lines=(0, 1, 0, 2))
+    assert told(s.look(loop, *waiting(0, 2, 3))).kind == "host-busy"
+
+
+def test_nobody_is_accused_where_the_others_still_move() -> None:
+    moving = [s.rank(n, s.IN_ALL_REDUCE, cpu_s=0.4, switches=50, lines=(0, 3, 1, 2), moments={"S futex": 50, "R running": 47}) for n in (0, 2, 3)]
+    found = told(s.look(s.rank(1, s.ASLEEP, "R", "running", cpu_s=3.0, moments=BUSY), *moving))
+    assert (found.kind, found.culprits) == ("healthy", [])
+
+
+def test_one_that_polls_alone_never_came_and_two_that_move_may_move_together() -> None:
+    def polls(number: int):
+        return s.rank(number, s.ASLEEP, "S", "hrtimer_nanosleep", switches=30)
+
+    assert culprits(told(s.look(polls(1), *waiting(0, 2, 3)))) == [1]
+    assert told(s.look(polls(1), polls(2), *waiting(0, 3))).kind == "unknown"
+
+
+def test_the_collective_has_its_number_where_the_recorder_tells_it() -> None:
+    recorded = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4710, "all_reduce", "started", "")]) for r in waiting(0, 1, 3)]
+    asleep = s.rank(2, s.ASLEEP, "S", "hrtimer_nanosleep")
+    assert "3 ranks wait for it in all_reduce 4711;" in told(s.look(asleep, *recorded)).sentence
+    done = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4711, "all_reduce", "completed", "")]) for r in recorded]
+    assert "in all_reduce;" in told(s.look(asleep, *done)).sentence
+
+
+def test_a_rank_that_came_to_rest_during_the_look_is_not_called_moving() -> None:
+    rested = s.rank(1, s.IN_ALL_REDUCE, lines=(0, 3, 5, 5), moments={"S futex": 60, "R running": 37})
+    assert told(s.look(rested, *waiting(0, 2, 3))).kind == "unknown"
+
+
+def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
+    found = told(s.look(*waiting(0, 1, 3), ended=[Ended(50, 9, -9)]))
+    assert (found.kind, culprits(found), found.cause) == ("dead", [2], "peer-crashed") and "signal 9" in found.sentence
+    several = told(s.look(*waiting(0, 1, 3), ended=[Ended(50, 9, -9), Ended(51, 9, 0)]))
+    assert "signal" not in several.sentence, "which of the two was rank 2 nobody knows"
+
+
+def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
+    here = [dataclasses.replace(r, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1)]
+    found = told(s.look(*here))
+    assert (found.kind, found.culprits) == ("symmetric", []) and "2 of 4 ranks: on hosts that were not looked at" in found.not_seen
+    there = [dataclasses.replace(s.rank(n, f, "S", w, local=n - 2), job="10.0.0.1:29500", local_world_size=2)
+             for n, f, w in ((2, s.IN_ALL_REDUCE, "futex"), (3, s.ASLEEP, "hrtimer_nanosleep"))]
+    joined = told(s.look(*here), s.look(*there, host="node2"))
+    assert (culprits(joined), len(joined.victims)) == ([3], 3) and joined.culprits[0].host == "node2"
+    lost = told(s.look(*here), s.look(there[0], host="node2"))
+    assert (lost.kind, culprits(lost)) == ("dead", [3])
+
+
+def test_who_holds_the_port_counts_only_while_rank_0_is_missing() -> None:
+    other = [Listener("localhost:29500 in net:[1]", 29500, "other", 77, "nc")]
+    in_init = [s.rank(n, s.IN_INIT) for n in (1, 2, 3)]
+    assert told(s.look(*in_init, listeners=other)).cause == "rendezvous-port-in-use"
+    assert told(s.look(s.rank(0, s.IN_INIT), *in_init, listeners=other)).kind == "symmetric"
+    assert told(s.look(*in_init, listeners=[dataclasses.replace(other[0], who="launcher")])).cause == "rendezvous-misconfigured"
+
+
+def test_a_rank_without_torch_is_starting() -> None:
+    found = told(s.look(*[s.rank(n, s.IN_INIT) for n in (0, 1, 2)], s.rank(3, s.ASLEEP, "S", "nfs", has_torch=False)))
+    assert (found.kind, culprits(found), found.cause) == ("host-busy", [3], "start-skew")
+
+
+def test_world_sizes_that_differ_and_a_tie_accuses_nobody() -> None:
+    odd = told(s.look(*waiting(0, 1, 2), s.rank(3, s.IN_ALL_REDUCE, world=5)))
+    assert (odd.kind, culprits(odd)) == ("mismatch", [3])
+    tie = told(s.look(*waiting(0, 1), *waiting(2, 3, world=5)))
+    assert (tie.kind, tie.culprits) == ("mismatch", [])
+
+
+def test_an_unanswered_connection_and_one_that_is_established() -> None:
+    asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500", 1, 0)])
+    found = told(s.look(asking, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)]))
+    assert (found.kind, culprits(found), found.cause, found.decides) == ("unreachable", [1], "network-path-blocked", "nc -vz 10.0.0.1 29500")
+    joined = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], state="ESTABLISHED")])
+    assert told(s.look(joined, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
+
+
+def test_the_odd_one_out_waits_elsewhere_and_of_two_neither_is_odd() -> None:
+    assert culprits(told(s.look(*waiting(0, 1, 2), s.rank(3, s.IN_BARRIER)))) == [3]
+    pair = told(s.look(*waiting(0, world=2), s.rank(1, s.IN_BARRIER, world=2)))
+    assert (pair.kind, pair.culprits) == ("unknown", []) and "different calls" in pair.sentence
+
+
+def test_ranks_that_launched_less_by_ras_while_no_count_moves() -> None:
+    ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)]
+    gpus = [s.gpu(n, 0 if n == 2 else 100, 120.0, 100 + n) for n in range(4)]
+    stuck = s.communicator({0: 9, 1: 9, 2: 8, 3: 9}, {0: 9, 1: 9, 2: 8, 3: 9})
+    found = told(s.look(*ranks, gpus=gpus, ras=[stuck]))
+    assert (culprits(found), found.status, len(found.victims)) == ([2], "established", 3)
+    moves = s.communicator({0: 9, 1: 9, 2: 8, 3: 9}, {0: 12, 1: 12, 2: 11, 3: 12})
+    assert told(s.look(*ranks, gpus=gpus, ras=[moves])).status != "established"
+
+
+def test_a_straggler_waits_least_and_a_busy_step_is_none() -> None:
+    def stepping(number: int, waits: int):
+        return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+
+    slow = told(s.look(stepping(0, 90), stepping(1, 10), stepping(2, 88), stepping(3, 95)))
+    assert (slow.kind, culprits(slow), slow.cause, verdict([slow])) == ("slow", [1], "straggler", "degraded")
+    even = told(s.look(stepping(0, 60), stepping(1, 45), stepping(2, 62), stepping(3, 70)))
+    assert (even.kind, verdict([even])) == ("healthy", "healthy")
+
+
+def test_without_stacks_the_kernel_still_tells_who_sleeps_elsewhere() -> None:
+    bare = [s.rank(n, None) for n in (0, 1, 3)]
+    found = told(s.look(s.rank(2, None, "S", "hrtimer_nanosleep"), *bare))
+    assert (found.kind, culprits(found), found.status) == ("skipped", [2], "possible")
+    even = told(s.look(*[s.rank(n, None, "S", "hrtimer_nanosleep") for n in (1, 2)], *[s.rank(n, None) for n in (0, 3)]))
+    assert (even.kind, even.culprits) == ("unknown", []), "two on a lock are not known to wait in a collective"
+    assert told(s.look(*[s.rank(n, None) for n in range(4)])).kind == "unknown"
+    assert any(n.startswith("stacks: absent: py-spy") for n in found.not_seen) and found.decides.startswith("py-spy dump")
+
+
+def test_no_rank_is_no_health() -> None:
+    nothing = s.look()
+    assert verdict(judge([nothing])) == "unknown" and "name one with --pid" in first_text(nothing)
+
+
+def test_what_others_named_is_escaped_on_the_page() -> None:
+    evil = s.rank(1, [Frame("<script>alert(1)</script>", "/a/<img src=x>.py", 3)], "S", "hrtimer_nanosleep")
+    one = s.look(evil, *waiting(0, 2, 3), host="<b>host</b>")
+    shown = page(judge([one]), [one])
+    assert "<script" not in shown and "<img" not in shown and "<b>host" not in shown and "&lt;script&gt;" in shown
+
+
+# --- readers
+
+def test_addresses_as_the_kernel_writes_them() -> None:
+    assert live_processes.address("0100007F:1F90", socket.AF_INET) == "127.0.0.1:8080"
+    assert live_processes.address("0000000000000000FFFF00000100007F:1F90", socket.AF_INET6) == "127.0.0.1:8080"
+    assert live_processes.address("00000000000000000000000001000000:0016", socket.AF_INET6) == "[::1]:22"
+
+
+# as src/ras/client_support.cc of NCCL 2.28.9 writes it, the comma behind "nvml_dev" of the missing rank forgotten
+RAS_2_28_9 = """{
+  "nccl_version": "2.28.9",
+  "communicators": [
+    {
+      "hash": "0x5f", "secondary_hash": "0x1:0x2", "size": 2, "ranks_count": 1, "missing_ranks_count": 1,
+      "ranks": [
+        { "rank": 0, "host": "10.0.0.1", "pid": 11, "cuda_dev": 0, "nvml_dev": 0,
+          "status": { "init_state": 0, "abort_flag": false }, "collective_counts": { "Broadcast": 1, "AllReduce": 4711 } }
+      ],
+      "missing_ranks": [
+        {
+          "rank": 1,
+          "host": "10.0.0.1",
+          "pid": 12,
+          "cuda_dev": 1,
+          "nvml_dev": 1
+          "status": {
+            "unresponsive": true,
+            "considered_dead": false
+          }
+        }
+      ]
+    }
+  ],
+  "ras": { "collection_time_sec": 0.001, "timeouts_count": 0 }
+}
+"""
+
+
+class RasServer:
+    """Answers as NCCL's RAS thread does, once; ``answers``: of the lines before the status."""
+
+    def __init__(self, body: str, answers: tuple[str, ...] = ("SERVER PROTOCOL 2", "OK", "OK")) -> None:
+        self.listener, self.heard = socket.create_server(("127.0.0.1", 0)), []
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.thread = threading.Thread(target=self._serve, args=(body, answers), daemon=True)
+        self.thread.start()
+
+    def _serve(self, body: str, answers: tuple[str, ...]) -> None:
+        link, _ = self.listener.accept()
+        with link, link.makefile("r") as lines:
+            for answer in (*(a + "\n" for a in answers), body):
+                self.heard.append(lines.readline().strip())
+                link.sendall(answer.encode())
+        self.listener.close()
+
+
+def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended() -> None:
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(RAS_2_28_9)
+    server = RasServer(RAS_2_28_9)
+    (told_,) = live_answers.ras([server.address])
+    assert server.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]
+    assert [(r.rank, r.launched.get("AllReduce"), r.missing) for r in told_.ranks] == [(0, 4711, ""), (1, None, "unresponsive")]
+
+
+def test_an_older_ras_and_one_elsewhere_are_gaps() -> None:
+    older = RasServer("", ("SERVER PROTOCOL 2", "OK", "ERROR: Unknown command"))
+    assert live_answers._ras_at(*older.address.split(":")).reason == "unsupported"
+    assert live_answers._ras_at("10.0.0.1", "28028").reason == "not-run"
+
+
+@settings(max_examples=60, deadline=None)
+@example(b'{"communicators": [{"hash": 1, "size": "x", "ranks": [], "missing_ranks": []}]}')
+@example(b'[{"os_thread_id": 1, "thread_name": null, "active": true, "owns_gil": 1, "frames": [{"name": "f", "filename": "x", "line": "y"}]}]')
+@example(b'{"entries": [{"process_group": []}], "pg_status": []}')
+@given(st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
+       | st.dictionaries(st.sampled_from(["entries", "pg_status", "process_group", "communicators", "ranks", "missing_ranks", "frames", "size", "hash"]),
+                         inner, max_size=4), max_leaves=8).map(lambda value: json.dumps(value).encode())))
+def test_readers_give_facts_or_a_gap_for_any_bytes(data: bytes) -> None:
+    for reader in (live_answers.communicators_of, live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
+        assert isinstance(reader(data), (list, Gap))
+
+
+def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
+    assert live_processes.own_inodes(999999999) == set()
+    with pytest.raises(OSError, match=re.escape("999999999")):
+        live_processes.threads(999999999)
+
+
+# --- as it was seen on four H200
+
+CAPTURED = json.loads((Path(__file__).parent / "data" / "live-h200.json").read_text())["seen"]
+
+
+@pytest.mark.parametrize("fault", CAPTURED)
+def test_what_was_seen_on_four_h200_names_the_right_rank_and_kind(fault: str) -> None:
+    one = TypeAdapter(Live).validate_python(CAPTURED[fault]["live"])
+    found = told(one)
+    assert (found.kind, culprits(found)) == (CAPTURED[fault]["truth"]["kind"], CAPTURED[fault]["truth"]["culprits"]), found.sentence
+    if fault == "spin":
+        bare = told(dataclasses.replace(one, ras=Gap("absent", "switched off")))
+        assert (bare.kind, bare.status, found.status) == ("gpu-stuck", "possible", "likely")
+
+
+def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_unknown() -> None:
+    spinning = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)]
+    even = [s.gpu(n, 100, 200.0 + 3 * n, 100 + n) for n in range(4)]
+    still = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 9))
+    assert told(s.look(*spinning, gpus=even, ras=[still])).kind == "symmetric"
+    assert told(s.look(*spinning, gpus=even)).kind == "unknown", "they may step all the while"
+    steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 700))
+    assert told(s.look(*spinning, gpus=even, ras=[steps])).kind == "healthy"

@@ -1,0 +1,143 @@
+"""Which way to move weights, where the user's own seconds go, and the command that says both."""
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from book_samples import run_cli, with_library
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import sync_trace
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
+from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge import sync_choice as table
+from nccl_runbook.records import Record, json_schema
+from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
+from nccl_runbook.rules import sync_choice
+from test_rules_sync import arm, broken, runs
+
+P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
+
+
+@pytest.fixture(autouse=True)
+def _library(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", with_library()["PYTHONPATH"])
+
+
+@pytest.mark.parametrize(("facts", "key", "method"), [
+    (runs(arm("nccl-flat", transports=P2P), arm("disk")), "p2p", "nccl-flat"),
+    (runs(arm("nccl-flat", transports=SHM), arm("fast-disk-shm")), "shm", "nccl-flat"),
+    (runs(arm("nccl-flat", transports=NET), arm("fast-disk-shm")), "sockets", "fast-disk-shm"),
+    (runs(broken("nccl-flat", "Duplicate GPU detected"), arm("ipc-direct"), arm("fast-disk-shm"), devices=(0, 0)), "one-gpu", "ipc-direct"),
+    (runs(broken("nccl-flat", "x"), broken("ipc-direct", "x"), arm("fast-disk"), arm("disk"), uuids=("GPU-a", "GPU-a")), "one-gpu", "fast-disk"),
+])
+def test_weight_sync_choice_fires_with_the_first_of_the_row_that_passed(facts, key, method):
+    found = sync_choice.choice(facts)
+    assert sync_choice.topology(facts) == key and found.severity is Severity.NOTE and f": {method}, " in found.title
+    assert found.evidence[0].source.startswith("runs.arms.") and len(found.remedy) == len(table.lines_for(method)) > 0
+
+
+def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
+    assert sync_choice.choice(runs(arm("gloo-flat"), arm("fast-disk"), devices=(None, None))) is None
+    assert sync_choice.choice(runs(broken("nccl-flat", "x"))) is None
+    assert sync_choice.topology(Gap("not-run", "busy")) == ""
+
+
+def test_weight_sync_choice_names_what_was_faster_here():
+    slow = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.2)))
+    assert "fast-disk-shm was faster, 0.2000 s" in sync_choice.choice(slow).title
+    near = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.4)))
+    assert "faster" not in sync_choice.choice(near).title
+
+
+def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
+    assert all(set(row.order) <= set(METHODS) for row in table.topologies().values()) and len(table.topologies()) == 9
+    names = {name.split(",")[0] for method in METHODS for name, lines in table.lines_for(method) if all(lines)}
+    assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
+    assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0 and later" in name] == [("actor.weight_update_mode=disk",)]
+
+
+def test_the_row_that_fits_is_marked_in_words():
+    assert "one GPU for trainer and engine (here)" in repr(choice_table("one-gpu")) and "(here)" not in repr(choice_table())
+
+
+def test_a_fit_comes_from_two_sizes_and_sweeps_are_rows():
+    whole, part = 988_065_536, 988_065_536 // 16
+    swept = arm("nccl-flat", (0.5, 0.1029), variants=[SyncVariant(512, 4096, whole, 0.2), SyncVariant(512, 0, part, 0.0029 + 0.1 / 16)])
+    a, b = swept.fit(290, whole)
+    assert a == pytest.approx(1e-5, rel=0.01) and b == pytest.approx(whole / 0.1, rel=0.01)
+    text = repr(sweeps_table(runs(swept)))
+    assert "4096 x 4096" in text and "10 " in text and "9.9" in text
+    assert arm("nccl-flat", (0.5, 0.001), variants=[SyncVariant(512, 0, part, 0.002)]).fit(290, whole) is None, "near miss: time did not grow"
+    assert "busy" in sweeps_table(Gap("not-run", "busy")).note
+
+
+# as nccl_guards.py prints it (schema 1)
+LINE = ('[rank0]: NCCL_GUARD {"schema": 1, "guard": "pause_trace", "ok": null, "rank": 0, "world_size": 2, "local_rank": 0, "host": "n", "pid": 7, '
+        '"time": 1.5, "offset_s": null, "wall_s": 22.1, "says": "weight sync took 22.100 s", "cause": null, "bad_ranks": [], '
+        '"data": {"pause": 0.4, "control": 20.6, "wire": 0.5, "load": 0.6}}')
+
+
+def test_own_sync_phases_fires_with_the_longest_phase_of_the_slowest_rank(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n" + LINE + "\n" + LINE.replace('"rank": 0', '"rank": 1').replace("20.6", "0.6") + "\n")
+    own = sync_trace.collect(str(log))
+    found = sync_choice.own_sync(own)
+    assert [f.title for f in found] == ["your own sync took 22.100 s on rank 0, 20.600 s of it in control"]
+    assert found[0].evidence[0].source == f"{log}:2" and "one message a bucket" in found[0].remedy[0].text
+    assert "rank 1  2.100   0.400  0.600    0.500  0.600" in repr(own_table(own))
+
+
+def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(LINE.replace("pause_trace", "sync_clock") + "\nNCCL_GUARD {broken\n")
+    own = sync_trace.collect(str(log))
+    assert own.reason == "absent" and sync_choice.own_sync(own) == [] and sync_choice.own_sync(OwnSync([])) == []
+    assert sync_trace.collect(str(tmp_path / "none")).reason == "failed"
+
+
+@settings(max_examples=60)
+@given(st.one_of(st.binary(max_size=80), st.recursive(st.none() | st.floats() | st.text(max_size=5) | st.booleans(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+    st.sampled_from(["guard", "data", "rank", "wire"]), inner, max_size=4), max_leaves=8).map(lambda d: json.dumps(d).encode())))
+def test_no_line_breaks_the_reader(junk):
+    for one in sync_trace.read([b"NCCL_GUARD " + junk, b'NCCL_GUARD {"guard": "pause_trace", "data": {"wire": ' + junk[:20] + b"}}"]):
+        assert one.phases and all(0 <= s < 1e6 for s in one.phases.values())
+
+
+def test_the_command_measures_and_its_json_is_a_record(tmp_path):
+    jsonschema = pytest.importorskip("jsonschema")
+    ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html")
+    assert (ended.returncode, ended.stderr) == (4, ""), ended.stderr
+    jsonschema.validate(json.loads(ended.stdout), json_schema())
+    record = Record.model_validate_json(ended.stdout)
+    assert {f.id for f in record.findings} == {"rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
+    page = (tmp_path / "s.html").read_text()
+    assert "Which way to move the weights" in page and "<script" not in page and len(page) < 300_000
+
+
+def test_the_command_reads_a_trace_without_a_test(tmp_path):
+    (tmp_path / "t.log").write_text(LINE + "\n")
+    ended = run_cli("sync", "--trace", tmp_path / "t.log")
+    assert ended.returncode == 0 and "20.600 s of it in control" in ended.stdout and "verdict: healthy" in ended.stdout
+    assert run_cli("sync", "--trace", tmp_path / "none.log").returncode == 4
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [(("--model", "qwen9"), "unknown model 'qwen9'"), (("--methods", "rsync"), "unknown method 'rsync'"),
+                                                     (("--fail-on", "x"), "--fail-on is one of"), (("--tensor-parallel", "2"), "not a multiple of 2"),
+                                                     (("--budget", "soon"), "'soon' is not a duration"), (("--receivers-busy", "a"), "receivers_busy: 'a'")])
+def test_wrong_usage_is_one_sentence(arguments, sentence):
+    ended = run_cli("sync", "--python", sys.executable, *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "") and sentence in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+
+
+def test_the_command_that_only_reads_imports_neither_torch_nor_jupyter(tmp_path):
+    (tmp_path / "t.log").write_text(LINE + "\n")
+    code = ("import sys; sys.argv = ['nccl-runbook', 'sync', '--trace', sys.argv[1]]\n"
+            "import atexit; atexit.register(lambda: print([m for m in ('torch', 'papermill', 'IPython') if m in sys.modules]))\n"
+            "from nccl_runbook.cli.main import main; main()")
+    import subprocess
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "t.log")], capture_output=True, text=True, cwd=Path.cwd())
+    assert ended.stdout.splitlines()[-1] == "[]", ended.stdout + ended.stderr

@@ -1,0 +1,111 @@
+"""Further messages and words that point to a cause, each beside one that only looks like it. Written from the libraries' own messages."""
+from __future__ import annotations
+
+import pytest
+from nccl_runbook.evidence import logs as reader
+from nccl_runbook.rules import triage
+from triage_samples import DUPLICATE, STATUS, hung
+
+W = "node0:7:7 [0] file.cc:9 NCCL WARN "
+CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
+MORE: list[tuple[str, str, str, str]] = [
+    ("gpu-or-link-fault", W + "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case\n", "", "node0:7:7 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0.\n"),
+    ("gpu-or-link-fault", "kernel: nvidia-nvswitch3: SXid (PCI:0000:0a:00.0): 12028, Fatal, Link 32 egress non-posted\n", "", "kernel: nvidia-nvswitch3: open (major=509)\n"),
+    ("fabric-manager-down", W + "MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel configuration\n", "", "NCCL INFO MNNVL 1 cliqueId 7\n"),
+    ("vgpu-or-mig-unsupported", "RuntimeError: CUDA error: invalid device ordinal\nGPU 0: A100 (MIG 3g.40gb)\n", "", "MIG mode: Disabled\n"),
+    ("nccl-library-conflict", "Failed to load NCCL library from libnccl.so.2 .\n", "", "INFO found nccl from library libnccl.so.2\n"),
+    ("topology-file-bad", "node0:7:7 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /g.xml\n" + W + "XML Import Channel : dev 1 not found.\n", "", "node0:7:7 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /t.xml\n"),
+    ("net-plugin-failed", "node0:7:7 [0] x:9 NCCL WARN NET/OFI Couldn't set the option. RC: -38, ERROR: Function not implemented\n", "", "node0:7:7 [0] NCCL INFO NET/OFI Selected Provider is efa\n"),
+    ("ulimit-too-low", W + "Call to ibv_create_qp failed\n", "ulimit -l prints 64", "ibv_create_qp ok\n"),
+    ("roce-gid-wrong", "NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE\n" + W + "NET/IB: Got completion from peer 192.0.2.1<4> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=x(1) vendor_err=129\n", "", W + "NET/IB: Got completion from peer 192.0.2.1<4> with status=5 opcode=1 vendor err 249\n"),
+    ("network-path-blocked", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 1, len 0, vendor err 129\n", "", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 5, opcode 1, len 0, vendor err 249\n"),
+    ("socket-interface-wrong", W + "socketStartConnect: Connect to 172.17.0.2<38847> failed : Software caused connection abort\n", "", "NCCL INFO Bootstrap: Using eth0:172.31.0.2<0>\n"),
+    ("nodes-differ", W + "NET/IB : Local mergedDev mlx5_0 has a different number of devices=2 as remote mlx5_0 1\n", "", "NCCL INFO NET/IB : Made virtual device [1] name=mlx5_0+mlx5_1\n"),
+    ("nodes-differ", "a:7:7 [0] NCCL INFO Using network IB\nb:7:7 [0] NCCL INFO Using network Socket\n", "", "a:7:7 [0] NCCL INFO Using network IB\nb:7:7 [0] NCCL INFO Using network IB\n"),
+    ("gdr-broken-acs", "ACSCtl:\tSrcValid+ TransBlk- ReqRedir+\nNCCL INFO Channel 00 : 8[1a000] -> 0[1a000] [receive] via NET/IB/0/GDRDMA\n", "it crashes", "ACSCtl:\tSrcValid- TransBlk- ReqRedir-\n"),
+    ("rendezvous-misconfigured", W + "Bootstrap Root : mismatch in rank count from procs 8 : 16\n", "", "Bootstrap Root : 8 ranks\n"),
+    ("collective-mismatch", CALL.format(p=7, d=0, op="Broadcast", n=25503912, t=6) + CALL.format(p=8, d=1, op="Broadcast", n=53, t=4), "", CALL.format(p=7, d=0, op="Broadcast", n=53, t=4) + CALL.format(p=8, d=1, op="Broadcast", n=53, t=4)),
+    ("collective-mismatch", "error msg: Culprit rank 2; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes\n", "", "collective state: completed\n"),
+    ("collective-on-some-ranks-only", "Not all ranks joining collective, sequence number: 12 missing ranks: {1}\n", "", "All ranks joined collective 12\n"),
+    ("rank-dependent-branch", "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n", "", "reduction finished\n"),
+    ("send-recv-unmatched", W + "Trying to recv to self without a matching send\n", "", "recv matched\n"),
+    ("timeout-on-other-group", hung(0, 2), "--distributed-timeout-seconds 3600 is not propagated to the tensor-parallel group", hung(0, 2, limit=3600000)),
+    ("rank-busy-on-host", "train: Scanning /data/labels... 120 images:  61%|######    | 1201300/1970000 [29:58<19:10]\n" + hung(1, 2), "", "train: Scanning /data/labels: 100%|##########| 19/19 [00:01<00:00]\n"),
+    ("engine-deadlock", "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n", "", "INFO EngineCore started\n"),
+    ("framework-version-incompatible", "Disabling elastic training support as PyTorch version should be greater than 1.11.x\n", "", "PyTorch version 2.11\n"),
+    ("gdr-disabled", "NCCL INFO Channel 00 : 0[7000] -> 8[7000] [send] via NET/IB/1/GDRDMA\nNCCL INFO Channel 00 : 0[7000] -> 8[7000] [receive] via NET/IB/0\n", "", "NCCL INFO Channel 00 : 0[7000] -> 8[7000] [send] via NET/IB/1/GDRDMA\n"),
+    ("env-conflict", W + "Error: network IBX not found.\n", "", "NCCL INFO Using network IB\n"),
+    ("peer-crashed", "ray: Workers killed due to memory pressure (OOM)\n" + hung(1), "", "memory pressure is low\n"),
+    ("nccl-bug", "NCCL version 2.14.3+cuda11.7\n" + W + "Failed to find reverse path from remNode 0/5f000 nlinks 4 to node 0/cb000\n", "", "NCCL version 2.14.3+cuda11.7\n"),
+    ("foreign-connection", W + "socketProgress: Connection closed by remote peer 10.10.1.3<36138>\n", "a security scan of the network runs at night", W + "socketProgress: Connection closed by remote peer 10.10.1.3<36138>\n"),
+    ("trainer-and-engine-share-gpu", DUPLICATE, "GRPO training with a vLLM server", "GRPO training with a vLLM server\n"),
+    ("cumem-mismatch", "RuntimeError: NCCL error: unhandled cuda error\n", "weight sync; vLLM sets NCCL_CUMEM_ENABLE=0, the trainer does not", "NCCL INFO NCCL_CUMEM_ENABLE set by environment to 0\n"),
+    ("peer-stopped", "(Pdb) \n" + hung(1), "", "pdb is not used\n"),
+    ("data-stall", "epoch 1\n", "the dataloader hangs after the first epoch", "DataLoader: 8 workers\n"),
+    ("per-parameter-sync", "sync took 130 s\n", "weights are sent tensor by tensor", "weights were sent in 3 buckets\n"),
+    ("visible-devices-set-too-late", "x\n", "CUDA_VISIBLE_DEVICES is set after import torch and has no effect", "CUDA_VISIBLE_DEVICES=0,1\n"),
+    ("benign", W + "Failed to open libibverbs.so[.1]\n" + "NCCL INFO Using network Socket\n# Out of bounds values : 0 OK\n", "", W + "Failed to open libibverbs.so[.1]\n" + hung(1)),
+    ("visible-devices-wrong", "RuntimeError: CUDA error: invalid device ordinal\n", "srun --ntasks-per-node=8 --gpus-per-task=1", "RuntimeError: CUDA error: invalid argument\n"),
+    ("visible-devices-wrong", "node0:7:7 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n", "", "node0:7:7 [0] NCCL INFO transport/p2p.cc:275 -> 1\n"),
+    ("more-ranks-than-gpus", "RuntimeError: Duplicated GPU device is not allowed by NCCL. Rank [0] and rank [8] both attached to GPU device 0\n", "", "Rank [0] attached to GPU device 0\n"),
+    ("ulimit-too-low", "ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited'\n", "", "UCX  INFO mlx5_0: ibv_create_cq() ok\n"),
+    ("roce-gid-wrong", W + "Call to ibv_modify_qp failed with error Connection timed out\n", "with GID index 3 it works", W + "Call to ibv_close_device failed with error Connection timed out\n"),
+    ("rank-busy-on-host", "Preparing test set: 39%|# | 26/67 [24:51<30:30, 44.6s/it]\nP[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800008 milliseconds before timing out.\n", "", "Preparing test set: 39%|# | 26/67 [24:51<30:30, 44.6s/it]\n"),
+    ("socket-interface-wrong", "Connect to 169.254.3.1<41235> failed : Connection refused\n", "", "Connect to 192.0.2.1<41235> ok\n"),
+    ("shm-too-small", "OSError: [Errno 28] No space left on device\n", "docker run -it --gpus all image", "OSError: [Errno 2] No such file or directory\n"),
+    ("gdr-disabled", "node0:7:7 [0] NCCL INFO Channel 00 : 8[d] -> 0[d] [receive] via NET/IB/0\n", "poor bandwidth; GPU Direct RDMA has not been set up", "node0:7:7 [0] NCCL INFO Channel 00 : 8[d] -> 0[d] [receive] via NET/IB/0/GDRDMA\n"),
+    ("p2p-broken-acs-iommu", W + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!\n', "", "Command line: BOOT_IMAGE=/vmlinuz iommu=pt\n"),
+    ("rank-dependent-branch", "step 1\n", "ZeRO-3 hangs: one rank emits EOS and leaves generation while others decode on; generation ends at different lengths", "step 1\n"),
+    ("data-stall", "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=301, OpType=BROADCAST, Timeout(ms)=1800000) ran for 1809852 milliseconds\n", "StreamingDataset", "[Rank 3] WorkNCCL ok\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]ib0:192.0.2.1<0>\n", "", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]bond0:192.0.2.1<0>\n", "five times slower than expected on RoCE", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]bond0:192.0.2.1<0>\n"),
+    ("nodes-differ", "node1:7:7 [0] x.cc:9 NCCL WARN NET/IB : Unable to open device erdma_1\nnode0:7:7 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1\n", "2 nodes", "node1:7:7 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1\n"),
+    ("nodes-differ", W + "NET/Socket : peer 192.0.2.1 message truncated : receiving 524288 bytes instead of 65536\n", "", "receiving 65536 bytes\n"),
+    ("socket-interface-wrong", "[u1][[1,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to 172.17.0.1 failed: Connection refused (111)\n", "", "connect() to 192.0.2.7 failed\n"),
+    ("socket-interface-wrong", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n", "hangs on two nodes", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n"),
+    ("engine-allreduce-needs-p2p", "INFO engine starts\n", "with --disable-custom-all-reduce it starts", "disable_custom_all_reduce=True\n"),
+    ("scheduler-shares-gpu", "NcclError: NCCL_ERROR_INVALID_USAGE: invalid usage\n", "Ray actors with num_gpus=0.25", "num_gpus=0.25\n"),
+    ("device-not-set-per-rank", "step 0\n", "training hangs: every rank uses GPU 0", "step 0\n"),
+    ("communicator-order", "step 0\n", "deadlock: some ranks find a cached communicator while others create one", "step 0\n"),
+    ("p2p-broken-acs-iommu", "Cuda failure 'peer access is not supported between these two devices'\n", "", "peer access enabled\n"),
+]
+
+
+def told(tmp_path, text: str, context: str = "") -> list[tuple[str, str]]:
+    (tmp_path / "job.log").write_text(text)
+    return [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path / "job.log")], context))]
+
+
+@pytest.mark.parametrize("cause, log, context, miss", MORE, ids=lambda value: value if isinstance(value, str) and " " not in value and "\n" not in value else "")
+class TestMoreOfACause:
+    def test_cause_fires_when_this_is_printed_or_told(self, tmp_path, cause, log, context, miss):
+        assert cause in [c for c, _ in told(tmp_path, log, context)[:3]]
+
+    def test_cause_stays_quiet_when_it_only_looks_like_it(self, tmp_path, cause, log, context, miss):
+        assert cause not in [c for c, s in told(tmp_path, miss)]
+
+
+def test_a_warning_quoted_below_last_error_is_a_warning(tmp_path):
+    quoted = "torch.distributed.DistBackendError: NCCL error\nLast error:\nsocketStartConnect: Connect to 172.17.0.2<50001> failed : Software caused connection abort\n"
+    assert told(tmp_path, quoted)[0] == ("socket-interface-wrong", "likely")
+    assert ("socket-interface-wrong", "likely") not in told(tmp_path, quoted.replace("Last error:\n", "and then\n"))
+
+
+def test_a_retry_timeout_of_infiniband_is_never_sure(tmp_path):
+    assert {s for _, s in told(tmp_path, W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 1, len 0, vendor err 129\n")} == {"possible"}
+
+
+def test_what_was_told_as_a_hang_is_not_called_harmless(tmp_path):
+    quiet = "[W ProcessGroupNCCL.cpp:1569] Rank 0 using best-guess GPU 0 to perform barrier as devices used by this process are currently unknown.\n"
+    assert told(tmp_path, quiet)[0][0] == "benign" and told(tmp_path, quiet, "it hangs there")[0][0] == "device-binding"
+
+
+def test_all_ranks_at_one_number_leave_it_open_who_was_missing(tmp_path):
+    text = "".join(hung(r, 19) + STATUS.format(r=r, e=19, c=18) for r in (1, 2, 3))
+    assert {s for _, s in told(tmp_path, text)} == {"possible"}
+
+
+def test_an_ordinal_under_one_gpu_per_task_is_not_too_many_ranks(tmp_path):
+    line = "RuntimeError: CUDA error: invalid device ordinal\n"
+    assert told(tmp_path, line)[0] == ("more-ranks-than-gpus", "likely")
+    assert ("more-ranks-than-gpus", "likely") not in told(tmp_path, line, "srun --gpus-per-task=1")

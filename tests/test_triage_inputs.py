@@ -1,0 +1,72 @@
+"""What else is handed over: stacks, variables, records and dumps are named, with who reads them; guards in the job speak for themselves."""
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from book_samples import run_cli
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import log_kinds
+from nccl_runbook.evidence import logs as reader
+from nccl_runbook.rules import triage
+from triage_samples import DUPLICATE, hung
+
+PYSPY = 'Process 4711: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 4711 (idle): "MainThread"\n    wait (threading.py:320)\n'
+ENV = "# of the job\nNCCL_DEBUG=INFO\nexport NCCL_IB_HCA=mlx5\nHOME=/home/u\nPATH=/bin\n"
+RECORD = json.dumps({"schema": "nccl-runbook/record/1", "step": "07-logs", "findings": [{"title": DUPLICATE}]})
+DUMP = json.dumps({"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [{"record_id": 0}]})
+
+
+@pytest.mark.parametrize("text, words, is_log", [
+    (PYSPY, "stacks of py-spy", True), ('Thread 0x00007f1 (most recent call first):\n  File "a.py", line 3 in f\n', "stacks of faulthandler", True), (ENV, "variables", True),
+    (RECORD, "a record", False), (json.dumps({"schema": "nccl-runbook/triage/1"}), "an answer", False), (DUMP, "a flight-recorder dump", False)])
+def test_what_is_no_log_is_named_with_its_reader(tmp_path, text, words, is_log):
+    (tmp_path / "x").write_text(text)
+    logs = reader.collect([str(tmp_path / "x")])
+    assert logs.files[0].kind.startswith(words) and bool(logs.files[0].problem) is not is_log
+    assert is_log or triage.judge(logs) == []
+
+
+@pytest.mark.parametrize("text", [hung(0), "step 1 loss 2\nstep 2 loss 1\n", "NCCL_DEBUG=INFO torchrun t.py\nstarting\nstep 1\n", '{"loss": 1.5, "step": 3}\n', "", "the record_id is \"schema\"\n", DUPLICATE])
+def test_a_log_is_taken_as_one(tmp_path, text):
+    (tmp_path / "x").write_text(text)
+    assert reader.collect([str(tmp_path / "x")]).files[0].kind == ""
+
+
+@given(head=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
+@settings(max_examples=100, deadline=None)
+def test_any_beginning_is_named_or_read(head):
+    words, is_log = log_kinds.kind(head)
+    assert is_log or words
+
+
+def guard(name: str, ok: str, says: str, cause: str, rank: int = 0) -> str:
+    """A line as nccl_guards.py prints it."""
+    cause = f'"{cause}"' if cause else "null"
+    return f'NCCL_GUARD {{"schema":1,"guard":"{name}","ok":{ok},"rank":{rank},"world_size":8,"local_rank":{rank},"host":"n1","pid":7,"time":1.5,"offset_s":null,"wall_s":0.1,"says":"{says}","cause":{cause},"bad_ranks":[7],"data":{{}}}}\n'
+
+
+@pytest.mark.parametrize("name, says, cause", [("check_minibatches", "rank 7: minibatches = 5 // 8 = 0", "uneven-minibatches"), ("check_device_map", "ranks 0, 1 are on one GPU: GPU-ab (n1)", "device-not-set-per-rank"),
+                                               ("check_agreement", "rank 1: all_reduce float16 [4]; most have all_reduce float32 [4]", "collective-mismatch")])
+def test_a_guard_that_failed_names_the_cause(tmp_path, name, says, cause):
+    (tmp_path / "job.log").write_text(guard(name, "false", says, cause) + "[rank7]: nccl_guards.GuardError: " + says + "\n" + hung(1))
+    told = triage.judge(reader.collect([str(tmp_path / "job.log")]))
+    assert (told[0].cause, told[0].status) == (cause, "established") and says in told[0].evidence[0].text and "peer-crashed" not in [h.cause for h in told if h.status != "possible"]
+
+
+@pytest.mark.parametrize("line", [guard("check_minibatches", "true", "all ranks have 5", ""), guard("pause_trace", "null", "weight sync took 3 s", ""), guard("check_device_map", "false", "x", "no-such-cause"), "the NCCL_GUARD line says ok:false\n"])
+def test_a_guard_that_passed_names_none(tmp_path, line):
+    (tmp_path / "job.log").write_text(line)
+    assert [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.status != "possible"] == []
+
+
+def test_the_command_says_what_each_file_is(tmp_path):
+    (tmp_path / "job.env").write_text(ENV)
+    (tmp_path / "fr.json").write_text(DUMP)
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(json.loads(DUMP), protocol=2))
+    (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
+    told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
+    assert "job.env is variables: `nccl-runbook env` judges them" in told and "fr.json: is a flight-recorder dump: `nccl-runbook hang` reads it" in told
+    assert "nccl_trace_rank_0: a flight-recorder dump: `nccl-runbook hang` reads it" in told and "weights.pt: is no text" in told
