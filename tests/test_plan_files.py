@@ -49,6 +49,11 @@ def test_one_gpu_is_refused_before_anything_starts_with_the_ranks_and_the_remedi
     assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == ["#SBATCH --gpus-per-node=2"]
 
 
+@pytest.mark.parametrize("text, error", [("fsdp:d=4", "ValueError"), ("", "ValueError"), ("sglang:d1\n+ fsdp:d1", None), ("fsdp:d--1", "ValueError")])
+def test_one_argument_without_flags_is_an_allocation_whatever_stands_in_it(text, error):
+    assert plan(text, "--gpus", "2")["error"] == error
+
+
 def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it():
     found = plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v1.0.4")
     assert (found["ok"], found["error"], found["verdict"], found["components"]) == (False, "ValueError", None, [])
@@ -199,6 +204,12 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
     assert (found["framework"], found["verdict"]) == (framework, verdict)
     assert [r["gpu"] for g in found["groups"] if g["name"] == "weight-update" for r in g["ranks"]] == update
     assert bool(found["remedies"]) == (verdict != "clean")
+
+
+def test_a_server_alone_meets_nobody_that_is_known():
+    found = plan("trl vllm-serve --tensor-parallel-size 2", "--gpus", "2")
+    assert [g["name"] for g in found["groups"]] == ["inference"] and found["verdict"] == "clean" and "not known" in found["evidence"][0]
+    assert plan("trl vllm-serve --tensor-parallel-size 4", "--gpus", "2")["verdict"] == "zero-visible"
 
 
 def test_a_flag_about_placement_that_is_not_in_the_table_is_said_to_be_unknown():

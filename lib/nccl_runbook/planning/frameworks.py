@@ -59,6 +59,8 @@ def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequ
             sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
     if framework.name == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
+        if False not in sees:  # the trainer is started elsewhere
+            flags["num_processes"] = ("0",)
     return Launch(framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True))
 
 
@@ -138,10 +140,11 @@ def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
              _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
-    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL"] * together
+    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
+             "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
     notes += ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
     if "vllm_sync_backend" in launch.flags:
-        notes.append("vllm_sync_backend is read by nobody in v0.3.0: the transport is NCCL, or CUDA IPC with single_gpu_mode")
+        notes.append("vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode")
     return _ray(parts, gpus * nodes, "ipc" if together else "xccl", notes)
 
 
@@ -162,7 +165,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     shared = bool(held) and held[0] in used
     verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if set(held) & set(used) else "clean"
     notes = ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
-    return Mode(tuple(parts), None), Placed(_seats(held, used), verdict, tuple(notes))
+    notes += ["only the server is started here; whether it meets the trainer is not known"] * (not processes)
+    return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
 
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
@@ -171,7 +175,7 @@ def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]
         return Group(name, tuple(RankAt(i, role, gpu) for i, (role, gpu) in enumerate(seats)), len(seats))
 
     found = [group("inference", [("engine", g) for g in engines])] if engines else []
-    found.append(group("trainer", [("trainer", g) for g in trainers]))
+    found += [group("trainer", [("trainer", g) for g in trainers])] if trainers else []
     if engines and trainers:
         found.append(group("weight-update", [*(("engine", g) for g in engines), ("trainer", trainers[0])]))
     return tuple(found)

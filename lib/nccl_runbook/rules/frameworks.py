@@ -31,7 +31,7 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
     found = []
     asked = sum(p.alloc_size for p in mode.parts)
     if launch.framework.name == "trl" and placed.verdict == "duplicate":
-        server, trainer = (next(p.world_size for p in mode.parts if p.kind == kind) for kind in ("engine", "trainer"))
+        server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
         lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
                  f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
         found.append(Remedy("your launcher", "Give server and trainer different GPUs:", lines))
