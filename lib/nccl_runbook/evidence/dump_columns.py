@@ -271,8 +271,9 @@ class _Recent:
 
 
 def _step_name(group: tuple, name: str) -> str:
-    """What a step is called for every rank: groups of one purpose (such as "tp") and whoever the peer is count as one."""
-    desc = _short(group[1])
+    """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and so do peers equally far away."""
+    desc, peer = _short(group[1]), _P2P.search(name)
+    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name
     return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
 
 

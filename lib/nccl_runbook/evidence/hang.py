@@ -74,7 +74,9 @@ class _Inputs:
 
     def _take(self, source: Source, plain: list[str]) -> None:
         head = source.peek(4096)
-        if source.plain and head.startswith(b"\x80"):
+        if not head:
+            self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
+        elif source.plain and head.startswith(b"\x80"):
             plain.append(source.name)
         elif dump_file.looks_like_dump(head):
             self._keep(source.name, *_outcome(source.peek(dump_file.MAX_BYTES + 1)))
