@@ -242,7 +242,7 @@ class _Recent:
 
     def steps(self) -> dict[int, tuple[int, int]]:
         """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor). 0: taken before the last
-        ones; 1: among the last ones only; 2: the same, and the predecessor had been followed by others twice or more."""
+        ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or more."""
         until = (self._open[0] if self._open else len(self._entries) - 1) + 1
         keys = list(map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until]))
         names = {key: _step_name(*key) for key in set(keys)}
@@ -251,8 +251,10 @@ class _Recent:
         followed: collections.Counter[str] = collections.Counter()
         for key, times in collections.Counter(keys[: max(0, cut - 1)]).items():
             followed[names[key]] += times
-        for one, other in zip(map(names.__getitem__, keys[max(0, cut - 1):]), map(names.__getitem__, keys[max(0, cut - 1) + 1:])):
-            found.setdefault((one, other), 2 if followed[one] >= 2 else 1)
+        last = [names[key] for key in keys[max(0, cut - 1) :]]
+        again = collections.Counter(zip(last, last[1:]))
+        for one, other in zip(last, last[1:]):
+            found.setdefault((one, other), 0 if again[one, other] > 1 else 2 if followed[one] >= 2 else 1)
             followed[one] += 1
         return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
 
