@@ -226,7 +226,7 @@ def weights(bench: Bench) -> list[Row]:
             for part in ("wire", "whole")]
     rows += [Row("weights", f"{m}, one GPU, against a copy there", "GB/s", gb(ipc[m]), gb(ipc["copy"]), bench_sync.GOALS.get(m, "")) for m in list(ipc)[1:]]
     return rows + [Row("weights", f"syncs a second of {m} against safetensors' save and load", "1/s", [1 / s for s in disk[m]],
-                       [1 / s for s in disk["disk"]], bench_sync.GOALS[m], "fsync apart") for m in list(disk)[1:]]
+                       [1 / s for s in disk[m.removeprefix("fast-")]], bench_sync.GOALS[m], "fsync apart") for m in ("fast-disk", "fast-disk-shm")]
 
 
 def gb(rates: list[float]) -> list[float]:

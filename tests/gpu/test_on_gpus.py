@@ -138,7 +138,7 @@ def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
     runs = sync.collect(on_gpus, spec, [0, 1], repeats=2)
     assert severities(weight_sync.judge(runs, placement.place([0, 1]))) <= FINE
     assert {a.method for a in runs.run if a.complete and not a.wrong} == {
-        "nccl-flat", "nccl-per-tensor", "gloo-flat", "disk", "fast-disk", "fast-disk-shm"}
+        "nccl-flat", "nccl-per-tensor", "gloo-flat", "disk", "fast-disk"}
 
 
 def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_gpus):

@@ -19,7 +19,7 @@ class WorldRequest:
     same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
     to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same
     after so many seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
-    ``beside``: further files of ranks/ that the entry imports. ``timed``: its figures are to be kept, so nothing may be set up beside it.
+    ``timed``: its figures are to be kept, so nothing may be set up beside it.
     """
 
     name: str
@@ -28,7 +28,6 @@ class WorldRequest:
     args: List[str] = dataclasses.field(default_factory=list)
     env: Dict[str, Optional[str]] = dataclasses.field(default_factory=dict)
     deadline_s: float = 30.0
-    beside: List[str] = dataclasses.field(default_factory=list)
     stall_s: Optional[float] = None
     timed: bool = True
 
