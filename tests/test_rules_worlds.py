@@ -187,6 +187,11 @@ def test_pair_fails_fires_when_one_pair_hangs():
     assert [f.title for f in found] == ["GPUs 2 and 3 hung"]
 
 
+def test_every_pair_fails_is_one_finding_and_each_the_recurrence_of_the_others():
+    found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs(3, [Pair(a, b, 0, trial(hung())) for a, b in ((0, 1), (0, 2), (1, 2))]))
+    assert [(f.id, f.severity, f.title) for f in found] == [("every-pair-fails", Severity.BROKEN, "every pair of GPUs hung")]
+
+
 def test_pairs_not_finished_fires_when_the_budget_ends_between_pairs():
     found = fewer_gpus.judge(ladder(rung(1), rung(2)), SINGLES, Pairs(6, [Pair(0, 1, 0, trial())]))
     assert [(f.id, f.severity) for f in found] == [("pairs-not-finished", Severity.UNKNOWN)] and "1 of 6" in found[0].title

@@ -117,7 +117,8 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
         if budget.spent:
             break
         asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv", stall_s=stall_s) for a, b in together]
-        found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, trials(engine, asked))]
+        done = trials(engine, asked, repeat=not failing)  # where the ladder failed the search repeats what decides
+        found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, done)]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 
 

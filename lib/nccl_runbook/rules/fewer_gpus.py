@@ -61,6 +61,8 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     if isinstance(pairs, Gap):
         return []
     failed = [p for p in pairs.pairs if not p.trial.passed]
+    if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
+        return [explain("every-pair-fails", "every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
     found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
     if len(pairs.pairs) < pairs.wanted:
         title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
