@@ -33,7 +33,7 @@ def main() -> None:
     tried("digest", lambda: guard.weights_digest(weights))
     guard.check_minibatches(minibatches=(16, 8), steps=3)
     took: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(80):
+    for number in range(40):
         began = time.thread_time()
         agreed = guard.check_minibatches(minibatches=(16, 8), steps=3, wait=False) if number % 2 else None
         time.sleep(0.05)

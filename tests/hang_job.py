@@ -14,9 +14,10 @@ import threading
 import time
 import traceback
 
-import torch
-import torch.distributed as dist
-from torch._C import _distributed_c10d as recorder
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch._C import _distributed_c10d as recorder  # noqa: E402
 
 OUT, BACKEND, WORLD, FAULT, CULPRIT = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 WAIT_S = float(sys.argv[6]) if len(sys.argv) > 6 else 4.0
@@ -106,7 +107,7 @@ def main(rank: int) -> None:
         faulty = rank == CULPRIT and (step == FAULTY_STEP - 1 or FAULT == "slow")
         try:
             me.step(FAULT if faulty else "")
-        except Exception:
+        except Exception:  # noqa: BLE001 - a rank's fault is what the job is for
             traceback.print_exc()
             if FAULT == "exception" and rank == CULPRIT:
                 os._exit(1)
@@ -130,7 +131,7 @@ def run(folder: str, fault: str, culprit: int) -> None:
         if not pid:
             try:
                 main(number)
-            except BaseException:
+            except BaseException:  # noqa: BLE001
                 traceback.print_exc()
             finally:
                 os._exit(1)

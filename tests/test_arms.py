@@ -54,7 +54,7 @@ def test_one_bad_variable_among_twelve_is_named_and_proven(engine, monkeypatch):
 
 def test_what_says_which_gpus_and_what_keeps_nvls_off_is_never_taken_out():
     assert arms.steering({"CUDA_VISIBLE_DEVICES": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO", "NCCL_RUNBOOK_RUN_DIR": "/x", "PATH": "/bin",
-                          "LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}) == {"LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}
+                          "NCCL_VERSION": "2.28.3-1", "LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}) == {"LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}
 
 
 def test_one_rank_has_no_transport(engine):
@@ -147,3 +147,13 @@ def test_the_user_s_own_switch_is_not_tried_again(tmp_path, monkeypatch):
     made, found, _ = judged(tmp_path, lambda carried, env: False, 100)
     assert {a.name: a.trial for a in made.arms}["P2P off"] == Gap("not-run", arms.SET_ALREADY)
     assert "switched-off-already" in {f.id for f in found}  # on the CPU the way round is no slower
+
+
+def test_clean_keeps_the_library_path_where_nothing_runs_without_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_BAD", "1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    with Planted(tmp_path / "logs", lambda carried, env: "NCCL_BAD" in env) as engine:
+        asked = engine._planted
+        engine._planted = lambda r: dataclasses.replace(asked(r), args=["--ops", "no-such-op"]) if "LD_LIBRARY_PATH" in r.env else asked(r)
+        made = arms.collect(engine, [0, 1], 500, halve)
+    assert list(made.clean.env) == ["NCCL_BAD"] and made.guilty.variables == {"NCCL_BAD": "1"}

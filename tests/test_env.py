@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import environment as probe
 from nccl_runbook.evidence.environment_file import is_kept, parse, read
@@ -310,6 +310,7 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
     assert [(r["severity"], r["text"]) for r in rows] == [("warn", "this process: vllm 0.10.0 requires torch==2.7.1, and torch 2.11.0+cu130 is installed")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=120) | st.just({"reason": "absent", "detail": "x"}), max_size=3))
 def test_metadata_of_any_text_is_read_without_an_error(texts):
     assert isinstance(probe.requires_of(texts), dict)

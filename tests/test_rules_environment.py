@@ -346,6 +346,7 @@ def test_framework_version_incompatible_names_both_versions_and_a_way_out():
     assert lines(finding)[0] == "python3 -m pip install --force-reinstall 'vllm==0.10.0'"
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=30), st.lists(st.text(max_size=60) | st.from_regex(r"torch(\[x\])? ?(==|>=|~=|<) ?[0-9.]{0,9}(\*|a0)?(; .{0,20})?"), max_size=4), max_size=4))
 def test_any_metadata_is_judged_without_an_error(requires):
     assert judge(environment(role(requires=requires)))

@@ -179,7 +179,9 @@ def test_without_stacks_the_kernel_still_tells_who_sleeps_elsewhere() -> None:
     even = told(s.look(*[s.rank(n, None, "S", "hrtimer_nanosleep") for n in (1, 2)], *[s.rank(n, None) for n in (0, 3)]))
     assert (even.kind, even.culprits) == ("unknown", []), "two on a lock are not known to wait in a collective"
     assert told(s.look(*[s.rank(n, None) for n in range(4)])).kind == "unknown"
-    assert any(n.startswith("stacks: absent: py-spy") for n in found.not_seen) and found.decides.startswith("py-spy dump")
+    handled = told(s.look(s.rank(2, None, "S", "hrtimer_nanosleep"), *[dataclasses.replace(r, handled_signals=[10]) for r in bare]))
+    assert any("signal 10 is caught" in n and "none was sent" in n for n in handled.not_seen)
+    assert any(n.startswith("stacks: py-spy is not installed") for n in found.not_seen) and found.decides.startswith("py-spy dump")
 
 
 def test_no_rank_is_no_health() -> None:

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.experiments import Trial
+from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
@@ -206,8 +207,12 @@ def look(options: argparse.Namespace, output: Output) -> None:
 def live(options: argparse.Namespace, output: Output) -> None:
     """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
     began = time.monotonic()
-    seen = look_live(checked_pids(options.pid), options.gap, output.say)
-    output.write([live_record(seen, time.monotonic() - began)], last=True)
+
+    def keep(found: Live, last: bool = False) -> None:
+        output.write([live_record(found, time.monotonic() - began)], last)
+
+    seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
+    keep(seen, last=True)
     pictures = live_rules.judge([seen])
     output.say(text(pictures, [seen]))
     if options.html:

@@ -20,7 +20,7 @@ STEP = "06-timeouts"
 
 
 def hang(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, saved stacks, live looks; folders, archives.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, stacks, live looks; folders, archives.")],
     json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
     fail_on: Annotated[
@@ -47,7 +47,10 @@ def hang(
             _write_page(html, seen, paths, code)
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
-    print(redactor.text(text(seen, told)) if not json else json_format.dumps(redactor.json(document(seen, told, code)), indent=1, ensure_ascii=False))
+    if json:
+        print(json_format.dumps(redactor.json(document(seen, told, code)), indent=1, ensure_ascii=False))
+    else:
+        print(redactor.text(text(seen, told)))
     sys.exit(code)
 
 
@@ -108,6 +111,8 @@ def _write_page(path: Path, seen: Hang, paths: list[str], code: int) -> None:
     record = Record(step=STEP, status=status.value, reason=reason, started=utc_now(), findings=found,
                     tables=[t.to_json() for t in tables(seen, told.culprits)])
     clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
-    info = RunInfo(id="hang", started=utc_now(), command=redactor.text(shlex.join(["nccl-runbook", "hang", *paths])), planned=[STEP], asked=[STEP])
-    page = verdict_document(info, [clean]).model_copy(update={"sentence": f"{verdict(told).capitalize()}: {redactor.text(told.sentence)}", "exit_code": code})
+    command = redactor.text(shlex.join(["nccl-runbook", "hang", *paths]))
+    info = RunInfo(id="hang", started=utc_now(), command=command, planned=[STEP], asked=[STEP])
+    sentence = f"{verdict(told).capitalize()}: {redactor.text(told.sentence)}"
+    page = verdict_document(info, [clean]).model_copy(update={"sentence": sentence, "exit_code": code})
     write_text(path, redactor.text(render_index(page, [clean])))

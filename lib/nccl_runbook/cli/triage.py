@@ -57,8 +57,19 @@ def triage(
     if json:
         print(json_format.dumps(redactor.json(document(logs, told, code, compared)), indent=1, ensure_ascii=False))
     else:
-        print(redactor.text(text(logs, told, compared)))
+        print(redactor.text(text(logs, told, compared) + _of_dumps(logs, paths)))
     sys.exit(code)
+
+
+def _of_dumps(logs: Logs, paths: list[str]) -> str:
+    """What the recorder dumps among the files say together, "" without any."""
+    if not any("`nccl-runbook hang`" in f.kind + f.problem for f in logs.files):
+        return ""
+    from nccl_runbook.evidence.hang import collect
+    from nccl_runbook.rules.hang import judge
+
+    told = judge(collect([p for p in paths if p != "-"]))
+    return f"\n\nThe dumps and stacks among these files, side by side (`nccl-runbook hang` shows more): {told.kind}: {told.sentence}"
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison | None:

@@ -1,9 +1,9 @@
 """A decoded dump made small: columns instead of entries, and what its last operations tell.
 
-Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10 (2.4 to 2.13); dumps of 2.11 with
-NCCL and of 2.13 with Gloo seen. An operation inside a coalesced group has no events of its own: its state is that of the group's last entry,
-`coalesced`. Retired without being completed means timed out with NCCL (NCCLUtils.hpp, 2.5); Gloo retires everything that returns, and records
-no send and no recv (2.13, seen).
+Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10 (2.4 to 2.13); dumps of 2.11
+with NCCL and of 2.13 with Gloo seen. An operation inside a coalesced group has no events of its own: its state is that of the group's last
+entry, `coalesced`. Retired without being completed means timed out with NCCL (NCCLUtils.hpp, 2.5); Gloo retires everything that returns,
+and records no send and no recv (2.13, seen).
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ class _Table:
             self.open_ats += [at for at, letter in zip(ats, states) if letter != "c"]
         still = next((i for i, letter in enumerate(states) if letter != "c"), None)
         ends = [(seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1) if i is not None]
-        return Column(_short(group[1]), seqs[0], array.array("Q", calls), letters.encode("ascii"), ends[0] if len(ends) > 1 else None, ends[-1])
+        opened = ends[0] if len(ends) > 1 else None
+        return Column(_short(group[1]), seqs[0], array.array("Q", calls), letters.encode("ascii"), opened, ends[-1])
 
     def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, tuple]]:
         """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""
@@ -219,7 +220,9 @@ def own_frame(frames: Any) -> str:
     """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
     rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
     own = [f for f in rows if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", str(f.get("filename", "")))] or rows
-    return f"{str(own[0].get('name'))[:80]}, {os.path.basename(str(own[0].get('filename')))[:80]}:{str(own[0].get('line'))[:8]}" if own else ""
+    if not own:
+        return ""
+    return f"{str(own[0].get('name'))[:80]}, {os.path.basename(str(own[0].get('filename')))[:80]}:{str(own[0].get('line'))[:8]}"
 
 
 def _waiting(entries: list) -> tuple[float, float] | None:
@@ -242,7 +245,7 @@ class _Recent:
 
     def steps(self) -> dict[int, tuple[int, int]]:
         """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor). 0: taken before the last
-        ones; 1: among the last ones only; 2: the same, and the predecessor had been followed by others twice or more."""
+        ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or more."""
         until = (self._open[0] if self._open else len(self._entries) - 1) + 1
         keys = list(map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until]))
         names = {key: _step_name(*key) for key in set(keys)}
@@ -251,8 +254,10 @@ class _Recent:
         followed: collections.Counter[str] = collections.Counter()
         for key, times in collections.Counter(keys[: max(0, cut - 1)]).items():
             followed[names[key]] += times
-        for one, other in zip(map(names.__getitem__, keys[max(0, cut - 1):]), map(names.__getitem__, keys[max(0, cut - 1) + 1:])):
-            found.setdefault((one, other), 2 if followed[one] >= 2 else 1)
+        last = [names[key] for key in keys[max(0, cut - 1) :]]
+        again = collections.Counter(zip(last, last[1:]))
+        for one, other in zip(last, last[1:]):
+            found.setdefault((one, other), 0 if again[one, other] > 1 else 2 if followed[one] >= 2 else 1)
             followed[one] += 1
         return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
 
@@ -271,8 +276,9 @@ class _Recent:
 
 
 def _step_name(group: tuple, name: str) -> str:
-    """What a step is called for every rank: groups of one purpose (such as "tp") and whoever the peer is count as one."""
-    desc = _short(group[1])
+    """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and so do peers equally far away."""
+    desc, peer = _short(group[1]), _P2P.search(name)
+    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name
     return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
 
 

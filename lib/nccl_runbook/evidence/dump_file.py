@@ -34,7 +34,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _bounded(size: int) -> Iterator[None]:
-    """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for gigabytes. Linux; elsewhere unbounded."""
+    """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for gigabytes. On Linux only."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time; order of files does not matter."""
+"""What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time, in any order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -74,7 +73,9 @@ class _Inputs:
 
     def _take(self, source: Source, plain: list[str]) -> None:
         head = source.peek(4096)
-        if source.plain and head.startswith(b"\x80"):
+        if not head:
+            self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
+        elif source.plain and head.startswith(b"\x80"):
             plain.append(source.name)
         elif dump_file.looks_like_dump(head):
             self._keep(source.name, *_outcome(source.peek(dump_file.MAX_BYTES + 1)))
@@ -181,7 +182,8 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], found: _Inputs) -> Readi
     rows = sorted(rows, key=lambda row: (row[1].newest_ns, row[0]))
     later = all(b.newest_ns > a.newest_ns and b.members == a.members for (_, a), (_, b) in zip(rows, rows[1:]))
     for name, _ in rows if not later else rows[:-1]:
-        found.files.append(HangFile(name, "dump", rank, "an older dump of this rank" if later else "two files claim this rank: neither was used"))
+        why = "an older dump of this rank" if later else "two files claim this rank: neither was used"
+        found.files.append(HangFile(name, "dump", rank, why))
     if not later:
         return None
     found.names[rank] = rows[-1][0]
@@ -228,7 +230,7 @@ def _desc(reading: Reading, name: str) -> str:
 
 
 def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
-    """Ranks without a dump, as far as watchdog and heartbeat lines tell: the last number issued and completed, and the one that timed out."""
+    """Ranks without a dump, as far as watchdog and heartbeat lines tell: last number issued, last completed, and which timed out."""
     world = sorted({r.rank for r in everybody} | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
     for row in rows:
         for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:
@@ -279,12 +281,12 @@ def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)
     start = max(1, highest - SHOWN + 1)
-    tracks = [_track(r, name, readings[r], columns.get(r), start, highest, names[r], times.get(r)) for r in ranks if r in readings]
+    tracks = [_track(r, readings[r], columns.get(r), start, highest, names[r], times.get(r)) for r in ranks if r in readings]
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
     return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
 
 
-def _track(rank: int, name: str, reading: Reading, column: Column | None, start: int, highest: int, file: str, written: float | None) -> Track:
+def _track(rank: int, reading: Reading, column: Column | None, start: int, highest: int, file: str, written: float | None) -> Track:
     if column is None:
         known = bool(reading.entries) and not reading.wrapped
         return Track(rank, 0, 0, 0, known, source=logs.short(file))
@@ -357,7 +359,8 @@ def _counts(names: list[str]) -> list[Count]:
             who = said(text) if found else None
             rank = None if who is None else rank_of_name(name) if who.rank is None else who.rank
             if found and who and rank is not None:
-                last[rank] = Count(rank, int(found.group(1) or found.group(2)), LogLine(logs.short(name), number, who.text.strip()[:300], rank))
+                line = LogLine(logs.short(name), number, who.text.strip()[:300], rank)
+                last[rank] = Count(rank, int(found.group(1) or found.group(2)), line)
     return [last[rank] for rank in sorted(last)]
 
 

@@ -35,7 +35,7 @@ class Source:
         self.name, self.size, self.problem = name, size, problem
         self.left_out, self.lines = "", 0
         self._file, self._head = file, b""
-        self.plain = isinstance(file, io.BufferedReader)  # a file as it lies on disk, under its own name
+        self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
         """The first bytes as they lie there, also of what is no text; b"" where nothing can be read. ``chunks`` begins with them again."""

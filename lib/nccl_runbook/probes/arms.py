@@ -21,9 +21,11 @@ STALL_FIRST_S, STALL_S = 12.0, 5.0
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
-# what may steer NCCL or the libraries under it; what only says which GPUs stays, and so does NVLS off: an arm switches nothing on
+# what may steer NCCL or the libraries under it; what only says which GPUs or which package stays, and so does multicast off: an arm
+# switches nothing on
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
-STAYS = ("CUDA_VISIBLE_DEVICES", "NCCL_NVLS_ENABLE", "NCCL_RUNBOOK_\\w+", *LOGGED)
+STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
+         *LOGGED)
 # an arm by its name: what it sets, what of the control it has to reduce, and for a later one the arm that has to pass before ("": none);
 # later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth.
 ARMS = {
@@ -160,6 +162,9 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
             return Gap("failed", f"the interpreter does not start then: {error}")
 
     clean = without(list(variables), "clean")
+    if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):  # the driver may be found through it only
+        del variables["LD_LIBRARY_PATH"]
+        clean = without(list(variables), "clean") if variables else clean
     arm = Arm("clean", dict.fromkeys(variables), [], clean if isinstance(clean, Gap) else Trial("clean", clean))
     limit = None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
     if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 from nccl_runbook.facts.recorder import Group, Hang, Track
@@ -15,13 +16,16 @@ _SHORT = 90
 
 def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     """Every table that has something to show: the groups in which something is open first."""
-    groups = sorted((g for g in hang.groups if len(g.tracks) > 0 and any(t.tail for t in g.tracks)),
-                    key=lambda g: (not set(culprits) & set(g.ranks), all(t.opened is None for t in g.tracks) and not g.differences, g.name))
+    groups = sorted((g for g in hang.groups if any(t.tail for t in g.tracks)), key=lambda g: _place(g, culprits))
     shown = [matrix(g, culprits) for g in groups[:MOST_GROUPS]]
-    rows = [*shown, *([ranks_table(hang, culprits)] if hang.groups else []), *([stacks_table(hang)] if hang.stacks else []), files_table(hang)]
     if len(groups) > MOST_GROUPS:
-        rows[len(shown) - 1] = Table(shown[-1].caption, shown[-1].columns, shown[-1].rows, f"{len(groups) - MOST_GROUPS} more groups are not shown.")
-    return rows
+        shown[-1] = dataclasses.replace(shown[-1], note=f"{len(groups) - MOST_GROUPS} more groups are not shown.")
+    return [*shown, *[ranks_table(hang, culprits)] * bool(hang.groups), *[stacks_table(hang)] * bool(hang.stacks), files_table(hang)]
+
+
+def _place(group: Group, culprits: Collection[int]) -> tuple[bool, bool, str]:
+    still = all(t.opened is None for t in group.tracks) and not group.differences
+    return still, not set(culprits) & set(group.ranks), group.name
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
@@ -66,16 +70,19 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
     opened = track.opened
     words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
     last = track.opened or track.last
-    return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued), str(track.completed),
-            Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "", "/".join(track.source.split("/")[-2:])]
+    who, name = Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip()
+    return [who, name, str(track.enqueued), str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
+            "/".join(track.source.split("/")[-2:])]
 
 
 def stacks_table(hang: Hang) -> Table:
     """The main threads, innermost frame first."""
-    return Table("Stacks", ["rank", "state", "frames", "from"], [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
+    rows = [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks]
+    return Table("Stacks", ["rank", "state", "frames", "from"], rows)
 
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
-    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(f.problem or "read", "unknown" if f.problem else "")] for f in hang.files]
+    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(f.problem or "read", "unknown" if f.problem else "")]
+            for f in hang.files]
     return Table("Files", ["file", "is", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

@@ -16,9 +16,10 @@ from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.hang_graph import Graph, Wait
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
-KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy", "unknown")
-# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten times a
-# second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
+KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
+         "unknown")
+# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
+# times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
 WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
 COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
@@ -26,7 +27,8 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
           "host-busy": "rank-busy-on-host"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
-_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py", "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
+_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
+          "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 _SURE = ("mismatch", "stopped", "order")
 
@@ -104,17 +106,18 @@ def _different(hang: Hang) -> list[Accused]:
     for group in hang.groups:
         for difference in group.differences[:1]:
             usual, ranks = graphs.odd_ones(difference)
-            later = group.differences[1:2]
+            after = [d for d in group.differences[1:2] if d.seq == difference.seq + 1]
             for rank in sorted(ranks):
                 call = next(c for c, who in difference.calls.items() if rank in who)
-                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in later)
+                swapped = any(rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in after)
                 track = next(t for t in group.tracks if t.rank == rank)
                 op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
                 left_out = not swapped and difference.after.get(usual) == call
                 says = f"called {call} where the others called {usual}, as number {difference.seq} of {_group(hang, group.name)}"
                 says += ": it left that one out, this is the next" if left_out else ""
-                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says, op.frame if op else _frame(hang, rank),
-                                       (Evidence(says, track.source),), op, group.name))
+                kind = "order" if swapped else "skipped" if left_out else "mismatch"
+                frame = op.frame if op else _frame(hang, rank)
+                accused.append(Accused(rank, kind, says, frame, (Evidence(says, track.source),), op, group.name))
     return accused
 
 
@@ -144,11 +147,10 @@ def _on_its_gpu(rank: int, wait: Wait) -> Accused:
 
 
 def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
-    """Ranks that wait for each other: the one that took a step it never took before, or that is outvoted everywhere."""
+    """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
     accused = []
-    for ranks in graphs.circles(found) or ([graphs.inverted(hang)] if graphs.inverted(hang) else []):
-        single = graphs.against_habit(hang, ranks) or graphs.outvoted(hang, found, ranks) or (graphs.inverted(hang) & ranks)
-        for rank in sorted(single):
+    for ranks in graphs.circles(found):
+        for rank in sorted(graphs.against_habit(hang, ranks)):
             wait = found.waits[rank][0]
             kind = "unmatched" if wait.p2p else "order"
             says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
@@ -180,9 +182,10 @@ def stragglers(hang: Hang) -> list[Accused]:
     pace_ms = min(d.pace_ms or 0 for d in hang.dumps)
     if most > WAITS_LEAST or least < WAITS_MOST or least - most < APART or (least - most) * pace_ms < COSTS_MS:
         return []
-    told = f"in collectives for %d %% of its last while, every other rank for at least {least * 100:.0f} %%"
-    return [Accused(rank, "slow", "is slow: " + told % (share * 100), _frame(hang, rank), (Evidence(f"rank {rank} was " + told % (share * 100), "dumps"),))
-            for share, rank in sorted(rows[: cut + 1], key=lambda row: row[1])]
+    said = {r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least {least * 100:.0f} %"
+            for share, r in rows[: cut + 1]}
+    return [Accused(r, "slow", f"is slow: {told}", _frame(hang, r), (Evidence(f"rank {r} was {told}", "dumps"),))
+            for r, told in sorted(said.items())]
 
 
 def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
@@ -203,7 +206,8 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
               f"{counted[min(set(counted) - {lead.rank})]}." if uneven else ""
     if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
         lead = dataclasses.replace(lead, kind="skipped")
-    return Told(lead.kind, ranks, victims, f"{said}{waiting}.{batches}", collective, lead.frame, cause, status, evidence, _decides(hang, lead))
+    sentence, decides = f"{said}{waiting}.{batches}", _decides(hang, lead)
+    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, decides)
 
 
 def _rank_of_kind(kind: str) -> int:
@@ -221,10 +225,12 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
         said = f"{_count(len(victims), 'rank')} wait in {collective}; of {_names(perhaps)} nothing is known, so nobody is accused."
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect the dumps, logs or stacks of {_names(perhaps)}")
+        collect = f"collect the dumps, logs or stacks of {_names(perhaps)}"
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
     if any(w.on for w in found.all() if w.first):
-        said = f"the ranks wait for each other ({', '.join(c for c, _ in calls.most_common(3))}); which of them left the common order is not recorded."
-        return Told("order", (), victims, said, collective, None or "", _CAUSE["order"], "possible", evidence, _stack_line())
+        where = ", ".join(call for call, _ in calls.most_common(3))
+        said = f"the ranks wait for each other ({where}); which of them left the common order is not recorded."
+        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
     late = [w for w in first if _is_hung(hang, w)]
     said = f"all members wait in {collective}: nobody is missing, so it is the path between them, a GPU, or the library."
     if late:
@@ -249,7 +255,8 @@ def _nothing_open(hang: Hang) -> Told:
         said = f"nothing is open in {_count(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
         return Told("unknown", (), (), said, decides=f"collect the dumps of {_names(sorted(world - seen))}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
-        return Told("unknown", (), (), "nothing is open in the dumps that can be read; others cannot.", decides="collect the damaged dumps again")
+        said = "nothing is open in the dumps that can be read; others cannot be."
+        return Told("unknown", (), (), said, decides="collect the damaged dumps again")
     return Told("healthy", (), (), f"every operation in the dumps of {_count(len(seen), 'rank')} is complete, and all called the same.")
 
 
@@ -298,7 +305,8 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
         known = recognise(e.text for e in lead.evidence)
         if known and not ECHO.search(known[1]):
             return known[0].id
-    return "uneven-minibatches" if lead.kind in ("skipped", "host-busy", "order", "dead") and _uneven(hang, lead.rank) else _CAUSE.get(lead.kind)
+    starved = lead.kind in ("skipped", "host-busy", "order", "dead") and _uneven(hang, lead.rank)
+    return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
 
 
 def _uneven(hang: Hang, rank: int) -> list[Evidence]:
@@ -337,9 +345,11 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
     cause = causes().get(told.cause or "")
-    remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in (cause.remedy if cause else ())]
+    remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher)))
+              for who, text, lines in (cause.remedy if cause else ())]
     if told.cause == "uneven-minibatches":
-        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts.", _GUARD))
+        why = "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts."
+        remedy.insert(0, Remedy("you", why, _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides else ()

@@ -1,14 +1,13 @@
 """Who waits for whom: an edge from each rank with an operation that is not complete to every member that has not issued it.
 
-A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an overwritten ring,
-a dump older than what others completed) is never taken for absence.
+A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an
+overwritten ring, a dump older than what others completed) is never taken for absence.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 from collections.abc import Iterable
 
 from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track
@@ -18,8 +17,8 @@ YOUNG_S = 1.0  # an operation this young when the dump was written was under way
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in something earlier; ``perhaps``: members
-    of whom nothing is known; neither: all are there, and it still does not end. ``first``: nothing that the rank issued earlier is open."""
+    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in something earlier; ``perhaps``:
+    members of whom nothing is known; neither: all are there, and it still does not end. ``first``: nothing issued earlier is open."""
 
     rank: int
     group: str
@@ -107,12 +106,13 @@ def _collective(group: Group, track: Track, sure: dict[int, Track], book: _Book)
     if op.state == "returned" and not late - unsure and not apart:
         return None  # it came back, and nothing shows that it had to wait
     name = f"{group.name}:{op.seq}"
-    on = frozenset(late - unsure) or book.elsewhere((r for r in sure if r != track.rank and sure[r].opened and sure[r].opened.seq <= op.seq), name)
+    here = [r for r, t in sure.items() if r != track.rank and t.opened and t.opened.seq <= op.seq]
+    on = frozenset(late - unsure) or book.elsewhere(here, name)
     return Wait(track.rank, group.name, op, on, frozenset(unsure | absent), first=book.is_first(track.rank, name))
 
 
 def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
-    """Who has more open operations on a channel than the other end waits for that end; equal numbers: the other end's GPU is not there yet."""
+    """Who has more open operations on a channel than the other end waits for that end; equal numbers: its GPU is not there yet."""
     op, name = channel.first, f"{channel.group}:p2p"
     if op is None or is_young(op):
         return
@@ -194,36 +194,3 @@ def against_habit(hang: Hang, ranks: set[int]) -> set[int]:
     """Of these ranks, those that took a step they never took before; only if the others did not."""
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.odd}
     return odd if odd and odd < ranks else set()
-
-
-def outvoted(hang: Hang, found: Graph, ranks: set[int]) -> set[int]:
-    """Of ranks that block each other in operations of two groups: those in the minority among the members of both, wherever they meet."""
-    at = {r: (w.group, w.op.seq) for r in ranks for w in found.waits[r][:1] if not w.p2p}
-    members = {g.name: set(g.ranks) for g in hang.groups for r in ranks if r in g.ranks and at.get(r, ("",))[0] == g.name}
-    few: set[int] = set()
-    many: set[int] = set()
-    for one, other in itertools.combinations(sorted(set(at.values())), 2):
-        both = members[one[0]] & members[other[0]]
-        here, there = ({r for r in both if at.get(r) == place} for place in (one, other))
-        if here and there and len(here) != len(there):
-            less, more = sorted((here, there), key=len)
-            few, many = few | less, many | more
-    return few - many
-
-
-def inverted(hang: Hang) -> set[int]:
-    """Ranks that issued two operations of different groups, both open everywhere, in another order than most."""
-    votes: dict[tuple[str, str], dict[bool, set[int]]] = collections.defaultdict(lambda: {True: set(), False: set()})
-    for dump in hang.dumps:
-        for at, one in enumerate(dump.order[:16]):
-            for other in dump.order[at + 1 : 16]:
-                if one.rpartition(":")[0] != other.rpartition(":")[0]:
-                    votes[min(one, other), max(one, other)][one < other].add(dump.rank)
-    found: set[int] = set()
-    for sides in votes.values():
-        few, many = sorted(sides.values(), key=len)
-        if few and len(few) < len(many):
-            found |= few
-        elif few:
-            found |= against_habit(hang, few | many)
-    return found

@@ -123,7 +123,10 @@ def _not_seen(members: Members) -> Iterable[str]:
         for what, fact in (("stacks", last), ("flight recorder", rank.recorder), ("log", rank.log_tail), ("sockets", rank.sockets),
                            ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
             if isinstance(fact, Gap):
-                said.setdefault(f"{what}: {fact}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
+                said.setdefault(f"{what}: {fact.detail or fact.reason}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
+        if isinstance(last, Gap) and rank.handled_signals:
+            said.setdefault(f"stacks by signal: signal {rank.handled_signals[0]} is caught, but whose handler it is cannot be seen from "
+                            "outside, so none was sent", []).append(str(rank.rank))
     everybody = len({r.pid for r, _ in members})
     for text, names in said.items():
         yield text if len(names) == everybody else f"{text} (rank {', '.join(names[:16])})"

@@ -144,7 +144,8 @@ def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
 
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
-    place = "what you told" if line.file == "--context" else f"{'/'.join(line.file.split('/')[-2:])} line {line.line}"
+    at = f" line {line.line}" if line.line else ""
+    place = "what you told" if line.file == "--context" else "/".join(line.file.split("/")[-2:]) + at
     return place + (f", rank {line.rank}" if line.rank is not None else "")
 
 

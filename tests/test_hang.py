@@ -1,0 +1,290 @@
+"""Who did not come, from dumps of many simulated jobs and real ones: the right rank and kind, and nobody innocent, whatever is missing."""
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from hang_samples import FAULTS, VERSIONS, Job
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import hang as reader
+from nccl_runbook.facts import to_json
+from nccl_runbook.facts.recorder import Hang
+from nccl_runbook.findings import Severity
+from nccl_runbook.rules import hang as rules
+from pydantic import TypeAdapter
+
+DATA = Path(__file__).parent / "data" / "hang"
+KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"skipped", "unmatched"}, "size": {"mismatch"}, "dtype": {"mismatch"}, "op": {"mismatch"},
+         "swap": {"order", "skipped", "mismatch"}, "extra": {"mismatch", "skipped"}, "gpu": {"gpu-stuck"}}
+QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def told(folder: Path) -> rules.Told:
+    return rules.judge(reader.collect([str(folder)]))
+
+
+def injected(seed: int, faults: int, world: int = 0) -> Job:
+    """A job with faults of random kinds, at random steps of random ranks, run until nothing moves."""
+    rng = random.Random(seed)
+    job = Job(seed, world or rng.choice((4, 8, 16)), rng.choice((3, 6)))
+    step = rng.randrange(job.steps)
+    for rank in rng.sample(range(job.world), faults):
+        job.inject(rank, rng.choice(FAULTS), step if rng.random() < 0.6 else rng.randrange(job.steps))
+    return job.run()
+
+
+class TestRealDumps:
+    """torch 2.11, NCCL 2.28.9, four H200, 2026-11-21; the culprit is the one that the job was told."""
+
+    @pytest.mark.parametrize("fault, culprits, kind", [("none", (), "healthy"), ("skip", (2,), "skipped"), ("op", (3,), "mismatch"),
+                                                       ("stall", (1,), "skipped"), ("slow", (3,), "slow"), ("spin", (), "symmetric")])
+    def test_real_dumps_are_judged_as_injected(self, fault, culprits, kind):
+        found = told(DATA / fault)
+        assert (found.culprits, found.kind) == (culprits, kind), found.sentence
+
+    def test_a_dump_that_is_missing_costs_certainty_only(self, tmp_path):
+        for fault, culprit in (("skip", 2), ("op", 3), ("stall", 1)):
+            for left_out in range(4):
+                folder = shutil.copytree(DATA / fault, tmp_path / f"{fault}-{left_out}")
+                (folder / f"fr_rank_{left_out}").unlink()
+                assert set(told(folder).culprits) <= {culprit}, (fault, left_out)
+
+    def test_all_present_and_waiting_accuses_nobody_when_one_dump_is_lost(self, tmp_path):
+        folder = shutil.copytree(DATA / "spin", tmp_path / "spin")
+        (folder / "fr_rank_1").unlink()
+        found = told(folder)
+        assert (found.kind, found.culprits) == ("unknown", ()) and "rank 1" in found.decides
+
+
+class TestSimulatedJobs:
+    def test_one_culprit_of_random_kind_is_found(self, tmp_path):
+        hung = found = 0
+        for seed in range(80):
+            job = injected(seed, 1)
+            answer = told(job.write(tmp_path / str(seed), VERSIONS[seed % 4], buffer=(2000, 20)[seed % 2]))
+            assert set(answer.culprits) <= set(job.culprits), (seed, job.culprits, answer.sentence)
+            stuck = any(e.done is None for record in job.records for e in record)
+            hung, found = hung + stuck, found + bool(stuck and answer.culprits)
+            if answer.culprits:
+                assert answer.kind in KINDS[next(iter(job.culprits.values()))], (seed, job.culprits, answer.sentence)
+        assert hung >= 70 and found >= hung - 2
+
+    def test_two_culprits_of_sixteen_and_no_innocent(self, tmp_path):
+        shown = found = 0
+        for seed in range(60):
+            job = injected(seed, 2, world=16)
+            answer = told(job.write(tmp_path / str(seed), shift=(0, 31)[seed % 2]))
+            assert set(answer.culprits) <= set(job.culprits), (seed, job.culprits, answer.sentence)
+            shown, found = shown + len(job.shown()), found + len(set(answer.culprits) & job.shown())
+        assert found >= 0.8 * shown, (found, shown)
+
+    def test_healthy_jobs_raise_no_alarm(self, tmp_path):
+        """Looked at while they run, at slightly different times, and after their end; several groups, sends and receives, shifted ids."""
+        for seed in range(24):
+            rng = random.Random(seed)
+            job = Job(seed, rng.choice((2, 4, 8, 16)), 4)
+            looks: dict[int, list[int]] = {}
+            for rank in range(job.world):
+                looks.setdefault(rng.randrange(10, 60), []).append(rank)
+            job.run(looks=looks if seed % 2 else None)
+            folder = job.write(tmp_path / str(seed), VERSIONS[seed % 5], as_json=seed % 3 == 0, age_s=0.002, shift=seed % 2 * 30)
+            assert (told(folder).kind, told(folder).culprits) == ("healthy", ()), seed
+
+    def test_stragglers_are_those_that_wait_least(self, tmp_path):
+        for seed in range(8):
+            job = Job(seed, (4, 8, 16)[seed % 3], 6)
+            slow = sorted(random.Random(seed).sample(range(job.world), 1 if job.world < 8 else 2))
+            job.delay = dict.fromkeys(slow, 70)
+            answer = told(job.run().write(tmp_path / str(seed)))
+            assert (answer.kind, list(answer.culprits)) == ("slow", slow), answer.sentence
+
+    def test_jobs_that_run_ahead_unevenly_are_not_slow(self, tmp_path):
+        job = Job(0, 16, 6)
+        job.ahead = [0, 6] * 8
+        assert told(job.run().write(tmp_path)).kind == "healthy"
+
+    @QUICK
+    @given(seed=st.integers(0, 400), data=st.data())
+    def test_the_answer_does_not_depend_on_the_order_of_files_nor_accuse_when_some_are_gone(self, tmp_path_factory, seed, data):
+        job = injected(seed, 1, world=8)
+        folder = job.write(tmp_path_factory.mktemp("job"))
+        files = sorted(str(p) for p in folder.iterdir())
+        assert rules.judge(reader.collect(data.draw(st.permutations(files)))) == rules.judge(reader.collect(files))
+        fewer = data.draw(st.lists(st.sampled_from(files), unique=True))
+        assert set(rules.judge(reader.collect(fewer)).culprits) <= set(job.culprits)
+
+    @QUICK
+    @given(seed=st.integers(0, 400), cut=st.floats(0, 0.99), rank=st.integers(0, 7))
+    def test_a_truncated_dump_accuses_no_innocent(self, tmp_path_factory, seed, cut, rank):
+        job = injected(seed, 1, world=8)
+        path = job.write(tmp_path_factory.mktemp("job")) / f"nccl_trace_rank_{rank}"
+        path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
+        hang = reader.collect([str(path.parent)])
+        assert set(rules.judge(hang).culprits) <= set(job.culprits)
+        assert any(f.problem for f in hang.files if f.name.endswith(f"_{rank}"))
+
+
+class TestWhatIsNotProven:
+    def job(self, tmp_path, **how) -> tuple[Job, Path]:
+        job = Job(3, 4, 4)
+        job.inject(2, "stall", 2)
+        return job, job.run().write(tmp_path / "dumps", **how)
+
+    def test_an_operation_just_begun_is_no_hang(self, tmp_path):
+        _, folder = self.job(tmp_path, age_s=0.05)
+        assert told(folder).culprits == () and told(folder).kind in ("unknown", "healthy")
+        _, folder = self.job(tmp_path, age_s=30.0)
+        assert told(folder).culprits == (2,)
+
+    def test_file_times_that_cannot_be_right_are_not_used(self, tmp_path):
+        _, folder = self.job(tmp_path, age_s=-100_000.0)
+        assert told(folder).culprits == (2,)
+
+    def test_a_ring_that_was_overwritten_is_not_absence(self, tmp_path):
+        """Rank 2 has gone on in another group so long that nothing of the first one is left in its ring."""
+        job = Job(3, 4, 4)
+        job.inject(1, "stall", 3)
+        folder = job.run().write(tmp_path / "dumps")
+        dump = job.dump(2)
+        dump["entries"] = [{**e, "record_id": i + 5000, "collective_seq_id": 900 + i, "process_group": ("99", "other"), "state": "completed", "retired": True}
+                           for i, e in enumerate(e for e in dump["entries"] if not e["is_p2p"])]
+        (folder / "nccl_trace_rank_2").write_bytes(pickle.dumps(dump, protocol=2))
+        assert set(told(folder).culprits) <= {1}
+
+    def test_an_older_dump_than_what_others_completed_is_not_believed(self, tmp_path):
+        job, folder = self.job(tmp_path)
+        (folder / "nccl_trace_rank_0").write_bytes(pickle.dumps({**job.dump(0), "entries": job.dump(0)["entries"][:6]}, protocol=2))
+        assert set(told(folder).culprits) <= {2}
+
+    def test_two_files_for_one_rank_are_both_left_out(self, tmp_path):
+        job, folder = self.job(tmp_path)
+        (folder / "b").mkdir()
+        other = {**job.dump(0), "entries": job.dump(0)["entries"][:-1]}
+        other["entries"][-1] = {**job.dump(0)["entries"][-1], "record_id": 77}
+        (folder / "b" / "nccl_trace_rank_0").write_bytes(pickle.dumps(other, protocol=2))
+        hang = reader.collect([str(folder)])
+        assert sum("two files claim this rank" in f.problem for f in hang.files) == 2 and set(rules.judge(hang).culprits) <= {2}
+
+    def test_wrong_rank_in_the_name_is_said(self, tmp_path):
+        _, folder = self.job(tmp_path)
+        (folder / "nccl_trace_rank_3").rename(folder / "nccl_trace_rank_9")
+        assert any("does not have" in f.problem for f in reader.collect([str(folder)]).files)
+
+    @pytest.mark.parametrize("name, rank", [("nccl_trace_rank_node01_7", 7), ("fr_rank_12", 12), ("dump-3.json", 3), ("_dump_4", 4), ("rank5.pkl", 5),
+                                            ("2026-11-20-rank_6.json", 6), ("trace", None)])
+    def test_rank_is_read_from_any_usual_name(self, name, rank):
+        assert reader.rank_of(name) == rank
+
+
+class TestPointToPoint:
+    def dumps(self, folder: Path, open_on: dict[int, list[str]], world_waits: list[int] = ()) -> Path:
+        """Four ranks in one group after ten rounds of sends 0 -> 1 -> 2 -> 3; some operations are open."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank in range(4):
+            names = [n for _ in range(10) for n in ([f"nccl:recv {rank}<-{rank - 1}"] * (rank > 0) + [f"nccl:send {rank}->{rank + 1}"] * (rank < 3))]
+            rows = [self.entry(i, n, True) for i, n in enumerate(names)] + [self.entry(100 + i, n, False) for i, n in enumerate(open_on.get(rank, []))]
+            if rank in world_waits:
+                rows.append({**self.entry(200, "nccl:all_reduce", False), "is_p2p": False, "collective_seq_id": 1})
+            dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}, "entries": rows}
+            (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        return folder
+
+    def entry(self, number: int, name: str, done: bool) -> dict:
+        return {"record_id": number, "process_group": ("0", "default_pg"), "collective_seq_id": 0, "p2p_seq_id": number + 1, "profiling_name": name,
+                "time_created_ns": 10**18 + number, "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"],
+                "state": "completed" if done else "scheduled", "retired": done, "time_discovered_completed_ns": 10**18 + number + 5 if done else None,
+                "is_p2p": True, "timeout_ms": 1000}
+
+    def test_a_recv_without_its_send_names_the_sender(self, tmp_path):
+        answer = told(self.dumps(tmp_path, {1: ["nccl:recv 1<-0"], 2: ["nccl:recv 2<-1"], 3: ["nccl:recv 3<-2"]}))
+        assert (answer.kind, answer.culprits, answer.victims) == ("unmatched", (0,), (1, 2, 3)), answer.sentence
+
+    def test_a_send_that_nobody_expects_is_its_senders_fault_when_all_wait_for_it_elsewhere(self, tmp_path):
+        answer = told(self.dumps(tmp_path, {2: ["nccl:send 2->0"]}, world_waits=[0, 1, 3]))
+        assert answer.culprits == (2,) and answer.kind == "unmatched", answer.sentence
+
+    def test_both_ends_there_is_nobodys_fault(self, tmp_path):
+        answer = told(self.dumps(tmp_path, {1: ["nccl:recv 1<-0"], 0: ["nccl:send 0->1"]}))
+        assert answer.culprits == ()
+
+    def test_a_batch_that_ended_leaves_nothing_open(self, tmp_path):
+        """Operations inside a batch stay `scheduled` for ever; only the batch's own entry is completed (torch 2.4 to 2.13)."""
+        folder = self.dumps(tmp_path, {1: ["nccl:recv 1<-0"]})
+        path = folder / "rank_1"
+        dump = reader.dump_file.decode(path.read_bytes())
+        last = dump["entries"][-1]
+        dump["entries"].append({**last, "profiling_name": "nccl:coalesced", "state": "completed", "retired": True, "record_id": 101})
+        path.write_bytes(pickle.dumps(dump, protocol=2))
+        assert told(folder).kind == "healthy"
+
+
+class TestJoin:
+    def hung(self, tmp_path: Path) -> Path:
+        return shutil.copytree(DATA / "stall", tmp_path / "dumps")
+
+    def test_a_stack_says_what_the_missing_rank_does(self, tmp_path):
+        folder = self.hung(tmp_path)
+        (folder / "rank1.txt").write_text('Process 4711: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 4711 (active): "MainThread"\n'
+                                          "    write (/usr/lib/python3.11/site-packages/safetensors/torch.py:28)\n    save_pretrained (train.py:812)\n")
+        answer = told(folder)
+        assert (answer.kind, answer.culprits, answer.cause) == ("host-busy", (1,), "rank-busy-on-host")
+        assert answer.frame == "save_pretrained, train.py:812" and "save_pretrained, train.py:812" in answer.sentence
+
+    def test_a_stack_in_a_recv_is_a_send_without_partner(self, tmp_path):
+        folder = self.hung(tmp_path)
+        (folder / "rank1.txt").write_text('Thread 0x00007f011ec72140 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 2500 '
+                                          'in recv\n  File "/home/user/train.py", line 9 in step\n')
+        assert told(folder).kind == "unmatched"
+
+    def test_a_live_look_says_that_it_is_stopped(self, tmp_path):
+        folder = self.hung(tmp_path)
+        (folder / "fr_rank_1").unlink()
+        look = {"host": "n1", "first_s": 0.4, "ranks": [{"rank": 1, "samples": [{"threads": [{"state": "T"}], "stacks": []}]}]}
+        (folder / "look.json").write_text(json.dumps([{"schema": "nccl-runbook/record/1", "step": "06-timeouts", "facts": {"live": look}}]))
+        answer = told(folder)
+        assert (answer.kind, answer.culprits, answer.status) == ("stopped", (1,), "established")
+
+    def test_watchdog_lines_alone_give_the_table(self, tmp_path):
+        says = "[rank{r}]:[E1120 12:03:{s}.815806190 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected by watchdog at work sequence id: {n} PG status: last enqueued work: {n}, last completed work: {c}\n"
+        work = "[rank{r}]:[E1120 12:03:14.815806190 ProcessGroupNCCL.cpp:689] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={n}, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n"
+        late = "[rank{r}]:[E1120 12:03:18.236 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {n}, last completed NCCL work: {n}.\n"
+        (tmp_path / "job.log").write_text("".join(work.format(r=r, n=7) + says.format(r=r, s=15, n=7, c=6) for r in (0, 1, 3)) + late.format(r=2, n=6))
+        hang = reader.collect([str(tmp_path)])
+        answer = rules.judge(hang)
+        assert (answer.kind, answer.culprits, answer.victims) == ("skipped", (2,), (0, 1, 3)), answer.sentence
+        assert {(t.rank, t.enqueued, t.completed) for g in hang.groups for t in g.tracks} == {(0, 7, 6), (1, 7, 6), (3, 7, 6), (2, 6, 6)}
+
+    def test_a_rank_whose_log_fell_silent_is_dead_and_one_without_a_log_is_unknown(self, tmp_path):
+        folder = self.hung(tmp_path)
+        (folder / "fr_rank_1").unlink()
+        assert told(folder).culprits == ()
+        for rank in (0, 2, 3):
+            (folder / f"rank{rank}.log").write_text(f"step 3 done\n[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: "
+                                                    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n")
+        (folder / "rank1.log").write_text("step 3 done\n")
+        assert (told(folder).kind, told(folder).culprits, told(folder).status) == ("dead", (1,), "possible")
+        (folder / "rank1.log").write_text("step 3 done\nTraceback (most recent call last):\n    raise ValueError('x')\nValueError: x\n")
+        assert (told(folder).kind, told(folder).culprits, told(folder).status) == ("dead", (1,), "likely")
+
+
+class TestFindings:
+    def test_every_answer_is_a_finding_with_a_remedy_where_it_is_bad(self, tmp_path):
+        for fault, severity in (("none", Severity.OK), ("skip", Severity.BROKEN), ("slow", Severity.WARN), ("spin", Severity.BROKEN)):
+            found = rules.findings(reader.collect([str(DATA / fault)]))
+            assert found[0].severity is severity and (found[0].remedy or severity is Severity.OK)
+
+    def test_nothing_named_is_skipped_and_nothing_readable_is_unknown(self, tmp_path):
+        assert rules.findings(reader.collect_named(""))[0].severity is Severity.SKIPPED
+        (tmp_path / "fr_rank_0").write_bytes(b"\x80\x02broken")
+        found = rules.findings(reader.collect([str(tmp_path)]))
+        assert found[0].severity is Severity.UNKNOWN and any("damaged" in f.title for f in found)
+
+    def test_facts_survive_a_record(self):
+        hang = reader.collect([str(DATA / "skip")])
+        again = TypeAdapter(Hang).validate_python(json.loads(json.dumps(to_json(hang))))
+        assert rules.judge(again) == rules.judge(hang)

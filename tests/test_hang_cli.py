@@ -1,0 +1,134 @@
+"""`nccl-runbook hang` and notebook 06: the answer, its JSON, its page; and a real job of Gloo ranks from its fault to the guard that would have stopped it."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import papermill
+import pytest
+from book_samples import run_cli
+from hang_samples import Job
+from nccl_runbook import records
+from nccl_runbook.evidence import hang as reader
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.report.tables_hang import matrix, ranges, ranks_table, tables
+from nccl_runbook.rules import hang as rules
+from processes import ROOT
+
+DATA = Path(__file__).parent / "data" / "hang"
+SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/hang.json").read_text())
+KEYS = {"culprits", "victims", "kind", "collective", "frame", "cause", "status", "evidence", "files", "decides"}
+
+
+@pytest.mark.parametrize("fault, code", [("none", 0), ("skip", 3), ("slow", 3), ("spin", 3)])
+def test_json_fits_its_schema_and_says_the_exit_code(fault, code):
+    done = run_cli("hang", str(DATA / fault), "--json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert set(document) >= KEYS and done.returncode == document["exit_code"] == code
+    assert (code == 0) == (document["verdict"] == "healthy")
+
+
+def test_kinds_of_the_schema_are_those_of_the_rules():
+    assert tuple(SCHEMA["properties"]["kind"]["enum"]) == rules.KINDS
+    assert {c for c in rules._CAUSE.values()} <= set(causes())
+
+
+def test_a_lost_dump_is_unknown_and_fail_on_moves_the_line(tmp_path):
+    (tmp_path / "fr_rank_0").write_bytes((DATA / "none" / "fr_rank_0").read_bytes())
+    assert run_cli("hang", str(tmp_path)).returncode == 4
+    assert run_cli("hang", str(tmp_path), "--fail-on", "broken").returncode == 0
+    assert run_cli("hang", str(DATA / "skip"), "--fail-on", "never").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])
+def test_wrong_usage_is_one_sentence(arguments):
+    done = run_cli("hang", *arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_help_has_an_example():
+    assert "Example: nccl-runbook hang" in " ".join(run_cli("hang", "--help").stdout.split())
+
+
+def test_no_torch_and_no_jupyter_are_imported():
+    script = ("import sys; sys.argv = ['x', 'hang', sys.argv[1]]\nfrom nccl_runbook.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+              "assert not {'torch', 'jupyter_client', 'nbformat', 'nbconvert', 'papermill', 'IPython'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-c", script, str(DATA / "skip")], check=True, capture_output=True, timeout=60)
+
+
+def test_the_page_shows_the_rank_the_matrix_and_no_secret(tmp_path):
+    name = tmp_path / "dumps"
+    name.mkdir()
+    for path in (DATA / "skip").iterdir():
+        (name / path.name).write_bytes(path.read_bytes())
+    (name / "rank2.log").write_text("HF_TOKEN=hf_abcdefghijklmnopqrstuvwx\n<script>alert(1)</script>\nstep 3 done\n")
+    done = run_cli("hang", str(name), "--html", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert done.returncode == 3 and done.stdout.startswith("skipped: rank 2 ")
+    assert "ranks against collectives" in page and "rank 2 called broadcast" in page and "<script" not in page and "hf_abc" not in page + done.stdout
+    assert len(page.encode()) < 300_000
+
+
+def test_a_page_of_many_ranks_stays_small(tmp_path):
+    job = Job(2, 64, 4)
+    job.inject(40, "stall", 2)
+    folder = job.run().write(tmp_path / "dumps")
+    run_cli("hang", str(folder), "--html", str(tmp_path / "page.html"))
+    assert (tmp_path / "page.html").stat().st_size < 300_000
+
+
+class TestTables:
+    def test_ranks_that_stand_alike_share_a_row_and_the_culprit_is_on_top(self):
+        hang = reader.collect([str(DATA / "stall")])
+        table = matrix(next(g for g in hang.groups if g.desc == "default_pg"), (1,))
+        assert [[c.text for c in row] for row in table.cells()] == [
+            ["1", *["done"] * 6, "not issued", "not issued"], ["0, 2-3", *["done"] * 6, "issued", "issued"]]
+        assert table.cells()[0][0].tone == "broken"
+
+    def test_runs_of_ranks_are_joined(self):
+        assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8" and ranges([]) == ""
+
+    def test_every_table_has_rows_for_what_was_read(self):
+        hang = reader.collect([str(DATA / "op")])
+        assert len(ranks_table(hang).rows) == sum(len(g.tracks) for g in hang.groups) and tables(hang, (3,))[-1].caption == "Files"
+
+
+def test_triage_says_what_the_dumps_among_its_files_say(tmp_path):
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
+    assert "side by side" not in run_cli("triage", str(tmp_path)).stdout
+    for path in (DATA / "stall").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert "skipped: rank 1 never came" in run_cli("triage", str(tmp_path)).stdout
+
+
+@pytest.mark.slow
+def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path):
+    notebook = ROOT / "notebooks" / "06-timeouts.ipynb"
+
+    def execute(**parameters: str) -> records.Record:
+        papermill.execute_notebook(notebook, tmp_path / "out.ipynb", parameters={"run_dir": str(tmp_path), **parameters}, progress_bar=False)
+        return records.load(tmp_path / "06-timeouts.json")
+
+    assert execute().status == "skipped"
+    record = execute(hang_path=str(DATA / "skip"))
+    assert record.status == "broken" and "rank 2" in record.reason
+    records.write_text(tmp_path / "kept.json", (tmp_path / "06-timeouts.json").read_text())
+    assert execute(record_path=str(tmp_path / "kept.json")).reason == record.reason
+
+
+@pytest.mark.slow
+def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tmp_path):
+    """Field note 004, scaled down: four Gloo ranks, one of which has 3 // 4 = 0 minibatches in its fourth step."""
+    done = subprocess.run([sys.executable, str(Path(__file__).parent / "hang_job.py"), str(tmp_path), "gloo", "4", "minibatch,op", "2", "2"], timeout=200, check=False)
+    assert done.returncode == 0
+    op = rules.judge(reader.collect([str(tmp_path / "op")]))
+    assert (op.kind, op.culprits) == ("mismatch", (3,)), op.sentence
+    page = tmp_path / "page.html"
+    document = json.loads(run_cli("hang", str(tmp_path / "minibatch"), "--json", "--html", str(page)).stdout)
+    assert (document["kind"], document["culprits"], document["cause"]) == ("skipped", [2], "uneven-minibatches"), document
+    assert "Rank 2 had 0 minibatches, rank 0 had 2" in document["sentence"]
+    assert "check_minibatches(" in page.read_text() and "num_mini_batches=0 (3 // 4)" in page.read_text()
