@@ -108,7 +108,7 @@ def _rate(value: float | None) -> str:
 
 def _latency(world: World, op: str) -> str:
     value = world.latency_us(op)
-    return f"{value:.0f}" if value else ""
+    return f"{value:.1f}" if value else ""
 
 
 def _share(world: World, links: Links, op: str) -> str:
