@@ -4,7 +4,9 @@
     guard.enable_flight_recorder("dumps/")       # before the process group
     guard.init_process_group_checked("nccl")
     guard.check_device_map()                     # once, before step 1
-    guard.check_minibatches(minibatches=(len(samples), batch_size))      # each step
+    agreed = guard.check_minibatches(minibatches=(len(samples), batch_size), wait=False)     # each step; while the ranks compute
+    ...                                          # the step's own work
+    agreed()                                     # before its first collective
     guard.check_agreement(tensor, "all_reduce")  # before a collective that you suspect
 
 Every guard is called on all ranks, at the same place, and prints one line on standard error that begins with ``NCCL_GUARD `` and
@@ -131,23 +133,27 @@ def _gather(group: Any, mine: Any) -> List[Any]:
     return [json.loads(bytes(t[:int(s)].tolist())) for t, s in zip(texts, sizes)]
 
 
-def _differ(guard: str, began: float, text: str, bad: bool, mine: Any) -> Optional[List[Any]]:
-    """None where all ranks have the same ``text`` and none is ``bad``; else everybody's ``mine``. Where all is well one all-to-all of
-    eight bytes: with 4 ranks on 2 cores it took half the time of an all_reduce (median 0.7 ms against 1.6 ms, torch 2.13)."""
-    def act(group: Any) -> Optional[List[Any]]:
-        number = -1 if bad else int.from_bytes(hashlib.blake2b(f"{guard} {text}".encode(), digest_size=7).digest(), "big")
-        sent = torch.full((dist.get_world_size(),), number, dtype=torch.int64)
-        seen = torch.empty_like(sent)
-        dist.all_to_all_single(seen, sent, group=group)
+def _differ(guard: str, began: float, text: str, bad: bool, mine: Any) -> Callable[[], Optional[List[Any]]]:
+    """Begins to compare; what it gives ends that: None where all ranks have the same ``text`` and none is ``bad``, else everybody's
+    ``mine``. Where all is well one all-to-all of eight bytes a rank, in the time of a barrier (an all_reduce took twice that)."""
+    number = -1 if bad else int.from_bytes(hashlib.blake2b(f"{guard} {text}".encode(), digest_size=7).digest(), "big")
+    sent = torch.full((dist.get_world_size(),), number, dtype=torch.int64)
+    seen = torch.empty_like(sent)
+    work = _all(guard, began, lambda group: dist.all_to_all_single(seen, sent, group=group, async_op=True))
+
+    def compare(group: Any) -> Optional[List[Any]]:
+        work.wait()
         return None if not bad and bool((seen == sent).all()) else _gather(group, [guard, mine])
 
-    said = _all(guard, began, act)
-    if said and {name for name, _ in said} != {guard}:
-        where = {str(r): name for r, (name, _) in enumerate(said)}
-        odd = _odd_ones(where)
-        says = f"ranks are at different guards: {json.dumps(where)[:300]}"
-        _say(guard, False, says, began, where, "collective-on-some-ranks-only", odd, prints=False)
-    return said and [one for _, one in said]
+    def finish() -> Optional[List[Any]]:
+        said = _all(guard, began, compare)
+        if said and {name for name, _ in said} != {guard}:
+            where = {str(r): name for r, (name, _) in enumerate(said)}
+            says = f"ranks are at different guards: {json.dumps(where)[:300]}"
+            _say(guard, False, says, began, where, "collective-on-some-ranks-only", _odd_ones(where), prints=False)
+        return said and [one for _, one in said]
+
+    return finish
 
 
 def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
@@ -205,42 +211,53 @@ def _boot_id() -> str:
 
 # --- do all ranks do the same
 
-def check_minibatches(**counts: Union[int, Tuple[int, int]]) -> None:
+def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) -> Optional[Callable[[], None]]:
     """The same number of each, and none of them zero, on every rank: a rank with none enters no collective, and the others wait.
 
-    ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is.
+    ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is. ``wait=False`` returns at once, with a
+    function to call before the step's first collective: the ranks then compare while they compute.
     """
     began = time.perf_counter()
     values = {name: c[0] // c[1] if isinstance(c, tuple) else int(c) for name, c in counts.items()}
     shown = {name: f"{c[0]} // {c[1]} = {values[name]}" if isinstance(c, tuple) else str(c) for name, c in counts.items()}
-    said = _differ("check_minibatches", began, json.dumps(values), 0 in values.values(), [values, shown])
-    if said is None:
-        return _say("check_minibatches", True, f"all ranks have {json.dumps(values)[1:-1]}", began, {}, prints=False)
-    data, bad, words = {}, set(), []
-    for name in values:
-        by_rank = {str(r): v[0].get(name) for r, v in enumerate(said)}
-        wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
-        if wrong or len(set(by_rank.values())) > 1:
-            data[name] = {r: v for r, v in list(by_rank.items())[:64]}
-            words += [f"rank {r}: {name} = {said[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
-            bad |= wrong
-    return _say("check_minibatches", False, "; ".join(words), began, data, "uneven-minibatches", bad, prints=False)
+    finish = _differ("check_minibatches", began, json.dumps(values), 0 in values.values(), [values, shown])
+
+    def agreed() -> None:
+        said = finish()
+        if said is None:
+            return _say("check_minibatches", True, f"all ranks have {json.dumps(values)[1:-1]}", began, {}, prints=False)
+        data, bad, words = {}, set(), []
+        for name in values:
+            by_rank = {str(r): v[0].get(name) for r, v in enumerate(said)}
+            wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
+            if wrong or len(set(by_rank.values())) > 1:
+                data[name] = {r: v for r, v in list(by_rank.items())[:64]}
+                words += [f"rank {r}: {name} = {said[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
+                bad |= wrong
+        return _say("check_minibatches", False, "; ".join(words), began, data, "uneven-minibatches", bad, prints=False)
+
+    return agreed() if wait else agreed
 
 
-def check_agreement(tensor: torch.Tensor, op: str) -> None:
-    """The same operation with the same dtype and shape on every rank. NCCL 2.28.9 sums float16 with float32, or 1,048,576 elements with
-    1,052,672, without an error and with wrong values (measured on H200)."""
+def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optional[Callable[[], None]]:
+    """The same operation with the same dtype and shape on every rank; ``wait`` as above. NCCL 2.28.9 sums float16 with float32, or
+    1,048,576 elements with 1,052,672, without an error and with wrong values (measured on H200)."""
     began = time.perf_counter()
     mine = f"{op} {str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)} on {tensor.device.type}"
-    said = _differ("check_agreement", began, mine, False, mine)
-    if said is None:
-        return _say("check_agreement", True, f"all ranks: {mine}", began, {}, prints=False)
-    by_rank = {str(r): text for r, text in enumerate(said)}
-    most, odd = collections.Counter(said).most_common(1)[0][0], _odd_ones(by_rank)
-    differing = {r: t for r, t in by_rank.items() if t != most}
-    words = "; ".join(f"rank {r}: {t}" for r, t in list(differing.items())[:6])
-    return _say("check_agreement", False, f"{words}; most have {most}", began, {"most": most, **differing}, "collective-mismatch", odd,
-                prints=False)
+    finish = _differ("check_agreement", began, mine, False, mine)
+
+    def agreed() -> None:
+        said = finish()
+        if said is None:
+            return _say("check_agreement", True, f"all ranks: {mine}", began, {}, prints=False)
+        by_rank = {str(r): text for r, text in enumerate(said)}
+        most = collections.Counter(said).most_common(1)[0][0]
+        data = {"most": most, **{r: t for r, t in by_rank.items() if t != most}}
+        words = "; ".join(f"rank {r}: {t}" for r, t in list(data.items())[1:7])
+        words, odd = f"{words}; most have {most}", _odd_ones(by_rank)
+        return _say("check_agreement", False, words, began, data, "collective-mismatch", odd, prints=False)
+
+    return agreed() if wait else agreed
 
 
 # --- weight sync
@@ -307,7 +324,7 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
     digest = hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16]
     data = {"tensors": len(each), "bytes": size, "digest": digest, "differs": []}
     mine = {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}
-    said = _differ("weights_digest", began, digest, False, mine) if compare else None
+    said = _differ("weights_digest", began, digest, False, mine)() if compare else None
     if said is None:
         _say("weights_digest", True if compare else None, f"{len(each)} tensors, {size} bytes: {digest}", began, data, prints=not compare)
         return digest

@@ -26,7 +26,7 @@ FAULTS = {
     "skip": "skipped", "sigstop": "stopped", "sigkill": "dead", "exception": "dead", "gil": "gil-held", "straggler": "slow",
     "checkpoint": "host-busy", "loop": "host-busy", "never-joins": "dead", "world-size": "mismatch", "port-held": "dead", "dropped": "unreachable",
     "other-collective": "skipped", "healthy": "healthy"}
-ON_GPUS = {"healthy": "healthy", "skip": "skipped", "sigstop": "stopped", "spin": "gpu-stuck", "sigkill": "dead", "gil": "gil-held",
+ON_GPUS = {"healthy": "healthy", "training": "healthy", "skip": "skipped", "sigstop": "stopped", "spin": "gpu-stuck", "sigkill": "dead", "gil": "gil-held",
            "loop": "host-busy"}
 PLACES = {"RANK": 3, "LOCAL_RANK": 3, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_PORT": 5, "MASTER_ADDR": 9}
 TIMEOUT = timedelta(seconds=300)
@@ -35,9 +35,9 @@ TIMEOUT = timedelta(seconds=300)
 # --- the test's side
 
 @contextmanager
-def launcher(python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+def launcher(python: str = sys.executable, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A launcher that has torch; everything below it dies with it."""
-    env = {**os.environ, **{name: "?" * width for name, width in PLACES.items()}, "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "canary-0123456789"}
+    env = {**os.environ, **{name: "?" * width for name, width in PLACES.items()}, "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "canary-0123456789", **more}
     running = subprocess.Popen([python, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     try:
         yield running
@@ -88,13 +88,12 @@ def launch(request: dict[str, Any]) -> list[int]:
     os.environ["LIVE_BACKEND"] = request["backend"]
     if fault in ("dropped", "sigkill", "exception"):  # rank 0 holds the store
         culprit = random.SystemRandom().randrange(1, size)
-    (folder / "truth.json").write_text(json.dumps({"culprits": [] if fault == "healthy" else [culprit], "kind": {**FAULTS, **ON_GPUS}[fault]}))
+    (folder / "truth.json").write_text(json.dumps({"culprits": [] if fault in ("healthy", "training") else [culprit], "kind": {**FAULTS, **ON_GPUS}[fault]}))
     port = free_port()
     if fault in ("port-held", "dropped"):
         beside({"port-held": hold, "dropped": full}[fault], port)
     pids = [fork(rank, size, port, fault, rank == culprit, folder) for rank in range(size) if not (fault == "never-joins" and rank == culprit)]
     wait_for(folder, size - 1 if fault in ("never-joins", "port-held") else size)
-    time.sleep(0.5)  # let the others reach what they will wait in
     if fault == "sigstop":
         os.kill(pids[culprit], signal.SIGSTOP)
     if fault == "sigkill":
@@ -145,6 +144,7 @@ def full(port: int) -> list[socket.socket]:
 
 def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))  # PR_SET_PTRACER, anybody of this user: where Yama lets only parents look
 
 
 def fork(rank: int, size: int, port: int, fault: str, guilty: bool, folder: Path) -> int:
@@ -160,7 +160,7 @@ def fork(rank: int, size: int, port: int, fault: str, guilty: bool, folder: Path
     pretend({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(odd_size), "LOCAL_WORLD_SIZE": str(size), "MASTER_PORT": str(port),
              "MASTER_ADDR": "127.0.0.2" if fault == "dropped" and guilty else "127.0.0.1"})
     try:
-        train(fault if guilty or fault in ("sigkill", "exception", "straggler", "healthy", "never-joins", "world-size", "port-held", "dropped",
+        train(fault if guilty or fault in ("sigkill", "exception", "straggler", "healthy", "training", "never-joins", "world-size", "port-held", "dropped",
                                           "sigstop") else "", guilty, folder / f"ready-{rank}")
         os._exit(0)
     except (RuntimeError, ValueError):
@@ -238,7 +238,7 @@ def train(fault: str, guilty: bool, ready: Path) -> None:
     if fault == "other-collective":
         dist.barrier()
     try:
-        time.sleep(2.0 if fault in ("sigkill", "sigstop") else 0.0)
+        time.sleep(1.0 if fault in ("sigkill", "sigstop") else 0.0)
         dist.all_reduce(gradient)
         dist.all_reduce(gradient)
     except RuntimeError:  # the peer is gone: begin again without it, as elastic jobs do
@@ -263,6 +263,12 @@ def train_on_gpus(fault: str, guilty: bool, ready: Path) -> None:
     for _ in range(5):
         step()
     ready.touch()
+    if fault == "training":  # every GPU busy all the time, and the host always at the same line
+        weights = torch.ones(4096, 4096, device="cuda")
+        while True:
+            for _ in range(40):
+                weights = (weights @ weights).clamp(-1, 1)
+            step()
     until = time.monotonic() + (1.0 if fault in ("sigkill", "sigstop") else 0.0)
     while fault == "healthy" or time.monotonic() < until:
         time.sleep(0.02)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import environment as probe
 from nccl_runbook.evidence.environment_file import is_kept, parse, read
@@ -237,6 +237,18 @@ def test_a_library_says_its_version_and_which_wheel_wrote_it(tmp_path):
     assert seen.wheels == {"nvidia-nccl-cu13 2.28.9": "same", "nvidia-nccl-cu12 2.27.5": "other"}
 
 
+def test_a_preload_by_a_link_is_seen_as_the_file_that_is_mapped(tmp_path):
+    """The loader maps the file behind the link; Python itself stands for a process with a library preloaded."""
+    real = next(p for p in Path("/proc/self/maps").read_text().split() if p.startswith("/") and "/libc.so" in p)
+    (tmp_path / "libnccl.so.2").symlink_to(real)
+    asked = {**json.loads(probe.request()), "mapped": "/libc.so", "copies": []}
+    done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True,
+                          env={**CLEAN, "LD_PRELOAD": str(tmp_path / "libnccl.so.2")})
+    said = json.loads(done.stdout)
+    assert said["preloaded"] == [os.path.realpath(real)] == said["mapped"]
+    assert probe.role_of("x", said).preloaded == said["preloaded"]
+
+
 def test_a_library_without_a_version_is_a_gap(tmp_path):
     seen, = probe.host_of(looked(tmp_path, library(tmp_path, {}, b"nothing"))).libraries
     assert isinstance(seen.version, Gap) and seen.wheels == {}
@@ -298,6 +310,7 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
     assert [(r["severity"], r["text"]) for r in rows] == [("warn", "this process: vllm 0.10.0 requires torch==2.7.1, and torch 2.11.0+cu130 is installed")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=120) | st.just({"reason": "absent", "detail": "x"}), max_size=3))
 def test_metadata_of_any_text_is_read_without_an_error(texts):
     assert isinstance(probe.requires_of(texts), dict)

@@ -1,6 +1,7 @@
 """The fast disk path as a trainer uses it: whole weights or the old ones, whatever happens; and files that safetensors reads."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -45,7 +46,7 @@ def test_what_was_saved_is_loaded_and_only_the_newest_is_kept(tmp_path):
         assert same(fast_disk.load(tmp_path / "w"), weights(seed))
     assert len(left(tmp_path)) == 2 and (tmp_path / "w").is_symlink()
     assert report["bytes"] == sum(t.numel() * t.element_size() for t in weights().values()) and report["files"] == fast_disk.LANES
-    assert set(report["seconds"]) == {"check", "write", "fsync", "publish", "clean"}
+    assert 0 <= report["fsync_s"] < report["seconds"]
 
 
 def test_the_safetensors_library_reads_every_shard_by_the_index(tmp_path):
@@ -190,12 +191,13 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 import fast_disk
 fast_disk.CHUNK = 8192
-slow = fast_disk._Lane.wait
-def wait(lane):
+import time
+mark = fast_disk._Lane.mark
+def slow(lane):
     print("writing", flush=True)
-    import time; time.sleep(0.02)
-    slow(lane)
-fast_disk._Lane.wait = wait
+    time.sleep(0.05)
+    return mark(lane)
+fast_disk._Lane.mark = slow
 fast_disk.save({"t%d" % i: torch.full((100000,), i + 100.0) for i in range(20)}, sys.argv[2])
 """
 
@@ -203,7 +205,7 @@ fast_disk.save({"t%d" % i: torch.full((100000,), i + 100.0) for i in range(20)},
 def test_a_sender_killed_in_mid_write_leaves_the_old_weights_and_the_next_save_cleans_up(tmp_path):
     fast_disk.save(weights(), tmp_path / "w")
     sender = subprocess.Popen([sys.executable, "-W", "ignore", "-c", SENDER, str(RANKS), str(tmp_path / "w")], stdout=subprocess.PIPE)
-    assert sender.stdout.readline() == b"writing\n"
+    assert sender.stdout.readline().startswith(b"writing")
     fast_disk.sweep(tmp_path / "w")
     assert len(left(tmp_path)) == 3, "near miss: a living sender's folder is left alone"
     os.kill(sender.pid, signal.SIGKILL)
@@ -215,7 +217,8 @@ def test_a_sender_killed_in_mid_write_leaves_the_old_weights_and_the_next_save_c
 
 def test_a_reader_keeps_its_version_until_it_is_done(tmp_path):
     fast_disk.save(weights(1), tmp_path / "w")
-    folder, held = fast_disk._current_folder(tmp_path / "w")
+    folder = os.path.realpath(tmp_path / "w")
+    held = fast_disk._hold(folder, fcntl.LOCK_SH)
     fast_disk.save(weights(2), tmp_path / "w")
     assert Path(folder).is_dir() and len(left(tmp_path)) == 3
     os.close(held)

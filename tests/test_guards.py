@@ -99,7 +99,7 @@ def test_the_group_has_its_timeout_and_the_clock_its_bound(said: list[list[str]]
 
 
 def test_a_call_costs_at_most_a_hundredth_of_a_step_of_50_ms(said: list[list[str]]) -> None:
-    """CPU time of the calling thread; its wait for the others is the step's own imbalance."""
+    """CPU time that the guard takes from the calling thread while the ranks compare beside their own work."""
     costs = [float(line.split()[1]) for rank in said for line in rank if line.startswith("COST ")]
     assert len(costs) == 4 and min(costs) < 0.0005, costs
 

@@ -208,6 +208,7 @@ def test_ray_gives_the_trainer_whole_nodes_and_none_on_one():
     assert two.verdict == "clean" and [g.size for g in two.groups] == [8, 8, 9] and "asks for 4" in two.notes[0]
     assert seats("sglang:d8+fsdp:d8", 8, "weight-update", launcher="ray", nodes=2) == [8, *range(8)]
     assert placed("sglang:d12+fsdp:d8", 8, launcher="ray", nodes=2).verdict == "oversubscribed"
+    assert placed("vllm:d4+fsdp:d8", 8, launcher="ray").verdict == "oversubscribed" and placed("vllm:d4", 8, launcher="ray").verdict == "clean"
 
 
 def test_a_huge_world_is_counted_and_only_its_first_ranks_are_listed():
@@ -222,6 +223,9 @@ def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
     site = Site(2, "single-controller", update="disk")
     assert place(apart, Site(4, "single-controller")).verdict == "clean" and place(apart, site).verdict == "oversubscribed"
     assert place(shared, site).verdict == "clean" and place(shared, Site(2, "single-controller")).verdict == "duplicate"
+    assert place(shared, site).notes == () and "refuses to start" in place(shared, Site(2, "single-controller")).notes[0]
+    uneven = from_roles({"rollout": "sglang:t2", "actor": "fsdp:d2"}, {"rollout": "actor"}, row)
+    assert "as many workers" in " ".join(place(uneven, site).notes)
     with pytest.raises(Refused, match="one component"):
         from_roles({"actor": "fsdp:d1+fsdp:d1"}, {}, row)
 

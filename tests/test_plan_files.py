@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -48,6 +49,11 @@ def test_one_gpu_is_refused_before_anything_starts_with_the_ranks_and_the_remedi
     assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == ["#SBATCH --gpus-per-node=2"]
 
 
+@pytest.mark.parametrize("text, error", [("fsdp:d=4", "ValueError"), ("", "ValueError"), ("sglang:d1\n+ fsdp:d1", None), ("fsdp:d--1", "ValueError")])
+def test_one_argument_without_flags_is_an_allocation_whatever_stands_in_it(text, error):
+    assert plan(text, "--gpus", "2")["error"] == error
+
+
 def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it():
     found = plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v1.0.4")
     assert (found["ok"], found["error"], found["verdict"], found["components"]) == (False, "ValueError", None, [])
@@ -67,12 +73,13 @@ def test_wrong_usage_is_one_sentence(arguments, sentence):
 def test_the_answer_comes_at_once_and_without_torch_or_jupyter():
     command = [sys.executable, "-c", START, "plan", "sglang:d1+fsdp:d1", "--gpus", "1", "--json"]
     seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
-        seconds.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.returncode == 3 and done.stderr.strip() == "[]"
-    assert min(seconds) < 0.5
+    assert min(seconds) < 0.5  # of one CPU: what others run beside does not count
 
 
 def test_the_page_has_every_rank_and_runs_nothing_of_the_string(tmp_path):
@@ -199,6 +206,12 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
     assert bool(found["remedies"]) == (verdict != "clean")
 
 
+def test_a_server_alone_meets_nobody_that_is_known():
+    found = plan("trl vllm-serve --tensor-parallel-size 2", "--gpus", "2")
+    assert [g["name"] for g in found["groups"]] == ["inference"] and found["verdict"] == "clean" and "not known" in found["evidence"][0]
+    assert plan("trl vllm-serve --tensor-parallel-size 4", "--gpus", "2")["verdict"] == "zero-visible"
+
+
 def test_a_flag_about_placement_that_is_not_in_the_table_is_said_to_be_unknown():
     found = plan(RAY + "--colocate_all_models --vllm_engine_flavour x --learning_rate 1", "--gpus", "4")
     assert [e for e in found["evidence"] if "not known to us" in e] == ["--vllm_engine_flavour: not known to us"]
@@ -208,16 +221,24 @@ def test_a_flag_about_placement_that_is_not_in_the_table_is_said_to_be_unknown()
 
 @pytest.mark.parametrize("line, bus", [
     ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", "0000:01:00.0"), ("both on CUDA device 60", "0000:00:06.0"), ("both on CUDA device 104c000", "0010:4c:00.0"),
-    ("CUDA device ordinal", ""), ("cudaDev 0 nvmlDev 0 busId 60", "")])
+    ("out of memory on CUDA device 0", ""), ("cudaDev 0 nvmlDev 0 busId 60", "")])
 def test_the_device_of_ncclss_message_is_a_bus_id_in_hexadecimal(line, bus):
     assert bus_of_message(line) == bus
+
+
+def test_a_log_with_the_message_is_told_with_its_bus(tmp_path):
+    for device, bus in (("1000", "0000:01:00.0"), ("0 (torch)", None)):
+        (tmp_path / "a.log").write_text(f"h:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 {'both' if bus else 'run'} on CUDA device {device}\n")
+        done = subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "triage", str(tmp_path / "a.log")], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
+        assert (f"it is {bus}." in done.stdout) == bool(bus) and ("PCI bus id" in done.stdout) == bool(bus)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
 def test_every_bus_id_survives_nccl_s_way_of_printing_it(domain, bus, device, function):
     text = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
-    assert bus_of_message(f"CUDA device {int(text.replace(':', '').replace('.', ''), 16):x}") == text == normal_bus(f"0000{text}".upper())
+    assert bus_of_message(f"both on CUDA device {int(text.replace(':', '').replace('.', ''), 16):x}") == text == normal_bus(f"0000{text}".upper())
 
 
 @pytest.mark.parametrize("seen, kinds", [

@@ -112,6 +112,7 @@ def test_unread_variable_fires_when_a_name_is_a_slip_and_stays_quiet_when_a_plug
 
 
 def test_unknown_names_stays_quiet_when_every_name_is_known():
+    assert found(with_set(NV_CUDA_LIB_VERSION="13.0.2-1"), "unknown-names") == []
     assert found(with_set(NCCL_DEBUG="WARN"), "unknown-names") == []
 
 
@@ -294,8 +295,20 @@ def test_cuda_differs_fires_when_the_major_version_is_another():
 def test_preload_tells_whether_it_is_at_work_or_ignored():
     env = environment(role(variables={"LD_PRELOAD": "/opt/libnccl.so.2"}))
     assert found(env, "preload")[0].severity is Severity.WARN
-    assert found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"})), "preload")[0].severity is Severity.NOTE
+    note, = found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"}, preloaded=[NCCL])), "preload")
+    assert note.severity is Severity.NOTE and note.title == f"a rank: LD_PRELOAD is at work: {NCCL}"
     assert not found(environment(role(variables={"LD_PRELOAD": "libjemalloc.so"})), "preload")
+
+
+def test_a_preloaded_copy_beside_the_wheels_is_the_one_that_counts():
+    """torch maps its wheel's libnccl by path, too (seen with torch 2.11, NCCL 2.28.9): both are there, and the preloaded one is called."""
+    second = library("/tmp/x/libnccl.so.2", sha256="b6" * 32)
+    trainer = role("trainer", variables={"LD_PRELOAD": second.path}, mapped=[NCCL, second.path], preloaded=[second.path])
+    env = environment(trainer, role("engine"), on=host(libraries=[library(), second]))
+    assert "one version number, but different files: trainer: 2.28.9 (/tmp/x/libnccl.so.2), engine: 2.28.9" in found(env, "roles-libraries-differ")[0].title
+    assert found(env, "preload")[0].title == "trainer: LD_PRELOAD is at work: /tmp/x/libnccl.so.2"
+    assert found(env, "library-named")[0].title == "trainer: libnccl 2.28.9 is mapped from /tmp/x/libnccl.so.2"
+    assert "LD_PRELOAD has the first one called" in found(env, "two-libraries")[0].title
 
 
 def test_library_replaced_fires_when_the_mapped_file_is_gone():
@@ -333,6 +346,7 @@ def test_framework_version_incompatible_names_both_versions_and_a_way_out():
     assert lines(finding)[0] == "python3 -m pip install --force-reinstall 'vllm==0.10.0'"
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=30), st.lists(st.text(max_size=60) | st.from_regex(r"torch(\[x\])? ?(==|>=|~=|<) ?[0-9.]{0,9}(\*|a0)?(; .{0,20})?"), max_size=4), max_size=4))
 def test_any_metadata_is_judged_without_an_error(requires):
     assert judge(environment(role(requires=requires)))

@@ -17,6 +17,7 @@ from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, S
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
+from pydantic import TypeAdapter
 
 BUSY = {"R running": 97}
 
@@ -178,7 +179,9 @@ def test_without_stacks_the_kernel_still_tells_who_sleeps_elsewhere() -> None:
     even = told(s.look(*[s.rank(n, None, "S", "hrtimer_nanosleep") for n in (1, 2)], *[s.rank(n, None) for n in (0, 3)]))
     assert (even.kind, even.culprits) == ("unknown", []), "two on a lock are not known to wait in a collective"
     assert told(s.look(*[s.rank(n, None) for n in range(4)])).kind == "unknown"
-    assert any(n.startswith("stacks: absent: py-spy") for n in found.not_seen) and found.decides.startswith("py-spy dump")
+    handled = told(s.look(s.rank(2, None, "S", "hrtimer_nanosleep"), *[dataclasses.replace(r, handled_signals=[10]) for r in bare]))
+    assert any("signal 10 is caught" in n and "none was sent" in n for n in handled.not_seen)
+    assert any(n.startswith("stacks: py-spy is not installed") for n in found.not_seen) and found.decides.startswith("py-spy dump")
 
 
 def test_no_rank_is_no_health() -> None:
@@ -280,3 +283,28 @@ def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
     assert live_processes.own_inodes(999999999) == set()
     with pytest.raises(OSError, match=re.escape("999999999")):
         live_processes.threads(999999999)
+
+
+# --- as it was seen on four H200
+
+CAPTURED = json.loads((Path(__file__).parent / "data" / "live-h200.json").read_text())["seen"]
+
+
+@pytest.mark.parametrize("fault", CAPTURED)
+def test_what_was_seen_on_four_h200_names_the_right_rank_and_kind(fault: str) -> None:
+    one = TypeAdapter(Live).validate_python(CAPTURED[fault]["live"])
+    found = told(one)
+    assert (found.kind, culprits(found)) == (CAPTURED[fault]["truth"]["kind"], CAPTURED[fault]["truth"]["culprits"]), found.sentence
+    if fault == "spin":
+        bare = told(dataclasses.replace(one, ras=Gap("absent", "switched off")))
+        assert (bare.kind, bare.status, found.status) == ("gpu-stuck", "possible", "likely")
+
+
+def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_unknown() -> None:
+    spinning = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in range(4)]
+    even = [s.gpu(n, 100, 200.0 + 3 * n, 100 + n) for n in range(4)]
+    still = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 9))
+    assert told(s.look(*spinning, gpus=even, ras=[still])).kind == "symmetric"
+    assert told(s.look(*spinning, gpus=even)).kind == "unknown", "they may step all the while"
+    steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 700))
+    assert told(s.look(*spinning, gpus=even, ras=[steps])).kind == "healthy"

@@ -127,7 +127,7 @@ def test_explain_names_a_killed_rank_and_not_the_echo():
 
 def test_explain_says_once_of_twice_when_the_repetition_passes():
     found = explain("r", "2 ranks", hung(), world())
-    assert found.severity is Severity.WARN and "once of twice" in found.title
+    assert found.severity is Severity.WARN and "seen 1 of 2" in found.title
 
 
 def test_explain_says_unknown_when_our_own_process_was_killed():
@@ -139,7 +139,18 @@ def test_explain_shows_the_wrong_element_when_values_are_wrong():
     wrong = {"index": 7, "got": 1048.0, "expected": 48.0, "count": 1, "from_rank": 1}
     failed = world(code=6, wrong=wrong)
     found = explain("r", "2 ranks", failed, failed)
-    assert "wrong values" in found.title and any("from rank 1: element 7 is 1048.0, should be 48.0" in e.text for e in found.evidence)
+    assert found.title == "2 ranks got wrong values, sent by rank 1" and any("from rank 1: element 7 is 1048.0, should be 48.0" in e.text for e in found.evidence)
+
+
+def test_explain_names_no_sender_when_several_ranks_sent_wrong_values_or_only_sums_are_wrong():
+    for senders in ((0, 1), (None, None)):
+        ranks = [rank(n, code=6, wrong={"index": 7, "got": 1.0, "expected": 2.0, "count": 1, "from_rank": s}) for n, s in enumerate(senders)]
+        assert explain("r", "2 ranks", world(ranks), world(ranks)).title == "2 ranks got wrong values"
+
+
+def test_explain_says_seen_1_of_1_when_it_was_not_repeated():
+    found = explain("r", "2 ranks", hung())
+    assert found.severity is Severity.WARN and found.title == "2 ranks hung, seen 1 of 1"
 
 
 def ladder(*rungs, wanted=None, backend="nccl"):

@@ -45,6 +45,29 @@ MORE: list[tuple[str, str, str, str]] = [
     ("per-parameter-sync", "sync took 130 s\n", "weights are sent tensor by tensor", "weights were sent in 3 buckets\n"),
     ("visible-devices-set-too-late", "x\n", "CUDA_VISIBLE_DEVICES is set after import torch and has no effect", "CUDA_VISIBLE_DEVICES=0,1\n"),
     ("benign", W + "Failed to open libibverbs.so[.1]\n" + "NCCL INFO Using network Socket\n# Out of bounds values : 0 OK\n", "", W + "Failed to open libibverbs.so[.1]\n" + hung(1)),
+    ("visible-devices-wrong", "RuntimeError: CUDA error: invalid device ordinal\n", "srun --ntasks-per-node=8 --gpus-per-task=1", "RuntimeError: CUDA error: invalid argument\n"),
+    ("visible-devices-wrong", "node0:7:7 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n", "", "node0:7:7 [0] NCCL INFO transport/p2p.cc:275 -> 1\n"),
+    ("more-ranks-than-gpus", "RuntimeError: Duplicated GPU device is not allowed by NCCL. Rank [0] and rank [8] both attached to GPU device 0\n", "", "Rank [0] attached to GPU device 0\n"),
+    ("ulimit-too-low", "ib_log.c:246 UCX ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited'\n", "", "UCX  INFO mlx5_0: ibv_create_cq() ok\n"),
+    ("roce-gid-wrong", W + "Call to ibv_modify_qp failed with error Connection timed out\n", "with GID index 3 it works", W + "Call to ibv_close_device failed with error Connection timed out\n"),
+    ("rank-busy-on-host", "Preparing test set: 39%|# | 26/67 [24:51<30:30, 44.6s/it]\nP[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800008 milliseconds before timing out.\n", "", "Preparing test set: 39%|# | 26/67 [24:51<30:30, 44.6s/it]\n"),
+    ("socket-interface-wrong", "Connect to 169.254.3.1<41235> failed : Connection refused\n", "", "Connect to 192.0.2.1<41235> ok\n"),
+    ("shm-too-small", "OSError: [Errno 28] No space left on device\n", "docker run -it --gpus all image", "OSError: [Errno 2] No such file or directory\n"),
+    ("gdr-disabled", "node0:7:7 [0] NCCL INFO Channel 00 : 8[d] -> 0[d] [receive] via NET/IB/0\n", "poor bandwidth; GPU Direct RDMA has not been set up", "node0:7:7 [0] NCCL INFO Channel 00 : 8[d] -> 0[d] [receive] via NET/IB/0/GDRDMA\n"),
+    ("p2p-broken-acs-iommu", W + 'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!\n', "", "Command line: BOOT_IMAGE=/vmlinuz iommu=pt\n"),
+    ("rank-dependent-branch", "step 1\n", "ZeRO-3 hangs: one rank emits EOS and leaves generation while others decode on; generation ends at different lengths", "step 1\n"),
+    ("data-stall", "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=301, OpType=BROADCAST, Timeout(ms)=1800000) ran for 1809852 milliseconds\n", "StreamingDataset", "[Rank 3] WorkNCCL ok\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]ib0:192.0.2.1<0>\n", "", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0>\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]bond0:192.0.2.1<0>\n", "five times slower than expected on RoCE", "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]bond0:192.0.2.1<0>\n"),
+    ("nodes-differ", "node1:7:7 [0] x.cc:9 NCCL WARN NET/IB : Unable to open device erdma_1\nnode0:7:7 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1\n", "2 nodes", "node1:7:7 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/1\n"),
+    ("nodes-differ", W + "NET/Socket : peer 192.0.2.1 message truncated : receiving 524288 bytes instead of 65536\n", "", "receiving 65536 bytes\n"),
+    ("socket-interface-wrong", "[u1][[1,1],2][btl_tcp_endpoint.c:796:mca_btl_tcp_endpoint_complete_connect] connect() to 172.17.0.1 failed: Connection refused (111)\n", "", "connect() to 192.0.2.7 failed\n"),
+    ("socket-interface-wrong", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n", "hangs on two nodes", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]lo:127.0.0.1<0>\n"),
+    ("engine-allreduce-needs-p2p", "INFO engine starts\n", "with --disable-custom-all-reduce it starts", "disable_custom_all_reduce=True\n"),
+    ("scheduler-shares-gpu", "NcclError: NCCL_ERROR_INVALID_USAGE: invalid usage\n", "Ray actors with num_gpus=0.25", "num_gpus=0.25\n"),
+    ("device-not-set-per-rank", "step 0\n", "training hangs: every rank uses GPU 0", "step 0\n"),
+    ("communicator-order", "step 0\n", "deadlock: some ranks find a cached communicator while others create one", "step 0\n"),
+    ("p2p-broken-acs-iommu", "Cuda failure 'peer access is not supported between these two devices'\n", "", "peer access enabled\n"),
 ]
 
 
@@ -80,3 +103,9 @@ def test_what_was_told_as_a_hang_is_not_called_harmless(tmp_path):
 def test_all_ranks_at_one_number_leave_it_open_who_was_missing(tmp_path):
     text = "".join(hung(r, 19) + STATUS.format(r=r, e=19, c=18) for r in (1, 2, 3))
     assert {s for _, s in told(tmp_path, text)} == {"possible"}
+
+
+def test_an_ordinal_under_one_gpu_per_task_is_not_too_many_ranks(tmp_path):
+    line = "RuntimeError: CUDA error: invalid device ordinal\n"
+    assert told(tmp_path, line)[0] == ("more-ranks-than-gpus", "likely")
+    assert ("more-ranks-than-gpus", "likely") not in told(tmp_path, line, "srun --gpus-per-task=1")

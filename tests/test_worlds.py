@@ -9,14 +9,14 @@ import urllib.parse
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap, gaps_in, to_json
-from nccl_runbook.facts.experiments import Arms, Ladder
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.experiments import Ladder
 from nccl_runbook.launch.devices import device_arguments, parse_gpus, rank_devices
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.probes import worlds
 from nccl_runbook.records import Record, load, save
 from nccl_runbook.redact import MASK, Redactor
-from nccl_runbook.rules import fewer_gpus, transports
+from nccl_runbook.rules import fewer_gpus
 from pydantic import TypeAdapter
 
 
@@ -32,20 +32,6 @@ def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(engine
     ladder = worlds.ladder(engine, [None, None], 60)
     assert ladder.first_failing.name == "1 rank" and not ladder.first_failing.again.passed
     assert fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0].cause == "socket-interface-wrong"
-
-
-def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
-    arms = worlds.arms(engine, [None, None], 60)
-    assert arms.control.passed and arms.control_after.passed and arms["interface pinned"].passed
-    assert TypeAdapter(Arms | Gap).validate_python(to_json(arms)) == arms
-    assert transports.judge(arms)[0].severity.value == "unknown"
-    with pytest.raises(KeyError, match="run were: control, interface pinned"):
-        arms["P2P off"]
-
-
-def test_arms_that_the_budget_does_not_reach_are_gaps(engine):
-    arms = worlds.arms(engine, [None, None], 0.0001)
-    assert [str(g) for _, g in gaps_in(arms)][-1] == "not-run: the budget was spent: raise budget_s"
 
 
 @given(st.integers(2, 40))

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.experiments import Trial
+from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
@@ -30,8 +31,8 @@ from nccl_runbook.look_live import REASON, checked_pids
 from nccl_runbook.look_live import look as look_live
 from nccl_runbook.look_live import record as live_record
 from nccl_runbook.look_page import page, text
-from nccl_runbook.planning import guard, placement
-from nccl_runbook.probes import gpus, sync, users, worlds
+from nccl_runbook.planning import group_testing, guard, halving, placement
+from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import live as live_rules
 
@@ -93,14 +94,16 @@ def visibility(step: Step) -> None:
 
 def fewer_gpus(step: Step) -> None:
     step.ask_who_works()
-    step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
+    ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
-    step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s))
+    pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
+    step.ask("search", lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify))
 
 
 def transports(step: Step) -> None:
     step.ask_who_works()
-    step.ask("arms", lambda: worlds.arms(step.engine, step.devices, step.left_s))
+    step.ask("links", nvml.links)
+    step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
 
 
 def weight_sync(step: Step) -> None:
@@ -204,8 +207,12 @@ def look(options: argparse.Namespace, output: Output) -> None:
 def live(options: argparse.Namespace, output: Output) -> None:
     """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
     began = time.monotonic()
-    seen = look_live(checked_pids(options.pid), options.gap, output.say)
-    output.write([live_record(seen, time.monotonic() - began)], last=True)
+
+    def keep(found: Live, last: bool = False) -> None:
+        output.write([live_record(found, time.monotonic() - began)], last)
+
+    seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
+    keep(seen, last=True)
     pictures = live_rules.judge([seen])
     output.say(text(pictures, [seen]))
     if options.html:

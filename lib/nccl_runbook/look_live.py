@@ -15,14 +15,15 @@ STEP = "06-timeouts"
 REASON = "not judged yet: nccl-runbook look --record FILE"
 
 
-def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None]) -> Live:
-    """The facts; ``say`` gets the first evidence as soon as it is there."""
+def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Callable[[Live], None] = lambda _: None) -> Live:
+    """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there."""
     looking = Look(pids)
     first = looking.first()
     say(first_text(first))
+    keep(first)
     if not first.ranks or gap_s <= 0:
         return first
-    say(f"second sample in {gap_s:g} s: only then can a rank be called hung")
+    say(f"further samples for {gap_s:g} s: only then can a rank be called hung")
     return looking.after(gap_s)
 
 
@@ -35,7 +36,9 @@ def record(live: Live, wall_s: float) -> Dict[str, Any]:
 
 
 def checked_pids(pids: Sequence[int]) -> List[int]:
-    """The same; raises ValueError for one without a process."""
+    """The same; raises ValueError for one without a process, and where there is no /proc."""
+    if not os.path.isdir("/proc/self"):
+        raise ValueError("a live look reads /proc, which only Linux has: look on the node, and judge the record here with --record")
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
         raise ValueError(f"there is no process {gone[0]} here: --pid takes pids of this host, as ps shows them")

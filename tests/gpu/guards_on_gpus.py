@@ -34,20 +34,19 @@ def main() -> None:
         except guard.GuardError as error:
             print(f"rank {rank}: {error}", flush=True)
     guard.check_minibatches(minibatches=(16, 8))
-    took: dict[bool, list[float]] = {False: [], True: []}
-    alone = []
-    for number in range(80):
-        began = time.perf_counter()
-        if number % 2:
-            guard.check_minibatches(minibatches=(16, 8))
-            alone.append(time.perf_counter() - began)
+    took: dict[str, list[float]] = {"without": [], "waiting": [], "beside": []}
+    for number in range(120):
+        began, kind = time.perf_counter(), list(took)[number % 3]
+        agreed = guard.check_minibatches(minibatches=(16, 8), wait=kind == "waiting") if kind != "without" else None
         time.sleep(0.05)
+        if agreed:
+            agreed()
         dist.all_reduce(gradient)
         gradient.fill_(1)[0].item()
-        took[bool(number % 2)].append(time.perf_counter() - began)
-    without, with_guard = (1e3 * statistics.median(took[k]) for k in (False, True))
-    print(f"rank {rank}: step without {without:.3f} ms, with {with_guard:.3f} ms: {100 * (with_guard / without - 1):+.2f} %; the call "
-          f"{1e3 * statistics.median(alone):.3f} ms", flush=True)
+        took[kind].append(time.perf_counter() - began)
+    step = {kind: 1e3 * statistics.median(each) for kind, each in took.items()}
+    more = {kind: f"{100 * (ms / step['without'] - 1):+.2f} %" for kind, ms in step.items()}
+    print(f"rank {rank}: milliseconds a step {step}: {more}", flush=True)
     os._exit(0)
 
 

@@ -17,11 +17,13 @@ GAP_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def running():
+def running(tmp_path_factory: pytest.TempPathFactory):
     python = os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", sys.executable)
     if not Path("/dev/nvidia1").exists():
         pytest.skip("needs two CUDA GPUs: there is no /dev/nvidia1")
-    with worlds.launcher(python) as one:
+    dumps = str(tmp_path_factory.mktemp("dumps"))
+    with worlds.launcher(python, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{dumps}/pipe", TORCH_FR_DUMP_TEMP_FILE=f"{dumps}/dump") as one:
+        one.dumps = Path(dumps)
         yield one
 
 
@@ -34,6 +36,8 @@ def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: 
     found = rules.judge([look])
     truth = json.loads((tmp_path / fault / "truth.json").read_text())
     keep(fault, look, truth, tmp_path / fault)
+    recorders = {str(r.recorder) for r in look.ranks}
+    print("recorder:", recorders, "dumps:", sorted((p.name, p.stat().st_size) for p in running.dumps.iterdir() if p.is_file()))
     worlds.end(running)
     told = [(p.kind, [v.rank for v in p.culprits], p.sentence) for p in found]
     assert told and (told[0][0], told[0][1]) == (truth["kind"], truth["culprits"]), (told, [vars(v) for p in found for v in p.ranks])

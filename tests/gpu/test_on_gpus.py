@@ -13,6 +13,8 @@ from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement
+from nccl_runbook.planning.halving import halve
+from nccl_runbook.probes import arms as arms_probe
 from nccl_runbook.probes import gpus, sync, users, worlds
 from nccl_runbook.rules import busy, environment, fewer_gpus, gpu_visibility, transports, weight_sync
 from nccl_runbook.rules.failures import explain
@@ -44,12 +46,12 @@ def test_healthy_gpus_raise_no_alarm(on_gpus):
 
 
 def test_healthy_transports_raise_no_alarm_and_the_log_proves_each_switch(on_gpus):
-    arms = worlds.arms(on_gpus, every(on_gpus), 200)
+    arms = arms_probe.collect(on_gpus, every(on_gpus), 200, halve)
     assert severities(transports.judge(arms)) == {Severity.OK}
     outcomes = transports.outcomes(arms)
     assert outcomes["P2P and SHM off"] == "pass" and set(arms["P2P and SHM off"].transports) <= {"NET/Socket", "NET/Socket/Shared"}
     if any(name.startswith("P2P") for name in arms["control"].transports):
-        assert (outcomes["P2P off"], outcomes["SHM off"]) == ("pass", "no effect")
+        assert (outcomes["P2P off"], outcomes["SHM off"]) == ("pass", "not run")  # the control uses no SHM
 
 
 def test_the_mapped_libnccl_is_named_and_agrees_with_its_wheel(on_gpus):
@@ -70,7 +72,7 @@ def test_an_interface_that_does_not_exist_is_named(on_gpus, monkeypatch):
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth99")
     for link in on_gpus._links.values():
         link.close()
-    found = transports.judge(worlds.arms(on_gpus, [0, 1], 200))
+    found = transports.judge(arms_probe.collect(on_gpus, [0, 1], 200, halve))
     assert [(f.cause, f.status) for f in found] == [("socket-interface-wrong", "established")]
 
 
@@ -136,7 +138,7 @@ def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
     runs = sync.collect(on_gpus, spec, [0, 1], repeats=2)
     assert severities(weight_sync.judge(runs, placement.place([0, 1]))) <= FINE
     assert {a.method for a in runs.run if a.complete and not a.wrong} == {
-        "nccl-flat", "nccl-per-tensor", "gloo-flat", "disk", "fast-disk", "fast-disk-shm"}
+        "nccl-flat", "nccl-per-tensor", "gloo-flat", "disk", "fast-disk"}
 
 
 def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_gpus):

@@ -31,7 +31,7 @@ def test_on_one_gpu_nccl_refuses_and_ipc_and_disk_pass(on_gpus):
     runs = sync.collect(on_gpus, SMALL, plan.devices, "usual", repeats=2, deadline_s=120)
     ids = {f.id: f for f in weight_sync.judge(runs, plan)}
     assert ids["trainer-and-engine-share-gpu"].status == "established" and ": ipc-direct, " in ids["weight-sync-choice"].title
-    assert [a.method for a in runs.run if a.complete and not a.wrong] == ["ipc-direct", "gloo-flat", "disk", "fast-disk", "fast-disk-shm"]
+    assert [a.method for a in runs.run if a.complete and not a.wrong] == ["ipc-direct", "gloo-flat", "disk", "fast-disk"]
 
 
 def test_two_ranks_on_one_gpu_are_tried_only_where_nccl_allows_it(on_gpus):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json as json_format
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -61,6 +62,8 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
     from nccl_runbook.redact import Redactor
 
     began = time.monotonic()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     try:
         live = look_live.look(look_live.checked_pids(pids), gap_s, say)
         if save is not None:

@@ -143,7 +143,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     from nccl_runbook.knowledge import frameworks
 
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
-    if file is None and not any(mark in text for mark in (" --", "=")):
+    if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
         return _areal(text, where, asked, _gpus(asked, 0), [])
     commands = [] if is_yaml else launch_lines.commands(text)
     overrides = {name: values[-1] for c in commands for name, values in c.flags.items() if values}

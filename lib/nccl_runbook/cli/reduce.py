@@ -117,11 +117,15 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
 
 
 def _looked_at(pid: int) -> str:
-    """What a live look says of the hung job, before its evidence dies with it."""
-    from nccl_runbook import look_live
+    """What a live look says of the hung job, before its evidence dies with it; "" for one without torch."""
+    from nccl_runbook.probes.live import Look
     from nccl_runbook.rules.live import judge
 
-    return "; ".join(p.sentence for p in judge([look_live.look([pid], LOOK_S, lambda _: None)]))
+    looking = Look([pid])
+    if not any(r.has_torch for r in looking.ranks):
+        return ""
+    looking.first()
+    return "; ".join(p.sentence for p in judge([looking.after(LOOK_S)]))
 
 
 # --- nothing is left behind

@@ -40,12 +40,14 @@ Key = tuple[str, str]  # role ("" for every process) and name
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """``a``, ``b``: what each sets by role and name, None for not set; ``left_out``: name -> why it stays as it is around the runbook."""
+    """``a``, ``b``: what each sets by role and name, None for not set, never shown as they are; ``left_out``: name -> why it stays as it is
+    around the runbook; ``secrets``: knows those of both and of the surroundings."""
 
     names: tuple[str, str]
-    a: dict[Key, str | None]
-    b: dict[Key, str | None]
+    a: dict[Key, str | None] = dataclasses.field(repr=False)
+    b: dict[Key, str | None] = dataclasses.field(repr=False)
     left_out: dict[str, str]
+    secrets: Redactor = dataclasses.field(repr=False)
 
     @property
     def named(self) -> bool:
@@ -74,13 +76,14 @@ class Arms:
 
     @property
     def differences(self) -> list[Difference]:
-        secrets = Redactor(os.environ)
-
         def shown(key: Key, value: str | None) -> str:
-            plain = value is not None and (is_kept(key[1]) or _PLAIN.fullmatch(value))
-            return NOT_SET if value is None else secrets.text(value) if plain else HIDDEN
+            return NOT_SET if value is None else self.secrets.text(value) if _may_be_shown(key[1], value) else HIDDEN
 
         return [Difference(_text(k), shown(k, self.a[k]), shown(k, self.b[k])) for k in self.a if self.a[k] != self.b[k]]
+
+
+def _may_be_shown(name: str, value: str) -> bool:
+    return is_kept(name) or bool(_PLAIN.fullmatch(value))
 
 
 def _text(key: Key) -> str:
@@ -91,20 +94,30 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
     """The two set-ups. Raises ValueError with one sentence that says what cannot be read."""
     left_out: dict[str, str] = {}
     one, two = (_effective(text, surroundings, left_out) for text in (a, b))
+    told = [v for (_, name), v in (*one.items(), *two.items()) if v and sounds_secret(name)]
+    secrets = Redactor({**surroundings, **{f"SECRET_{i}": value for i, value in enumerate(told)}})
     one, two = {**_around(two, surroundings), **one}, {**_around(one, surroundings), **two}
-    fit = [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2 and _fits(k[1], (one[k], two[k]), left_out)]
-    return Arms((a.strip() or ".", b.strip() or "."), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out)
+    changed = [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
+    fit = [k for k in changed if _fits(k[1], (one[k], two[k]), left_out, secrets)]
+    return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
+
+
+def _name(text: str) -> str:
+    """As the user named it, without a value that is not to be shown."""
+    words = [text] if os.path.isfile(text) else shlex.split(text)
+    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not _may_be_shown(m["name"], m["value"]) else w for w in words]
+    return " ".join(hidden) or "."
 
 
 def _around(side: Collection[Key], surroundings: Mapping[str, str]) -> dict[Key, str | None]:
     return {key: surroundings.get(key[1]) for key in side}
 
 
-def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, str]) -> bool:
+def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, str], secrets: Redactor) -> bool:
     if _SESSION.fullmatch(name):
         return False
     texts = [v for v in values if v is not None]
-    if sounds_secret(name) or any(Redactor({}).text(v) != v for v in texts):
+    if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
         left_out[name] = "its name or value looks like a secret: it stays as it is around the runbook"
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
         left_out[name] = "only a shell can work its value out"

@@ -155,7 +155,8 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 _gap(mapped) if isinstance(mapped, dict) else mapped,
                 version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
-                *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))), requires_of(said.get("packages", [])))
+                *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))),
+                requires_of(said.get("packages", [])), said.get("preloaded", []))
 
 
 def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 MOST_BYTES = 1 << 20
-_SET = re.compile(r"^(?:export\s+)?([A-Za-z_]\w{0,80})=(\S*|\"[^\"]*\"|'[^']*')\s*$")
+_COMMENT = re.compile(r"(^|(?<=\s))#.*", re.M)
 _USED = re.compile(r"\$(?:\{(\w+)(?::-([^{}$]*))?\}|(\w+))")
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
@@ -35,56 +35,34 @@ def commands(text: str) -> list[Command]:
     """Every command of the text, in order."""
     known: dict[str, str] = {}
     found = []
-    for line in _joined(text):
-        line = _USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), line)
-        one = _SET.match(line.strip())
-        if one:
-            known[one[1]] = one[2].strip("\"'")
-            continue
-        found += [_command(words, known) for words in _split(line)]
+    for line in re.sub(r"[ \t]*\\[ \t]*(\r?\n|$)", " ", _COMMENT.sub("", text[:MOST_BYTES])).splitlines():
+        for words in _split(_filled(line, known)):
+            env: dict[str, str] = {}
+            while words and (words[0] in ("env", "export") or _PREFIX.fullmatch(words[0])):
+                name, equals, value = words.pop(0).partition("=")
+                env |= {name: value} if equals else {}
+            if words:
+                visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
+                found.append(Command(tuple(words), _flags(words), {**visible, **env}))
+            else:
+                known |= env
     return found
 
 
-def _joined(text: str) -> Iterator[str]:
-    """Logical lines: continued ones joined, comments left out."""
-    waiting = ""
-    for line in text[:MOST_BYTES].splitlines():
-        line = re.sub(r"(^|\s)#.*", "", line)
-        if line.rstrip().endswith("\\"):
-            waiting += line.rstrip()[:-1] + " "
-        elif (waiting + line).strip():
-            yield waiting + line
-            waiting = ""
-    if waiting.strip():
-        yield waiting
+def _filled(line: str, known: dict[str, str]) -> str:
+    return _USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), line)
 
 
 def _split(line: str) -> Iterator[list[str]]:
+    """The words of each command of one line."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
-    lexer.commenters = ""
+    lexer.whitespace_split, lexer.commenters = True, ""
     try:
         words = list(lexer)
     except ValueError:  # a quote that is not closed: split at blanks
         words = line.split()
-    part: list[str] = []
-    for word in words:
-        if word in _ENDS:
-            yield part
-            part = []
-        else:
-            part.append(word)
-    yield part
-
-
-def _command(words: list[str], known: dict[str, str]) -> Command:
-    env = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
-    rest = list(words)
-    while rest and (rest[0] in ("env", "export") or _PREFIX.fullmatch(rest[0])):
-        pair = _PREFIX.fullmatch(rest.pop(0))
-        if pair:
-            env[pair[1]] = pair[2]
-    return Command(tuple(rest), _flags(rest), env)
+    ends = [-1, *(i for i, word in enumerate(words) if word in _ENDS), len(words)]
+    yield from (words[start + 1:end] for start, end in zip(ends, ends[1:]))
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:

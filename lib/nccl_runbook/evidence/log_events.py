@@ -8,7 +8,7 @@ from typing import Any
 
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
-from nccl_runbook.knowledge.clues import ECHO, needed
+from nccl_runbook.knowledge.clues import ECHO, needed, stands_in
 
 # torch 1.9 (no SeqNum) to 2.13
 _WORK = re.compile(
@@ -73,9 +73,17 @@ _LAUNCHERS = (
 def tells(text: str) -> bool:
     """Whether the line says anything about a rank."""
     low = text.lower()
-    for hint in _HINTS:  # a plain loop: most lines of a log that never repeats hold none, and there may be millions
+    for hint in _HINTS:  # plain loops: most lines of a log that never repeats hold none, and there may be millions
         if hint in low:
-            return any(any(h in low for h in hints) and p.search(text) for p, hints in _TELLING)
+            break
+    else:
+        return False
+    for pattern, hints in _TELLING:
+        for hint in hints:
+            if hint in low:
+                if pattern.search(text):
+                    return True
+                break
     return False
 
 
@@ -87,9 +95,9 @@ def tells_much(text: str) -> bool:
 
 def launcher(texts: list[tuple[str, LogLine]]) -> str:
     """What started the job, "" where nothing tells."""
-    whole = "\n".join(text for text, _ in texts)
-    low = whole.lower()
-    return next((n for n, p in _LAUNCHERS if any(w in low for w in needed(p.pattern)) and p.search(whole)), "")
+    low = "\n".join(text for text, _ in texts).lower()
+    told = (n for n, p in _LAUNCHERS if any(w in low for w in needed(p.pattern)) and any(stands_in(p, text) for text, _ in texts))
+    return next(told, "")
 
 
 class Ranks:

@@ -99,7 +99,7 @@ def _time(text: str) -> float | None:
 
 
 def _stamp(text: str) -> float | None:
-    found = _STAMP.search(text)
+    found = _STAMP.search(text) if ":" in text else None
     return _seconds(*found.groups()[1:]) if found else None
 
 

@@ -20,13 +20,13 @@ from nccl_runbook.evidence.log_kinds import kind
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
-from nccl_runbook.knowledge.clues import clues, compiled, matcher, needed
+from nccl_runbook.knowledge.clues import clues, compiled, matcher, needed, stands_in
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 MAX_TEMPLATES = 200_000
 CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
-SLICE_LINES = 500
+SLICE_LINES = 16
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
@@ -49,6 +49,7 @@ class _Kind:
     numbers: bool = False
     times: int = 0
     first: LogLine | None = None
+    more: tuple[LogLine, ...] = ()  # the last messages in one raw line: a progress bar stands before them
 
 
 @dataclasses.dataclass
@@ -170,6 +171,8 @@ class _Reader:
         line = LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
         if kind.first is None:
             kind.first = line
+        elif kind.times == 1:
+            kind.more = (*kind.more[-7:], line)
         for expression in kind.matched:
             self._keep(expression, line, text, joined, who.times)
         if kind.tells:
@@ -207,7 +210,8 @@ class _Reader:
             for expression in self._lines.matching(text):
                 self._keep(expression, line, text, "", 1)
         fired = [c for c in clues() if c.line in self._found]
-        texts = [(k.first.text, k.first) for k in self._kinds.values() if k.first] + [(t, LogLine(CONTEXT, 1, t)) for t in [context] if t]
+        texts = [(at.text, at) for k in self._kinds.values() for at in (k.first, *k.more) if at]
+        texts += [(context, LogLine(CONTEXT, 1, context))] if context else []
         low = [text.lower() for text, _ in texts]
         whole = "\n".join(low)
         for expression in dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
@@ -241,7 +245,7 @@ class _Reader:
         return bool(found.last) and all(self._table.went_on(rank, order) for (_, rank), order in found.last.items())
 
     def _strange(self) -> list[Template]:
-        kinds = [k for k in self._kinds.values() if k.first and not k.matched and not k.tells and _ERROR.search(k.first.text)]
+        kinds = [k for k in self._kinds.values() if k.first and not k.matched and not k.tells and stands_in(_ERROR, k.first.text)]
         often = sorted(kinds, key=lambda k: -k.times)[:20]
         return [Template(k.first, k.times) for k in often if k.first]
 
@@ -278,6 +282,6 @@ def _joined(before: bytes, text: str) -> str:
         if not text.startswith((" ", "\t")) or not before.rstrip().endswith((b":", b",")):
             return ""
     head = before.decode("utf-8", "replace").rstrip("\r\n")
-    if not _ENDS_OPEN.search(head):
+    if not stands_in(_ENDS_OPEN, head):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

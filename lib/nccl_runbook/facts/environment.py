@@ -25,7 +25,8 @@ class Role:
     further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
     ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
     of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
-    installed beside torch -> what its metadata requires."""
+    installed beside torch -> what its metadata requires; ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
+    called where another library has the same ones."""
 
     name: str
     variables: Dict[str, str]
@@ -39,6 +40,7 @@ class Role:
     nofile: Union[str, Gap]
     memlock: Union[str, Gap]
     requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
+    preloaded: List[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

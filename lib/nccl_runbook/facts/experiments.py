@@ -67,27 +67,64 @@ class Pairs:
 
 
 @dataclasses.dataclass(frozen=True)
+class SearchRound:
+    """Disjoint groups of GPUs (cuda_index) that ran at the same time, and whether every rank of each passed."""
+
+    groups: List[List[int]]
+    passed: List[bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """What was run to find the GPU or the link, in order. ``example``: the failed world with the fewest GPUs; ``why``: "" where the
+    search ended by itself, else why it did not."""
+
+    gpus: List[int]
+    rounds: List[SearchRound]
+    example: Union[World, Gap]
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Arm:
-    """One factor switched off or narrowed. ``acts_on``: transports (as NCCL's log names them) that must be gone if it acted."""
+    """One factor switched off or narrowed, or for *clean* taken out (None). ``acts_on``: transports, algorithms or protocols, as NCCL's
+    log names them, of which less must be left if it acted."""
 
     name: str
-    env: Dict[str, str]
+    env: Dict[str, Optional[str]]
     acts_on: List[str]
     trial: Union[Trial, Gap]
 
 
 @dataclasses.dataclass(frozen=True)
+class Guilty:
+    """``variables`` with their values; ``among``: how many there were; ``asked``: worlds it took; ``why_not``: "" where it is settled,
+    that is: they alone bring the effect back and the others do not (see planning/halving.py)."""
+
+    variables: Dict[str, str]
+    among: int
+    asked: int
+    why_not: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Arms:
-    """The arms between two runs of the control, which differs from the user's environment in nothing but logging."""
+    """The arms between two runs of the control, which differs from the user's environment in nothing but logging.
+
+    ``clean``: the same without the variables that may steer NCCL; ``guilty``: which of those the difference hangs on.
+    """
 
     backend: str
     control: Trial
     arms: List[Arm]
     control_after: Union[Trial, Gap]
+    clean: Union[Arm, Gap] = Gap("not-run")
+    guilty: Union[Guilty, Gap] = Gap("not-run", "the environment was not seen to make a difference")
 
     def __getitem__(self, name: str) -> World:
         """The world of that arm, or of "control". Raises KeyError naming the arms that were run."""
-        run = {"control": self.control, **{a.name: a.trial for a in self.arms if isinstance(a.trial, Trial)}}
+        arms = [*self.arms, *([] if isinstance(self.clean, Gap) else [self.clean])]
+        run = {"control": self.control, **{a.name: a.trial for a in arms if isinstance(a.trial, Trial)}}
         if name not in run:
             raise KeyError(f"no arm {name!r}; run were: {', '.join(run)}")
         return run[name].world

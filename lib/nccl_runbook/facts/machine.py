@@ -57,6 +57,16 @@ class NvLinks:
 
 
 @dataclasses.dataclass(frozen=True)
+class GpuLinks:
+    """What bounds a GPU's bandwidth: live NVLinks, and its PCIe slot at its best."""
+
+    name: Union[str, Gap]
+    nvlinks_up: Union[int, Gap]
+    pcie_generation: Union[int, Gap]
+    pcie_width: Union[int, Gap]
+
+
+@dataclasses.dataclass(frozen=True)
 class Fabric:
     """The NVSwitch fabric as the GPU knows it. ``state``: not-supported, not-started, in-progress, completed; ``status``: NVML's text."""
 

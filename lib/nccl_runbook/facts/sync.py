@@ -87,9 +87,9 @@ class SyncArm:
         return by_time[(len(by_time) - 1) // 2] if by_time else None
 
     def fit(self, tensors: int, size_bytes: int) -> Optional[Tuple[float, float]]:
-        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None where time does not grow."""
+        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None where time hardly grows."""
         small = [v for v in self.variants if not v.busy and v.size_bytes < size_bytes]
-        if not small or not self.steady or self.steady.seconds <= small[0].seconds:
+        if not small or not self.steady or self.steady.seconds < 1.2 * small[0].seconds:
             return None
         b = (size_bytes - small[0].size_bytes) / (self.steady.seconds - small[0].seconds)
         return max(0.0, (small[0].seconds - small[0].size_bytes / b) / tensors), b

@@ -17,8 +17,9 @@ class WorldRequest:
 
     ``entry``: file name in ranks/. ``devices``: one cuda_index a rank (indices into the CUDA_VISIBLE_DEVICES of the surroundings; the
     same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
-    to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed. ``beside``: further
-    files of ranks/ that the entry imports.
+    to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same
+    after so many seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
+    ``timed``: its figures are to be kept, so nothing may be set up beside it.
     """
 
     name: str
@@ -27,7 +28,8 @@ class WorldRequest:
     args: List[str] = dataclasses.field(default_factory=list)
     env: Dict[str, Optional[str]] = dataclasses.field(default_factory=dict)
     deadline_s: float = 30.0
-    beside: List[str] = dataclasses.field(default_factory=list)
+    stall_s: Optional[float] = None
+    timed: bool = True
 
     @property
     def world_size(self) -> int:
@@ -69,7 +71,8 @@ class World:
 
     ``started``: "fork" from the warm process or "exec" of a fresh interpreter; ``nccl_path``: the libnccl that was mapped;
     ``transports``: what NCCL's own log says carried each connection, counted (``{"P2P/CUMEM": 24}``); ``set_by_environment``: NCCL
-    variables that NCCL's log says it took; ``shell_line`` repeats the world by hand.
+    variables that NCCL's log says it took; ``algorithms``: collectives by algorithm and by protocol, counted, where NCCL logged them
+    (``{"algo RING": 20, "proto LL": 8}``); ``shell_line`` repeats the world by hand.
     """
 
     request: WorldRequest
@@ -80,6 +83,7 @@ class World:
     nccl_path: Union[str, Gap]
     transports: Union[Dict[str, int], Gap]
     set_by_environment: Union[List[str], Gap]
+    algorithms: Dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -116,11 +120,21 @@ class World:
         """The last lines of every rank, prefixed; for reading in a notebook."""
         return "\n".join(f"[rank{r.rank}] {line}" for r in self.ranks for line in r.last_lines)
 
+    def _timed(self, op: str) -> Dict[int, Dict[str, Any]]:
+        """The event of the slowest rank by size in bytes; nothing for one rank, which uses no bus."""
+        ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and e.get("median_s")]
+        by_time = sorted(ops, key=lambda e: e["median_s"]) if self.request.world_size > 1 else []
+        return {e["size_bytes"]: e for e in by_time}
+
+    def busbw_by_size(self, op: str) -> Dict[int, float]:
+        """Bus bandwidth (nccl-tests' definition) of ``op`` by size in bytes, by its slowest rank, in 1e9 bytes a second."""
+        return {size: e["bus_factor"] * size / e["median_s"] / 1e9 for size, e in sorted(self._timed(op).items())}
+
     def busbw_gb_per_s(self, op: str) -> Optional[float]:
-        """Bus bandwidth (nccl-tests' definition) at the largest size of ``op``, by its slowest rank, in 1e9 bytes a second."""
-        ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and "median_s" in e]
-        if not ops or self.request.world_size == 1:  # one rank: no bus was used
-            return None
-        largest = max(e["size_bytes"] for e in ops)
-        seconds = max(e["median_s"] for e in ops if e["size_bytes"] == largest)
-        return ops[0]["bus_factor"] * largest / seconds / 1e9 if seconds else None
+        """The bus bandwidth at the largest size of ``op``."""
+        return next(reversed(list(self.busbw_by_size(op).values())), None)
+
+    def latency_us(self, op: str) -> Optional[float]:
+        """Microseconds of ``op`` at its smallest size, by its slowest rank."""
+        timed = self._timed(op)
+        return timed[min(timed)]["median_s"] * 1e6 if timed else None

@@ -22,23 +22,22 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """``marks``: words that give it away in a command; ``apart``: those that put engines on GPUs of their own."""
+    """``marks``: words that give it away in a command; ``apart``: those that put engines on GPUs of their own; ``share_*``: how engine and
+    trainer are made to share."""
 
     name: str
     source: str
     marks: tuple[str, ...]
     apart: tuple[str, ...]
+    share_text: str
+    share_lines: tuple[str, ...]
     flags: dict[str, Flag]
-
-    @property
-    def defaults(self) -> dict[str, str]:
-        return {f.field: f.default for f in self.flags.values() if f.field}
 
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
     data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {name: Framework(name, f["source"], tuple(f["marks"]), tuple(f["apart"]),
+    return {name: Framework(name, f["source"], tuple(f["marks"]), tuple(f["apart"]), f["share_text"], tuple(f["share_lines"]),
                             {n: Flag(n, v["field"], str(v["default"])) for n, v in f["flags"].items()}) for name, f in data.items()}
 
 

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import RankResult, World, WorldRequest
@@ -20,14 +20,17 @@ from nccl_runbook.redact import Redactor
 
 __all__ = ["Engine", "EngineError"]
 
-# these act when a communicator is made, so a fork may differ in them; all others (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads)
-# act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
+# these act when a communicator is made (FI_ and UCX_: when NCCL's net plugin is loaded for it), so a fork may differ in them; all others
+# (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads) act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
 _FORK_MAY_DIFFER = re.compile(
-    r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
+    r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
+_BESIDE = {"weight_sync.py": ("sync_ways.py", "fast_disk.py")}  # rank files that another one imports
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000
+PREPARE_S = 60.0  # until the ranks of a world have their CUDA contexts; after that its own deadline counts
+AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 
 
@@ -36,6 +39,7 @@ class _RankState:
 
     def __init__(self, path: Optional[Path]) -> None:
         self.path, self.rest = path, ""
+        self.ready = self.finished = False
         self.events: List[Dict[str, Any]] = []
         self.lines: List[str] = []
         self.end: Optional[Dict[str, Any]] = None
@@ -44,14 +48,22 @@ class _RankState:
 class _Running:
     """One world between its request and its last report."""
 
-    def __init__(self, request: WorldRequest, folder: Optional[Path]) -> None:
-        self.request = request
+    def __init__(self, number: int, request: WorldRequest, folder: Optional[Path]) -> None:
+        self.number, self.request = number, request
         self.ranks = [_RankState(folder / f"rank{r}.log" if folder else None) for r in range(request.world_size)]
         self.tally = Tally()
         self.started, self.wall_s = "", 0.0
         self.clock = time.monotonic()
-        self.done = threading.Event()
+        self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
         self.lost = False
+
+    def note(self, rank: _RankState, what: str) -> None:
+        """``rank`` is ready to start, or has left its last collective: the world is ``ready`` or ``idle`` when every rank is."""
+        setattr(rank, what, True)
+        if all(r.ready or r.finished for r in self.ranks):
+            self.ready.set()
+        if all(r.finished for r in self.ranks):
+            self.idle.set()
 
 
 class Engine:
@@ -82,6 +94,38 @@ class Engine:
         worlds = [self._world(w) for w in running]
         if keep:
             self.history.extend(worlds)
+        return worlds
+
+    def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
+        """Run these worlds one after the other, until ``enough`` says so; only what no result can feel overlaps.
+
+        While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody waits for processes to exit
+        whose last collective is over. Beside a world that is ``timed`` nothing is set up, and nothing is still being taken down.
+        """
+        waiting, held, begun = list(requests), [], []
+
+        def prepare() -> None:
+            if enough():
+                waiting.clear()
+            while waiting and len(held) < AHEAD and not any(w.request.timed for w in held):
+                held.append(self._start(waiting.pop(0), held=True))
+
+        prepare()
+        while held:
+            world = held.pop(0)
+            world.ready.wait(PREPARE_S)
+            for earlier in begun if world.request.timed else []:
+                earlier.done.wait(KILL_ALLOWANCE_S)
+            self._link(world.request.env).send(do="go", world=world.number)
+            if not world.request.timed:
+                prepare()
+            world.idle.wait(world.request.deadline_s + KILL_ALLOWANCE_S)
+            begun.append(world)
+            prepare()
+        for world in begun:
+            world.done.wait(KILL_ALLOWANCE_S)
+        worlds = [self._world(w) for w in begun]
+        self.history.extend(worlds)
         return worlds
 
     def software(self) -> Dict[str, Any]:
@@ -129,20 +173,20 @@ class Engine:
             link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report))
         return link
 
-    def _start(self, request: WorldRequest) -> _Running:
+    def _start(self, request: WorldRequest, held: bool = False) -> _Running:
         with self._lock:
             number, self._next = self._next, self._next + 1
         link = self._link(request.env)
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
         folder = self.log_dir / name if self.log_dir else None
-        running = self._running[number] = _Running(request, folder)
+        running = self._running[number] = _Running(number, request, folder)
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
-        for name in [request.entry, *request.beside]:
+        for name in (request.entry, *_BESIDE.get(request.entry, ())):
             link.send_source(name)
         link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
                   unset=[k for k, v in request.env.items() if v is None], ranks=[{} for _ in request.devices],
-                  deadline_s=request.deadline_s)
+                  deadline_s=request.deadline_s, stall_s=request.stall_s, held=held)
         if not link.alive:
             self._lose(running)
         return running
@@ -150,7 +194,8 @@ class Engine:
     def _lose(self, running: _Running) -> None:
         running.lost = True
         running.wall_s = round(time.monotonic() - running.clock, 4)
-        running.done.set()
+        for event in (running.ready, running.idle, running.done):
+            event.set()
 
     def _on_report(self, own: Tuple, report: Dict[str, Any]) -> None:
         """Called by the reader thread of one warm process."""
@@ -176,10 +221,14 @@ class Engine:
         if "log" in report:
             self._on_log(running, rank, report["log"])
         elif "said" in report:
-            rank.events.append(self.redactor.json(json.loads(report["said"])))
+            event = self.redactor.json(json.loads(report["said"]))
+            rank.events.append(event)
+            if event.get("event") == "ready" or event.get("what") == "destroy":
+                running.note(rank, "ready" if event["event"] == "ready" else "finished")
         elif "ended" in report:
             self._on_log(running, rank, "\n" if rank.rest else "")
             rank.end = report
+            running.note(rank, "finished")
 
     def _on_log(self, running: _Running, rank: _RankState, text: str) -> None:
         """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
@@ -209,7 +258,7 @@ class Engine:
         return World(
             request=request, ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)], wall_s=running.wall_s,
             started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
-            set_by_environment=running.tally.taken(),
+            set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
             nccl_path=nccl_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 
     def _rank(self, number: int, rank: _RankState) -> RankResult:

@@ -1,7 +1,8 @@
 """What NCCL's own log says of one world, counted while it streams by: the proof that a toggle acted.
 
 Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``,
-``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set by environment to 1``.
+``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set by environment to 1``; with TUNING among the
+subsystems ``AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from nccl_runbook.facts import Gap
 
 _VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)")
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
+_CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
 _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
 
 
@@ -21,6 +23,7 @@ class Tally:
     def __init__(self) -> None:
         self._via: Counter = Counter()
         self._taken: List[str] = []
+        self.choices: Counter = Counter()
         self._info = False
 
     def add(self, lines: Iterable[str]) -> None:
@@ -31,6 +34,8 @@ class Tally:
             via = _VIA.search(line)
             if via:
                 self._via[_DEVICE.sub("", via.group(1))] += 1
+            choice = _CHOICE.search(line)
+            self.choices.update([f"algo {choice.group(1)}", f"proto {choice.group(2)}"] if choice else [])
             taken = _TAKEN.search(line)
             if taken and f"{taken.group(1)}={taken.group(2)}" not in self._taken:
                 self._taken.append(f"{taken.group(1)}={taken.group(2)}")

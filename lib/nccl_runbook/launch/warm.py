@@ -30,6 +30,7 @@ FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and on
 TAIL_BYTES = 64 << 10
 STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
+HELD_S = 600.0  # a net only: the engine lets a world go whose ranks do not get ready
 GIVE_UP_AFTER = 5  # seconds of SIGKILL without effect
 AFTER_FAILURE_S = 2.0  # how long ranks may go on once one of them has failed: they can only wait for it
 CUDA_ERROR_NOT_INITIALIZED = 3
@@ -106,6 +107,7 @@ class Rank:
         return ((self.log_read, self.on_log), (self.event_read, self.on_events), (self.stack_read, self.on_stack))
 
     def on_log(self, data: bytes) -> None:
+        self.world.heard()
         room = max(0, FORWARD_BYTES - self.forwarded)
         if room:
             self.world.report(rank=self.rank, log=data[:room].decode("utf-8", "replace"))
@@ -116,6 +118,7 @@ class Rank:
         self.tail = kept
 
     def on_events(self, data: bytes) -> None:
+        self.world.heard()
         *whole, self.events = (self.events + data).split(b"\n")
         for line in whole:
             self.world.report(rank=self.rank, said=line.decode("utf-8", "replace"))
@@ -146,7 +149,8 @@ class World:
     def __init__(self, warm: Warm, request: dict) -> None:
         self.warm, self.request = warm, request
         self.started = time.monotonic()
-        self.deadline = self.started + request["deadline_s"]
+        self.held, self.gate = request.get("held", False), os.pipe() if request.get("held") else ()
+        self.deadline = self.limit = self.started + (HELD_S if self.held else request["deadline_s"])
         self.stage, self.kills = "running", 0
         self.folder = tempfile.mkdtemp(prefix="world-", dir=warm.folder)
         self.ranks = [Rank(self, rank) for rank in range(len(request["ranks"]))]
@@ -166,6 +170,19 @@ class World:
             for fd, take in rank.read_ends():
                 self.warm.selector.register(fd, selectors.EVENT_READ, take)
 
+    def go(self) -> None:
+        """Open the gate at which the ranks of a held world wait; its clock starts."""
+        if self.held and self.stage == "running":
+            self.held, self.started = False, time.monotonic()
+            self.deadline = self.limit = self.started + self.request["deadline_s"]
+            os.write(self.gate[1], b"g" * len(self.ranks))
+
+    def heard(self) -> None:
+        """A rank gave a sign of life: the time without one counts anew."""
+        stall_s = self.request.get("stall_s")
+        if stall_s and self.stage == "running" and not self.held:
+            self.deadline = min(self.limit, time.monotonic() + stall_s)
+
     def reap(self) -> None:
         for rank in self.ranks:
             if rank.running:
@@ -173,7 +190,8 @@ class World:
                 if pid:
                     rank.status = status
                     if status != 0 and self.stage == "running":
-                        self.deadline = min(self.deadline, time.monotonic() + AFTER_FAILURE_S)
+                        self.limit = min(self.limit, time.monotonic() + AFTER_FAILURE_S)
+                        self.deadline = min(self.deadline, self.limit)
                     self.finish(rank)
 
     def finish(self, rank: Rank) -> None:
@@ -196,6 +214,8 @@ class World:
         left = [r for r in self.ranks if r.running]
         if not left:
             shutil.rmtree(self.folder, ignore_errors=True)
+            for fd in self.gate:
+                os.close(fd)
             self.report(done=True, wall_s=round(time.monotonic() - self.started, 4))
             return False
         if time.monotonic() >= self.deadline:
@@ -290,21 +310,23 @@ class Warm:
         os.dup2(nothing, 0)
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
-        keep = {0, 1, 2, rank.event_write, rank.stack_write}
+        keep = {0, 1, 2, rank.event_write, rank.stack_write, *rank.world.gate[:1]}  # numbers among the others may be these, used again
         others = [fd for w in self.worlds + [rank.world] for r in w.ranks
                   for fd in (r.log_read, r.log_write, r.event_read, r.event_write, r.stack_read, r.stack_write)]
+        others += [fd for w in self.worlds + [rank.world] for fd in w.gate]
         for fd in set(others + [self.out, self.wake_read, self.wake_write, nothing, rank.log_write]) - keep:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
         self.selector.close()
-        os.set_inheritable(rank.event_write, True)
-        os.set_inheritable(rank.stack_write, True)
+        for fd in (rank.event_write, rank.stack_write, *rank.world.gate[:1]):
+            os.set_inheritable(fd, True)
 
     def rank_environment(self, rank: Rank) -> dict:
         size = str(len(rank.world.ranks))
         env = {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
                "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
                "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write), "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write)}
+        env.update({"NCCL_RUNBOOK_GATE_FD": str(rank.world.gate[0])} if rank.world.gate else {})
         env.update(rank.world.request["env"])
         env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
         return env
@@ -320,9 +342,12 @@ class Warm:
                 world = World(self, request)
                 world.start()
                 self.worlds.append(world)
-            elif request["do"] == "cancel":
+            else:
                 for world in self.worlds:
-                    world.kill_all()
+                    if request["do"] == "cancel":
+                        world.kill_all()
+                    elif world.request["world"] == request["world"]:
+                        world.go()
 
     def serve(self) -> None:
         """Until standard input ends."""

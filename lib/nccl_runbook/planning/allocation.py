@@ -244,7 +244,7 @@ def _mode_a(tree: Tree, rules: Rules) -> Mode:
     words = [t.type for t in tree.children if not hasattr(t, "data")]
     parts = [builder.part(t) for t in tree.children if hasattr(t, "data")]
     if "EVAL" in words:
-        return Mode((*parts, Part("eval", "cpu", None, {})), "DECOUPLED_EVAL")
+        return Mode(tuple(parts), "DECOUPLED_EVAL")
     if "BAR" not in words:
         return Mode(tuple(parts), _type(parts))
     if parts[0].world_size != parts[1].world_size:

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-_DEVICE = re.compile(r"\bCUDA device ([0-9a-f]{1,12})\b", re.I)
+_DEVICE = re.compile(r"\bboth on CUDA device ([0-9a-f]{1,12})\b", re.I)
 
 
 @dataclasses.dataclass(frozen=True)

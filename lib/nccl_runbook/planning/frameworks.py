@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from nccl_runbook.knowledge.frameworks import Framework, about_placement
 from nccl_runbook.planning.allocation import Mode, Part
-from nccl_runbook.planning.groups import Group, Job, Placed, groups_of
+from nccl_runbook.planning.groups import Group, Job, Placed, RankAt, groups_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,8 @@ def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequ
             sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
     if framework.name == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
+        if False not in sees:  # the trainer is started elsewhere
+            flags["num_processes"] = ("0",)
     return Launch(framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True))
 
 
@@ -102,9 +104,9 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     tensor = max(1, launch.number("tensor"))
     apart = any(word in launch.text for word in launch.framework.apart)
     rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
-    notes = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] if rollout % tensor else []
+    notes = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
     how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
-        "the hybrid engine puts actor, rollout and reference on the same GPUs and hands weights over inside the process: no NCCL group for it"
+        "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
                                                              None if apart else 0)]
     return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how, *notes])
@@ -118,9 +120,9 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
            "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
     parts = [_part("trainer", "deepspeed", "actor", sizes["trainer"])]
     for role in (r for r in has if has[r]):
-        critic = next((i for i, p in enumerate(parts) if p.name == "critic"), None)
-        anchor = 0 if together or role == "ref" and launch.on("share_ref") else critic if role == "reward" and launch.on("share_reward") else None
-        parts.append(_part("trainer", "deepspeed", role, sizes[role], anchor=anchor))
+        critic = [i for i, p in enumerate(parts) if p.name == "critic" and role == "reward" and launch.on("share_reward")]
+        actor = [0] * (together or role == "ref" and launch.on("share_ref"))
+        parts.append(_part("trainer", "deepspeed", role, sizes[role], anchor=next(iter(actor + critic), None)))
     shares = together and not asynchronous
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
@@ -138,10 +140,11 @@ def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
              _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
-    notes = ["single_gpu_mode: learner and engine share the GPU; from v0.3.0 on weights go over as CUDA IPC handles, without NCCL"] * together
+    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
+             "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
     notes += ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
     if "vllm_sync_backend" in launch.flags:
-        notes.append("vllm_sync_backend is read by nobody in v0.3.0: the transport is NCCL, or CUDA IPC with single_gpu_mode")
+        notes.append("vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode")
     return _ray(parts, gpus * nodes, "ipc" if together else "xccl", notes)
 
 
@@ -162,18 +165,17 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     shared = bool(held) and held[0] in used
     verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if set(held) & set(used) else "clean"
     notes = ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
-    return Mode(tuple(parts), None), Placed(_seats(held, used), verdict, tuple(notes))
+    notes += ["only the server is started here; whether it meets the trainer is not known"] * (not processes)
+    return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
 
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
     """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    from nccl_runbook.planning.groups import RankAt
-
     def group(name: str, seats: Sequence[tuple[str, int]]) -> Group:
         return Group(name, tuple(RankAt(i, role, gpu) for i, (role, gpu) in enumerate(seats)), len(seats))
 
     found = [group("inference", [("engine", g) for g in engines])] if engines else []
-    found.append(group("trainer", [("trainer", g) for g in trainers]))
+    found += [group("trainer", [("trainer", g) for g in trainers])] if trainers else []
     if engines and trainers:
         found.append(group("weight-update", [*(("engine", g) for g in engines), ("trainer", trainers[0])]))
     return tuple(found)

@@ -146,7 +146,8 @@ def _ray(mode: Mode, site: Site) -> Placed:
     if mode.of("trainer") and not left:
         verdict = "zero-visible"
     else:
-        verdict = "oversubscribed" if size > nodes * site.gpus or size + left > count else "clean"
+        room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
+        verdict = "oversubscribed" if size > room or size + left > count else "clean"
     return Placed(groups_of(engines, trainers, site.update), verdict, tuple(notes))
 
 
@@ -168,12 +169,16 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     engines = mode.of("engine")
     notes = []
     if not mode.plain and site.launcher == "local":
-        notes.append("AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or "
-                     "'gen'); this is the plan by component")
+        notes.append("AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' "
+                     "or 'gen'); this is the plan by component")
     if site.launcher == "single-controller" and any(e.instance_size > site.gpus for e in engines):
         notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
+    for engine in (e for e in engines if mode.scheduled and e.anchor is not None):
+        if site.update != "disk" or engine.size("d") != mode.parts[engine.anchor].world_size:
+            notes.append("AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                         "as many workers on both sides: it refuses to start otherwise")
     if site.own_gpus:
-        notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one it takes is not known before")
+        notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before")
     if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
         notes.append("engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4")
     if any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None):

@@ -13,6 +13,7 @@ from nccl_runbook.facts.sync import METHODS
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.probes.sync import BESIDE
 from nccl_runbook.probes.worlds import LOGGED
 
 Env = Dict[str, Optional[str]]
@@ -85,13 +86,14 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
 
 def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str) -> Subject:
     """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first."""
-    if method not in METHODS or method == "disk" or method.startswith("nccl") and devices[0] is None:
-        raise ValueError(f"method {method!r} is none of {', '.join(m for m in METHODS if m != 'disk')}, or needs a GPU that is not here")
+    fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
+    if method not in fit:
+        raise ValueError(f"method {method!r} is none of {', '.join(fit)}, or needs a GPU that is not here")
     args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS)]
     args += ["--cpu"] if devices[0] is None else []
 
     def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
-        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s))
+        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s, BESIDE))
         return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
 
     moved = f"{spec['name']}, {spec['layers']} of {spec['layers_of']} layers"

@@ -35,15 +35,14 @@ class Look:
 
     def first(self) -> Live:
         """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""
-        self._sample(with_stacks=False)
         with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(self._ask_host)]
+            host = pool.submit(self._ask_host)
+            self._sample(True)
             told = list(pool.map(self._rank, self.ranks))
             time.sleep(max(0.0, SETTLE_S - (time.monotonic() - self.began)))
-            self._sample(True)
+            self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
-            for one in asked:
-                one.result()
+            host.result()
         tables = {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}
         self.facts = dataclasses.replace(
             self.facts, first_s=first_s, ranks=[r for r in told if r], ended=proc.ended({r.parent for r in self.ranks}),

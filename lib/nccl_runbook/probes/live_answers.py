@@ -37,8 +37,17 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
         except OSError:
             continue
         beside += [Path(argv0).parent] if argv0.startswith("/") else []
-    found = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if os.access(p / "py-spy", os.X_OK)), None)
+    found = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
     return found or Gap("absent", "py-spy is not installed here: pip install py-spy, into any folder, and look again")
+
+
+def _may_run(path: Path) -> bool:
+    """Only what this user or root put there and nobody else can write: the folder may be another user's, whose pid was named."""
+    try:
+        told = path.stat()
+    except OSError:
+        return False
+    return told.st_uid in (0, os.getuid()) and not told.st_mode & 0o022 and os.access(path, os.X_OK)
 
 
 def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
@@ -54,8 +63,18 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
-        return Gap("no-permission" if re.search(r"ermission|not permitted|root", said) else "failed", said)
+        if not re.search(r"ermission|not permitted|root", said):
+            return Gap("failed", said)
+        scope = f"kernel.yama.ptrace_scope is {_ptrace_scope()}: from 1 on only root or the job's parent may look"
+        return Gap("no-permission", f"{said}; {scope}")
     return stacks_of(done.stdout, pid)
+
+
+def _ptrace_scope() -> str:
+    try:
+        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return "not there"
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:

@@ -99,3 +99,15 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     told_all = len(pairs) == reached * (reached - 1) // 2
     facts = [m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml")]
     return m.NvmlView(facts[0], facts[1], facts[2], gpus, pairs if told_all else missing)
+
+
+def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
+    """What bounds each GPU's bandwidth, by nvml_index; a Gap where NVML cannot be asked."""
+    seen = view(deadline_s)
+    return seen if isinstance(seen, Gap) else [gpu if isinstance(gpu, Gap) else _links(gpu) for gpu in seen.gpus]
+
+
+def _links(gpu: m.NvmlGpu) -> m.GpuLinks:
+    up = gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up
+    slot = (gpu.pcie, gpu.pcie) if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)
+    return m.GpuLinks(gpu.name, up, *slot)

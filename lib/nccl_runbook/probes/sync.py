@@ -1,6 +1,7 @@
 """Weight syncs, one world a method: what was moved, how fast, and whether every byte arrived."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -15,9 +16,8 @@ from nccl_runbook.facts.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
 
-BESIDE = ["sync_ways.py", "fast_disk.py"]  # what weight_sync.py imports
 _FOLDER = "nccl-runbook-sync-"
-_STALE_S = 3600.0       # a folder of ours untouched for so long belongs to a run that was killed
+_STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
 _ONE_GPU_S = 20.0
@@ -64,7 +64,7 @@ def _chosen(methods: str, devices: List[Optional[int]]) -> List[str]:
     """Methods by name; "usual" and "all" leave out what cannot start on these devices."""
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
-        few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk", "fast-disk-shm")
+        few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")
         names = METHODS if methods == "all" else few
         return [m for m in names if (devices[0] is not None or not m.startswith(_ON_GPUS)) and (shared or m != "nccl-one-gpu")]
     names = [m.strip() for m in methods.split(",")]
@@ -93,7 +93,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     args += ["--cpu"] if devices[0] is None else []
     env = {**(LOGGED if method.startswith("nccl") else {}), **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
     bound_s = min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s
-    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, bound_s, BESIDE))
+    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, bound_s))
 
 
 def _allows_one_gpu(version: str) -> bool:
@@ -106,10 +106,23 @@ def _sweep(parent: str) -> None:
     """Remove what a run that was killed in the middle of a sync left here: a gigabyte or more."""
     try:
         for entry in os.scandir(parent):
-            if entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False) and time.time() - entry.stat().st_mtime > _STALE_S:
+            ours = entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False)
+            if ours and time.time() - entry.stat().st_mtime > _STALE_S and not _held(entry.path):
                 shutil.rmtree(entry.path, ignore_errors=True)
     except OSError:
         pass  # no such folder, or not ours to list: the rank that writes there says so
+
+
+def _held(folder: str) -> bool:
+    """Whether a living trainer writes there: it locks its folder."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(opened)
+    return False
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,

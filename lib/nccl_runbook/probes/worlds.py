@@ -1,15 +1,13 @@
-"""Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, each pair, and one transport at a time."""
+"""Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, and each pair."""
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
-from typing import Dict, List, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Ladder, Pair, Pairs, Singles, Trial
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
+from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 
 # NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
@@ -19,9 +17,11 @@ MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
 # a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk
 GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
+# A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once one hung, less will do.
+STALL_FIRST_S, STALL_S = 12.0, 5.0
+MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
+NOT_RUN = Gap("not-run")
 SPENT = "the budget was spent: raise budget_s"
-SET_ALREADY = "your environment sets this already, so the control has it too"
-INFINIBAND = Path("/sys/class/infiniband")
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:
@@ -40,13 +40,16 @@ class Budget:
 
 
 def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
-            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", first: bool = False) -> WorldRequest:
+            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", first: bool = False, timed: bool = True,
+            stall_s: float = STALL_FIRST_S) -> WorldRequest:
     """One world of checked collectives."""
     gpu = on_gpus(devices)
     sizes = ",".join(map(str, GPU_SIZES if gpu else CPU_SIZES))
-    args = ["--ops", ops, "--sizes", sizes, "--repeats", "3", "--backend", "nccl" if gpu else "gloo"]
+    args = ["--ops", ops, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
     deadline_s = FIRST_DEADLINE_S if first else GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
-    return WorldRequest(name, "check.py", devices, args, {**(LOGGED if gpu else {}), **(env or {})}, deadline_s)
+    stall_s *= max(1.0, len(devices) / 8)
+    delta = {**(LOGGED if gpu else {}), **(env or {})}
+    return WorldRequest(name, "check.py", devices, args, delta, deadline_s, stall_s=stall_s if gpu else None, timed=timed)
 
 
 def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
@@ -98,55 +101,74 @@ def rounds(items: List[int]) -> List[List[tuple]]:
     return found
 
 
-def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float) -> Union[Pairs, Gap]:
+def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float,
+          ladder: Union[Ladder, Gap] = NOT_RUN) -> Union[Pairs, Gap]:
     """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds) goes."""
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
         return Gap("not-run", "fewer than two GPUs that pass alone: no pair to test")
+    failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
+    if failing and len(gpus) > MATRIX_MOST:
+        return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
     budget, found = Budget(budget_s, True), []
+    stall_s = STALL_S if failing else STALL_FIRST_S
     for together in rounds(gpus):
         if budget.spent:
             break
-        asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv") for a, b in together]
+        asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv", stall_s=stall_s) for a, b in together]
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, trials(engine, asked))]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 
 
-def _arms(gpu: bool) -> List[Arm]:
-    """What can be switched off or narrowed here. A Gap says why an arm does not apply."""
-    if not gpu:
-        return [Arm("interface pinned", {"GLOO_SOCKET_IFNAME": "lo"}, [], Gap("not-run"))]
-    infiniband = INFINIBAND.is_dir() and any(INFINIBAND.iterdir())
-    return [
-        Arm("P2P off", {"NCCL_P2P_DISABLE": "1"}, ["P2P"], Gap("not-run")),
-        Arm("SHM off", {"NCCL_SHM_DISABLE": "1"}, ["SHM"], Gap("not-run")),
-        Arm("P2P and SHM off", {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], Gap("not-run")),
-        Arm("IB off", {"NCCL_IB_DISABLE": "1"}, ["NET/IB"],
-            Gap("not-run") if infiniband else Gap("absent", "no InfiniBand or RoCE device here")),
-        Arm("interface pinned", {"NCCL_SOCKET_IFNAME": "lo"}, [], Gap("not-run")),
-    ]
+Group = Tuple[int, ...]
 
 
-def _set_already(arm: Arm) -> bool:
-    return all(os.environ.get(name) == value for name, value in arm.env.items())
+class _Results:
+    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each in fresh processes."""
+
+    def __init__(self, engine: Engine, trials: Mapping[Group, Trial]) -> None:
+        self.engine = engine
+        self.example: Union[World, Gap] = NOT_RUN
+        self.known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
+
+    def of(self, groups: List[Group]) -> Dict[Group, bool]:
+        """All at the same time. A result that was seen before counts once."""
+        new = [g for g in groups if not self.known.get(g)]
+        asked = [request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False, stall_s=STALL_S) for g in new]
+        worlds = {**dict(zip(new, self.engine.run_all(asked))), **{g: self.known[g].pop(0) for g in groups if g not in new}}
+        for world in worlds.values():
+            smaller = isinstance(self.example, Gap) or world.request.world_size < self.example.request.world_size
+            self.example = world if not world.passed and smaller else self.example
+        return {g: w.passed for g, w in worlds.items()}
 
 
-def arms(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Arms, Gap]:
-    """The control, every arm that applies, the control again. Needs two ranks; the budget is in seconds."""
-    if len(devices) < 2:
-        return Gap("unsupported", "one GPU: a transport needs two ranks")
-    gpu = on_gpus(devices)
-    budget = Budget(budget_s, gpu)
-    ops = "all_reduce,broadcast,send_recv"
-    control, done = trials(engine, [request("control", devices, ops=ops, first=True)])[0], []
+def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap], pairs: Union[Pairs, Gap], budget_s: float,
+           identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
+    """Which GPU or link it is, where the ladder failed. ``identify``: planning.group_testing.identify, which asks for the rounds."""
+    failing = None if isinstance(ladder, Gap) else ladder.first_failing
+    if failing is None or isinstance(singles, Gap):
+        return Gap("not-run", "no world of several GPUs failed")
+    steady = failing.again is not None and not failing.again.passed
+    gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
+    seen = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
+    matrix = [] if isinstance(pairs, Gap) else pairs.pairs
+    if len(gpus) < 3 or len(set(failing.world.request.devices)) < failing.world.request.world_size:
+        return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
+    if not any(t.passed for t in singles.trials.values()) or matrix and not any(p.trial.passed for p in matrix):
+        return Gap("not-run", "every GPU or every pair fails: it is not one of them")
+    seen.update({(p.first, p.second): p.trial for p in matrix})
+    return _walk(_Results(engine, seen), gpus, Budget(budget_s, True), identify(gpus))
 
-    def run(name: str, env: Dict[str, str]) -> Union[Trial, Gap]:
-        # after a control that fails, only an arm that passes says something: no need to see it fail twice
-        return Gap("not-run", SPENT) if budget.spent else trials(engine, [request(name, devices, env, ops)], repeat=control.passed)[0]
 
-    for arm in _arms(gpu):
-        absent = isinstance(arm.trial, Gap) and arm.trial.reason == "absent"
-        trial = arm.trial if absent else Gap("not-run", SET_ALREADY) if _set_already(arm) else run(arm.name, arm.env)
-        done.append(Arm(arm.name, arm.env, arm.acts_on, trial))
-    return Arms("nccl" if gpu else "gloo", control, done, run("control again", {}))
+def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Search:
+    done: List[SearchRound] = []
+    try:
+        groups = next(walk)
+        while not budget.spent:
+            passed = results.of(groups)
+            done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
+            groups = walk.send(passed)
+    except StopIteration:
+        return Search(gpus, done, results.example)
+    return Search(gpus, done, results.example, SPENT)

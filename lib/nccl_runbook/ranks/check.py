@@ -23,6 +23,8 @@ import torch.distributed as dist
 OPS = ("barrier", "all_reduce", "broadcast", "all_gather", "send_recv")
 FAULTS = ("corrupt", "exit", "flood", "ignore-term", "kill", "raise", "skip", "stop")
 WRONG_VALUES = 6
+SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20  # sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+ROOM = 6  # times the size that one operation with its check may take of a GPU's memory
 PERIOD = 251  # prime, so that a shift by any power of two shows
 
 
@@ -99,12 +101,30 @@ def join(args, device, rank, size):
     else:
         meeting_point()
     dist.init_process_group(backend, **options)
-    return backend
+    return backend, options.get("store") or dist.distributed_c10d._get_default_store()
+
+
+def least(store, key, mine, rank, size):
+    """The smallest value that any rank holds, known to every rank without a collective: those are what is tested."""
+    store.set("%s/%d" % (key, rank), repr(mine))
+    return min(float(store.get("%s/%d" % (key, other))) for other in range(size))
+
+
+def prepare(device):
+    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there is one, for this world's
+    turn: other ranks may be at work meanwhile, and what is slow here need not be waited for there."""
+    warm = pattern(PERIOD, device, 0)
+    (warm + 1 != warm).nonzero()
+    settle(device)
+    emit("ready")
+    gate = os.environ.get("NCCL_RUNBOOK_GATE_FD")
+    if gate and not os.read(int(gate), 1):
+        sys.exit("the runbook has gone")
 
 
 def pattern(count, device, seed):
     """float32 of ``count`` integers that differ by position and by seed (a rank, or a rank and a round)."""
-    return torch.arange(count, device=device, dtype=torch.int64).remainder_(PERIOD).add_(seed).to(torch.float32)
+    return torch.arange(count, device=device, dtype=torch.int32).remainder_(PERIOD).add_(seed).to(torch.float32)
 
 
 class Operation:
@@ -190,7 +210,7 @@ def sample(operation, device):
 
 
 def measure(op, size_bytes, device, rank, size, repeats, corrupt):
-    """Run, verify, time, verify again; True if every value was right."""
+    """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a second (None: not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
     operation.run()
@@ -206,7 +226,26 @@ def measure(op, size_bytes, device, rank, size, repeats, corrupt):
     wrong = wrong or operation.wrong()
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
     emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size), **timing)
-    return wrong is None
+    return wrong is None, bus_factor(op, size) * size_bytes / timing["median_s"] / 1e9 if times and size > 1 else None
+
+
+def every_size(op, asked, most, slowest, run):
+    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. Above ``most`` bytes, and where ``slowest(rate)``
+    shows a way on which the largest would take minutes, a smaller size stands in, on every rank alike, and an event says so."""
+    right, done, why = True, set(), "what is free on the GPU"
+    for size_bytes in sorted(asked):
+        if size_bytes > most:
+            emit("narrowed", op=op, from_bytes=size_bytes, to_bytes=most, why=why)
+        if min(size_bytes, most) in done:
+            continue
+        done.add(min(size_bytes, most))
+        fine, rate = run(op, min(size_bytes, most))
+        right = fine and right
+        if rate is not None and SLOW_FROM <= size_bytes < max(asked):
+            rate = slowest("%s-%d" % (op, size_bytes), rate)
+            if rate < SLOW_GB_PER_S and SLOW_BYTES < most:
+                most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
+    return right
 
 
 def inject(fault, rank):
@@ -234,17 +273,27 @@ def check(args):
     device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
     emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
          torch=torch.__version__, **identity(device))
+    prepare(device)
     emit("begin", what="init")
     began = time.perf_counter()
-    backend = join(args, device, rank, size)
+    backend, store = join(args, device, rank, size)
     emit("init", backend=backend, seconds=round(time.perf_counter() - began, 4))
-    corrupt = inject(args.fault, rank)
     right = True
+    asked = [int(s) for s in args.sizes.split(",")]
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    most = max(1, int(least(store, "free", free, rank, size)) // ROOM >> 20) << 20 if free else max(asked)
+    corrupt = inject(args.fault, rank)
+
+    def run(op, size_bytes):
+        return measure(op, size_bytes, device, rank, size, args.repeats, corrupt)
+
+    def slowest(key, rate):
+        return least(store, key, rate, rank, size)
+
     for op in args.ops.split(","):
         if op == "send_recv" and size == 1:
             continue  # nobody to send to
-        for size_bytes in [0] if op == "barrier" else map(int, args.sizes.split(",")):
-            right = measure(op, size_bytes, device, rank, size, args.repeats, corrupt) and right
+        right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, slowest, run)) and right
     emit("begin", what="destroy")
     dist.destroy_process_group()
     emit("bye", right=right)

@@ -94,6 +94,13 @@ def kept(env, names, secret):
     return allowed
 
 
+def is_same(one, other):
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
 def look(request):
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
@@ -105,11 +112,14 @@ def look(request):
         seen.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
-    nccl = [p for p in paths if "libnccl.so" in p]
+    words = env.get("LD_PRELOAD", "").replace(":", " ").split()
+    preloaded = [p for p in paths if any(is_same(root + p, root + w) if "/" in w else os.path.basename(p) == w for w in words)]
+    nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
     found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + os.path.expanduser(g))}
     return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
-            "mapped": paths, "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
+            "mapped": paths, "preloaded": preloaded,
+            "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
             "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
             "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
             "packages": [tried(content, p, "^(Name|Version|Requires-Dist):") for d in sorted(torch) for name in request.get("packages", [])

@@ -3,9 +3,9 @@
     fast_disk.save(model.state_dict(), "/dev/shm/weights")                # the trainer
     fast_disk.load("/dev/shm/weights", into=engine.state_dict())          # an engine; or any loader of safetensors shards
 
-``path`` is a symbolic link to a folder beside it: safetensors shards and model.safetensors.index.json. A save writes a new folder and
-then swaps the link, so that ``path`` always leads to weights that are whole: the old ones until then, also if the sender is killed.
-What a killed sender left, the next save removes. Shard names carry the version, so that no loader can mix two of them.
+``path`` is a symbolic link to a folder beside it: safetensors shards and model.safetensors.index.json. A save writes a new folder, then
+swaps the link: ``path`` always leads to whole weights, the old ones until then, also if the sender is killed; what that leaves, the next
+save removes. Shard names carry the version, so that no loader can mix two of them.
 
 A file has one writer at a time in Linux, so there are several, each with a thread and a pinned buffer (15.2 GB from an H200, torch 2.11:
 16 files 0.4 to 0.7 s, one file 2.4 s with any number of threads). Checksums are computed where the tensors lie, before and after the way
@@ -30,6 +30,7 @@ import torch
 
 CHUNK = 8 << 20           # bytes that a lane moves, and checks, at once
 LANES = 16                # files and threads
+RUN = 8                   # chunks that a thread reads before it takes others: reading one file by several threads is no matter
 SPARE_BYTES = 4 << 20     # left free beside what is needed: indices, and the file system's own
 HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header (0.4 to 0.8)
 INDEX = "model.safetensors.index.json"
@@ -40,7 +41,7 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
-    """Too little room below ``where``: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
+    """Too little room: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
 
     def __init__(self, where, needed, free, limit="space"):
         super().__init__(errno.ENOSPC, f"not enough {limit} for the weights: {needed} bytes needed beside the old ones, {free} free", where)
@@ -55,10 +56,10 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     """``tensors`` ({name: tensor}, all on one device) are what ``path`` leads to; nothing has changed if this raises.
 
     ``fsync``: return only once the disk has them (a power failure can otherwise tear what is in the page cache; a killed process
-    cannot). ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns bytes, files, and seconds: check, write,
-    fsync, publish, clean. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
+    cannot). ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns bytes, files, seconds, and fsync_s of
+    them. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
     """
-    path, times, device = os.path.abspath(path), [("", time.perf_counter())], _device_of(tensors)
+    path, began, device = os.path.abspath(path), time.perf_counter(), _device_of(tensors)
     parent = os.path.dirname(path)
     if os.path.lexists(path) and not os.path.islink(path):
         raise FileExistsError(errno.EEXIST, "the weights' path is to be a symbolic link; move away what is there", path)
@@ -72,17 +73,15 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     try:
         for number, shard in enumerate(shards, 1):
             shard.name = f"model-{folder[-16:]}-{number:05d}-of-{len(shards):05d}.safetensors"
-        times.append(("check", time.perf_counter()))
-        sums = _in_lanes(device, lambda lane, shard, stop: _write(lane, folder, shard, checksums, stop), shards)
+        sums = _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards)
         _write_index(folder, shards, sums)
-        times.append(("write", time.perf_counter()))
+        written = time.perf_counter()
         _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
-        times.append(("fsync", time.perf_counter()))
+        fsync_s = time.perf_counter() - written
         os.symlink(os.path.basename(folder), folder + ".link")
         os.replace(folder + ".link", path)
         if fsync:
             _fsync(parent)
-        times.append(("publish", time.perf_counter()))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotEnough(parent, needed, room(parent)[0]) from error
@@ -91,9 +90,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
         os.close(lock)
         if clean or os.path.realpath(path) != folder:  # the old weights, or what has just failed
             sweep(path)
-    times.append(("clean", time.perf_counter()))
-    seconds = {name: now - before for (_, before), (name, now) in zip(times, times[1:])}
-    return {"bytes": sum(s.size for s in shards), "files": len(shards), "seconds": seconds}
+    return {"bytes": sum(s.size for s in shards), "files": len(shards), "seconds": time.perf_counter() - began, "fsync_s": fsync_s}
 
 
 def load(path, into=None, device="cpu", rows=None, verify=True):
@@ -102,7 +99,12 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
     ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these rows, as tensor-parallel ranks do. Names that it lacks are
     read and dropped. Raises Torn where a byte differs from what was saved, KeyError for a name that was not saved.
     """
-    folder, held = _current_folder(path)
+    held = None
+    while held is None and os.path.isdir(path):  # again where a save has just replaced it
+        folder = os.path.realpath(path)
+        held = _hold(folder, fcntl.LOCK_SH)
+    if held is None:
+        raise FileNotFoundError(errno.ENOENT, "no weights here", path)
     try:
         index = _read_index(folder)
         shards = [_Stored(folder, name, index) for name in sorted(set(index["weight_map"].values()))]
@@ -110,7 +112,9 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
             into = {n: torch.empty(e["shape"], dtype=_TYPES[e["dtype"]], device=device) for s in shards for n, e in s.entries.items()}
         for missing in set(into) - set(index["weight_map"]):
             raise KeyError(f"not among the weights in {path}: {missing}")
-        _in_lanes(_device_of(into), lambda lane, stored, stop: _read(lane, stored, into, rows or {}, verify, stop), shards)
+        tasks = [(s, at, chunks[at:at + RUN]) for s in shards for chunks in [list(_chunks(s.segments(into, rows or {})))]
+                 for at in range(0, len(chunks), RUN)]
+        _in_lanes(_device_of(into), lambda lane, task: _read(lane, task, verify), tasks)
     finally:
         os.close(held)
     return into
@@ -249,23 +253,25 @@ def _json(text, name):
 
 
 class _Lane:
-    """One thread's buffer beside the tensors, pinned buffer and stream. On the CPU the two buffers are one."""
+    """One thread's two buffers beside the tensors, two pinned ones, and its stream. On the CPU there are only two in all."""
 
     def __init__(self, device):
-        self.gpu = device.type == "cuda"
-        self.stage = torch.empty(CHUNK, dtype=torch.uint8, device=device)
-        self.host = torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) if self.gpu else self.stage
-        self.memory = memoryview((ctypes.c_char * CHUNK).from_address(self.host.data_ptr())).cast("B")
+        self.gpu, self.stream = device.type == "cuda", torch.cuda.Stream(device) if device.type == "cuda" else None
+        with torch.cuda.stream(self.stream):
+            self.stage = [torch.empty(CHUNK, dtype=torch.uint8, device=device) for _ in range(2)]
+            self.host = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(2)] if self.gpu else self.stage
+        self.memory = [memoryview((ctypes.c_char * CHUNK).from_address(h.data_ptr())).cast("B") for h in self.host]
 
-    def wait(self):
-        torch.cuda.current_stream(self.stage.device).synchronize() if self.gpu else None
+    def mark(self):
+        """Something to wait for: what was put into the stream until now."""
+        return self.stream.record_event() if self.gpu else None
 
-    def checksum(self, size):
-        """Of the first ``size`` bytes of the stage."""
+    def checksum(self, stage, size):
+        """Of the first ``size`` bytes, as a tensor that is not waited for."""
         n = -(-size // 8)
-        self.stage[size:n * 8].zero_()
-        words, weights = self.stage[:n * 8].view(torch.int64), _weights(self.stage.device)[:n]
-        return int((words * weights).sum() if self.gpu else torch.dot(words, weights))  # no dot of integers on GPUs (torch 2.11)
+        stage[size:n * 8].zero_()
+        words, weights = stage[:n * 8].view(torch.int64), _weights(stage.device)[:n]
+        return (words * weights).sum() if self.gpu else torch.dot(words, weights)  # no dot of integers on GPUs (torch 2.11)
 
 
 @functools.lru_cache(maxsize=None)
@@ -276,16 +282,17 @@ def _weights(device):
 
 
 def _in_lanes(device, work, items):
-    """``work(lane, item, stop)`` for every item, each in a thread; the first failure stops the others and is raised."""
-    stop, gpu = threading.Event(), device.type == "cuda"
+    """``work(lane, item)`` for every item, in threads of a lane each; after a failure no other item is begun."""
+    stop, gpu, own = threading.Event(), device.type == "cuda", threading.local()
     _weights(device)
     if gpu:
         torch.cuda.current_stream(device).synchronize()  # so that other streams see what was computed
 
     def one(item):
         try:
-            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream(device) if gpu else None):
-                return work(_Lane(device), item, stop)
+            own.lane = getattr(own, "lane", None) or _Lane(device)
+            with torch.no_grad(), torch.cuda.stream(own.lane.stream):
+                return None if stop.is_set() else work(own.lane, item)
         except BaseException:
             stop.set()
             raise
@@ -294,7 +301,7 @@ def _in_lanes(device, work, items):
 
 
 def _in_threads(work, items):
-    with concurrent.futures.ThreadPoolExecutor(max(1, min(4 * LANES, len(items)))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(LANES, len(items)))) as pool:
         return list(pool.map(work, items))
 
 
@@ -314,46 +321,50 @@ def _chunks(segments):
         yield found
 
 
-def _write(lane, folder, shard, checksums, stop):
-    """One file, and the checksums of its chunks."""
-    sums = []
+def _write(lane, folder, shard, checksums):
+    """One file, and the checksums of its chunks. A chunk is written while the next one comes from the GPU."""
+    sums, ready = [], (memoryview(shard.header), None)
     with open(os.path.join(folder, shard.name), "xb", buffering=0) as file:
-        _all(file.write, memoryview(shard.header), shard.name)
-        for chunk in _chunks((view, view.numel()) for view in shard.views):
-            if stop.is_set():
-                break
-            size = sum(n for _, n in chunk)
-            torch.cat([view for view, _ in chunk], out=lane.stage[:size])
+        for number, chunk in enumerate(_chunks((view, view.numel()) for view in shard.views)):
+            size, stage, host = sum(n for _, n in chunk), lane.stage[number % 2], lane.host[number % 2]
+            torch.cat([view for view, _ in chunk], out=stage[:size])
             if lane.gpu:
-                lane.host[:size].copy_(lane.stage[:size], non_blocking=True)
+                host[:size].copy_(stage[:size], non_blocking=True)
             if checksums:
-                sums.append(lane.checksum(size))
-            lane.wait()
-            _all(file.write, lane.memory[:size], shard.name)
-    return sums
+                sums.append(lane.checksum(stage, size))
+            _all(file.write, shard.name, *ready)
+            ready = lane.memory[number % 2][:size], lane.mark()
+        _all(file.write, shard.name, *ready)
+    return torch.stack(sums).tolist() if sums else []
 
 
-def _read(lane, stored, into, rows, verify, stop):
-    """One file into its tensors; Torn where a chunk's checksum differs."""
+def _read(lane, task, verify):
+    """Some chunks of one file into its tensors; Torn where a checksum differs. A chunk is read while the last one goes to the GPU."""
+    stored, start, chunks = task
+    sums, busy = [], [None, None]
     with open(stored.path, "rb", buffering=0) as file:
-        file.seek(stored.start)
-        for number, chunk in enumerate(_chunks(stored.segments(into, rows))):
-            if stop.is_set():
-                break
-            size = sum(n for _, n in chunk)
-            _all(file.readinto, lane.memory[:size], stored.name)
+        file.seek(stored.start + start * CHUNK)
+        for number, chunk in enumerate(chunks):
+            size, stage, host = sum(n for _, n in chunk), lane.stage[number % 2], lane.host[number % 2]
+            _all(file.readinto, stored.name, lane.memory[number % 2][:size], busy[number % 2])
             if lane.gpu:
-                lane.stage[:size].copy_(lane.host[:size], non_blocking=True)
-            if verify and stored.sums and [lane.checksum(size)] != stored.sums[number:number + 1]:
-                raise Torn(f"torn file: {stored.name} differs from what was saved, in bytes {number * CHUNK} to {number * CHUNK + size}")
-            for (view, _), part in zip(chunk, lane.stage[:size].split([n for _, n in chunk])):
+                stage[:size].copy_(host[:size], non_blocking=True)
+            busy[number % 2] = lane.mark()
+            if verify and stored.sums:
+                sums.append(lane.checksum(stage, size))
+            for (view, _), part in zip(chunk, stage[:size].split([n for _, n in chunk])):
                 if view is not None:
                     view.copy_(part, non_blocking=True)
-            lane.wait()
+    lane.stream.synchronize() if lane.gpu else None
+    wrong = [i for i, found in enumerate(torch.stack(sums).tolist() if sums else [], start) if [found] != stored.sums[i:i + 1]]
+    if wrong:
+        raise Torn(f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on")
 
 
-def _all(move, memory, name):
-    """Write, or read, all of it: one call may move less."""
+def _all(move, name, memory, after):
+    """Write, or read, all of it, once ``after`` has come: one call may move less."""
+    if after:
+        after.synchronize()
     while memory:
         n = move(memory)
         if not n:
@@ -370,17 +381,6 @@ def _new_folder(path):
         held = _hold(folder, fcntl.LOCK_EX)
         if held is not None and os.path.isdir(folder):  # else another save took it for a left-over before it was locked
             return folder, held
-
-
-def _current_folder(path):
-    """Where ``path`` leads now, and a descriptor that keeps it from being removed."""
-    held = None
-    while held is None:
-        folder = os.path.realpath(path)
-        held = _hold(folder, fcntl.LOCK_SH)
-        if held is None and not os.path.isdir(path):
-            raise FileNotFoundError(errno.ENOENT, "no weights here", path)
-    return folder, held
 
 
 def _hold(folder, kind):

@@ -15,6 +15,7 @@ import fast_disk
 import torch
 import torch.distributed as dist
 
+FIRST = 504  # bytes of a message that go with its length
 PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")  # what counts where two overlap: the first of these
 
 
@@ -78,13 +79,17 @@ def shares(spans, total):
 
 
 def tell(sync, message):
-    """The trainer's JSON message, on every rank."""
+    """The trainer's JSON message, on every rank: its length and beginning in one broadcast, the rest of a long one in another."""
     text = json.dumps(message).encode() if sync.rank == 0 else b""
-    length = torch.tensor([len(text)])
-    dist.broadcast(length, 0)
-    data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(data, 0)
-    return json.loads(bytes(data.tolist()) if sync.rank else text)
+    first = torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text[:FIRST].ljust(FIRST)), dtype=torch.uint8)
+    dist.broadcast(first, 0)
+    told = bytes(first.tolist()) if sync.rank else b""
+    length = int.from_bytes(told[:8], "little") if sync.rank else len(text)
+    if length > FIRST:
+        rest = torch.frombuffer(bytearray(text[FIRST:] or length - FIRST), dtype=torch.uint8)
+        dist.broadcast(rest, 0)
+        told += bytes(rest.tolist()) if sync.rank else b""
+    return json.loads(told[8:8 + length]) if sync.rank else message
 
 
 def announce(sync, clock, indices):
@@ -92,9 +97,14 @@ def announce(sync, clock, indices):
         return tell(sync, [[sync.names[i], sync.shapes[i]] for i in indices])
 
 
-def acknowledge(clock):
+def acknowledge(sync, clock):
+    """The trainer goes on once every engine has said that it is done."""
     with clock.host("control"):
-        dist.all_reduce(torch.zeros(1))
+        for other in range(1, sync.size):
+            if sync.rank == 0:
+                dist.recv(torch.zeros(1), other)
+            elif sync.rank == other:
+                dist.send(torch.zeros(1), 0)
 
 
 def per_tensor(sync, clock):
@@ -103,7 +113,7 @@ def per_tensor(sync, clock):
         announce(sync, clock, [i])
         _send(sync, clock, i, sync.stage[0][:sync.sizes[i]] if sync.staged else None)
         clock.wait()
-        acknowledge(clock)
+        acknowledge(sync, clock)
 
 
 def listed(sync, clock):
@@ -180,12 +190,12 @@ def ipc(sync, clock):
             new = [i for i in group if not once or i not in sync.opened]
             handles = tell(sync, [handle(sync.views[i]) for i in new] if sync.rank == 0 else None)
         sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
-        if sync.rank:
-            with clock.queued("wire", sync.wire):
-                for i in group:
+        for stream, part in ((sync.wire, group[::2]), (sync.side, group[1::2])) if sync.rank else ():  # two, as one has gaps between copies
+            with clock.queued("wire", stream):
+                for i in part:
                     sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
         clock.wait()
-        acknowledge(clock)
+        acknowledge(sync, clock)
 
 
 def ipc_flat(sync, clock):
@@ -200,7 +210,7 @@ def ipc_flat(sync, clock):
         with clock.host("control" if sync.rank == 0 else "wait"):  # the message of a bucket also says that the one before last is free
             handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
             clock.wait()
-            dist.all_reduce(torch.zeros(1))
+        acknowledge(sync, clock)
         sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
         if sync.rank:
             with clock.queued("wire", sync.wire):

@@ -9,6 +9,7 @@ space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
 import argparse
 import datetime
+import fcntl
 import json
 import os
 import shutil
@@ -345,7 +346,7 @@ class Sync:
     def write(self, write, path):
         if not os.path.isdir(self.args.directory):
             os.makedirs(self.args.directory)
-            self.made = True
+            self.made = fast_disk._hold(self.args.directory, fcntl.LOCK_SH) is not None  # held until this process ends, however it ends
         write()
         if self.kind == "torn":
             file = os.path.join(path, min(os.listdir(path))) if os.path.isdir(path) else path  # a shard, not the index

@@ -111,7 +111,8 @@ def _table(data: dict[str, Any]) -> Table:
     """The recorded table; a record written by another version may hold one that cannot be shown, and then says so."""
     try:
         table = Table.from_json(data)
-        painted = [(c.text, c.background) for row in table.cells() for c in row]  # a bad tone or heat fails here, not in the template
+        painted = [(c.text, c.background) for row in table.cells() for c in row]  # a bad tone, heat
+        painted += [(table.picture, "")] if table.curve else []  # or curve fails here, not in the template
         return table if painted or not table.rows else Table(table.caption, table.columns, [])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return Table("A table that could not be read", ["why"], [[f"{type(error).__name__}: {error}"]])

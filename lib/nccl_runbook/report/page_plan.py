@@ -27,8 +27,8 @@ def page(plans: Sequence[Any], left_out: Sequence[str]) -> str:
 
 def _one(plan: Any, titled: bool) -> str:
     head = f"<h2>{html.escape(plan.where or plan.text)}</h2>" if titled else ""
-    told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework, plan.launcher and f"launcher {plan.launcher}",
-            f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} a node"]
+    told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
+            plan.launcher and f"launcher {plan.launcher}", f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} a node"]
     line = banner(TONE.get(plan.verdict or "", "broken"), f"{plan.verdict or 'does not parse'} ({', '.join(filter(None, told))})")
     table = groups_table(plan.placed.groups)._repr_html_() if plan.placed else ""
     return head + line + "".join(map(finding_html, [plan.finding, *(plan.devices or [])])) + table

@@ -5,11 +5,13 @@ role and aria-*). Colours are translucent, so that they read on light and dark; 
 """
 from __future__ import annotations
 
+import base64
 import dataclasses
 import html
 from typing import Any
 
 from nccl_runbook.facts import Gap
+from nccl_runbook.report.curve import Curve
 
 TONES = {
     "": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
@@ -34,30 +36,44 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """``caption``, column headings, and rows of text or Cell; the first column heads its row. ``note`` stands below it."""
+    """``caption``, column headings, and rows of text or Cell; the first column heads its row. ``note`` stands below it, and ``curve``,
+    which shows the same figures, above."""
 
     caption: str
     columns: list[str]
     rows: list[list[Any]]
     note: str = ""
+    curve: Curve | None = None
 
     def cells(self) -> list[list[Cell]]:
         return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
         return {"caption": self.caption, "columns": self.columns, "note": self.note,
-                "rows": [[dataclasses.asdict(c) for c in row] for row in self.cells()]}
+                "rows": [[dataclasses.asdict(c) for c in row] for row in self.cells()],
+                **({"curve": dataclasses.asdict(self.curve)} if self.curve else {})}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Table:
-        return cls(data["caption"], data["columns"], [[Cell(**c) for c in row] for row in data["rows"]], data.get("note", ""))
+        curve = Curve.from_json(data["curve"]) if data.get("curve") else None
+        return cls(data["caption"], data["columns"], [[Cell(**c) for c in row] for row in data["rows"]], data.get("note", ""), curve)
+
+    @property
+    def picture(self) -> str:
+        """The curve as SVG; "" without one."""
+        return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col" style="text-align:left">{html.escape(c)}</th>' for c in self.columns)
         body = "".join(f"<tr>{''.join(_cell_html(i, c) for i, c in enumerate(row))}</tr>" for row in self.cells())
         caption = f'<caption style="text-align:left;font-weight:600">{html.escape(self.caption)}</caption>'
         note = f'<p style="opacity:.8">{html.escape(self.note)}</p>' if self.note else ""
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+        return f"{self._image()}<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+    def _image(self) -> str:
+        """As an image, because an untrusted Lab strips <svg>."""
+        data = base64.b64encode(self.picture.encode()).decode()
+        return f'<img alt="{html.escape(self.caption)}, as a curve" src="data:image/svg+xml;base64,{data}">' if data else ""
 
     def __repr__(self) -> str:
         grid = [self.columns] + [[c.text for c in row] for row in self.cells()]

@@ -37,7 +37,8 @@ def sweeps_table(runs: SyncRuns | Gap) -> Table:
     if isinstance(runs, Gap):
         return Table("With one thing changed", columns, [], f"Not measured: {runs}")
     rows = [row for arm in runs.run for row in _sweep(arm, runs)]
-    note = "t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time did not grow with size."
+    note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
+            "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
     return Table("With one thing changed", columns, rows, note)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Singles, Trial
+from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Search, Singles, Trial
 from nccl_runbook.facts.world import World
+from nccl_runbook.report.curve import Curve, size_words
+from nccl_runbook.report.link_limits import Links, limit
 from nccl_runbook.report.tables import Cell, Table, gap_table
 
 OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
@@ -14,7 +16,7 @@ def _outcome(trial: Trial) -> Cell:
     if trial.passed:
         return Cell("passed", "ok")
     if trial.again is not None and trial.again.passed:
-        return Cell("failed once of twice", "warn")
+        return Cell(f"{trial.world.ended}, seen 1 of 2", "warn")
     return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
 
 
@@ -46,8 +48,8 @@ def singles_table(singles: Singles | Gap) -> Table:
 
 
 def pairs_table(pairs: Pairs | Gap) -> Table:
-    """Heat map: send/recv bandwidth of every pair, shaded against the best one."""
-    caption = "Every pair of GPUs, send/recv GB/s"
+    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
+    caption = "Every pair of GPUs: send/recv GB/s, and microseconds for 4 B"
     if isinstance(pairs, Gap):
         return gap_table(caption, pairs)
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
@@ -61,7 +63,67 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     if trial is None:
         return Cell("" if same else "not run", "muted")
     value = trial.world.busbw_gb_per_s("send_recv")
-    return Cell(f"{value:.1f}", heat=value / best) if trial.passed and value and best else _outcome(trial)
+    text = f"{value:.1f}, {_latency(trial.world, 'send_recv')} us" if value else ""
+    return Cell(text, heat=value / best) if trial.passed and value and best else _outcome(trial)
+
+
+def search_table(search: Search | Gap) -> Table:
+    """Every round of the search for the GPU or link."""
+    caption = "Which GPU, link, split or count"
+    if isinstance(search, Gap):
+        return gap_table(caption, search)
+    rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))] for n, r in enumerate(search.rounds, 1)]
+    rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
+    return Table(caption, ["round", "GPUs that passed together", "GPUs that failed together"], rows,
+                 "The groups of a round ran at the same time; a group that failed was run again at once.")
+
+
+def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
+    words = ["+".join(map(str, g)) for g, p in zip(groups, passed, strict=False) if p is wanted]
+    return Cell("   ".join(words), ("ok" if wanted else "broken") if words else "")
+
+
+LEAST_BYTES = 1 << 16  # below it latency is what counts
+
+
+def bandwidth_table(arms: Arms | Gap, links: Links, op: str = "all_reduce") -> Table:
+    """Bus bandwidth of ``op`` by size in the control and every arm that passed, as a table and as a curve."""
+    caption = f"{op} by size, GB/s"
+    if isinstance(arms, Gap):
+        return gap_table(caption, arms)
+    extra = [a for a in [*arms.arms, arms.clean] if not isinstance(a, Gap)]
+    passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
+    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(op).items() if s >= LEAST_BYTES} for t in passed}
+    sizes = sorted({size for by_size in rates.values() for size in by_size})
+    rows = [[t.name, _latency(t.world, op), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links, op),
+             _narrowed(t.world, op)] for t in passed]
+    curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
+    columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
+    return Table(caption, columns, rows, f"{BANDWIDTH_NOTE} {_limit_note(links)}", curve)
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _latency(world: World, op: str) -> str:
+    value = world.latency_us(op)
+    return f"{value:.0f}" if value else ""
+
+
+def _share(world: World, links: Links, op: str) -> str:
+    bound, best = limit(links, world.transports), world.busbw_gb_per_s(op)
+    return f"{best / bound[1]:.0%} of {bound[0]}'s {bound[1]:.0f} GB/s" if bound and best else ""
+
+
+def _narrowed(world: World, op: str) -> str:
+    told = [e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == op]
+    return f"{size_words(told[0]['to_bytes'])} ({told[0]['why']})" if told else ""
+
+
+def _limit_note(links: Links) -> str:
+    seen = "Limit: what the live NVLinks or the PCIe slot carry each way."
+    return f"{'No limit is known.' if isinstance(links, Gap) else seen} NVLS reduces in the switch and may go beyond it."
 
 
 def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
@@ -73,16 +135,17 @@ def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
     for arm in arms.arms:
         setting = " ".join(f"{k}={v}" for k, v in arm.env.items())
         if isinstance(arm.trial, Gap):
-            rows.append([arm.name, setting, Cell("not run", "muted"), arm.trial.detail, "", ""])
+            rows.append([arm.name, setting, Cell("not run", "muted"), arm.trial.detail, *[""] * len(OPS)])
         else:
             word = outcomes[arm.name]
             tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "broken")
             rows.append(_arm_row(arm.name, setting, Cell(word, tone), arm.trial))
+    rows += _clean_rows(arms)
     if isinstance(arms.control_after, Trial):
         rows.append(_arm_row("control again", "", _outcome(arms.control_after), arms.control_after))
     return Table(
         f"{caption} ({arms.backend})",
-        ["test", "setting", "outcome", "carried by (NCCL's log)", "all_reduce GB/s", "send_recv GB/s"],
+        ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)],
         rows,
         "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. " + BANDWIDTH_NOTE,
     )
@@ -91,4 +154,21 @@ def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
 def _arm_row(name: str, setting: str, outcome: Cell, trial: Trial) -> list:
     via = trial.world.transports
     carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
-    return [name, setting, outcome, carried, _bandwidth(trial.world, "all_reduce"), _bandwidth(trial.world, "send_recv")]
+    return [name, setting, outcome, carried, *(_bandwidth(trial.world, op) for op in OPS)]
+
+
+def _clean_rows(arms: Arms) -> list[list]:
+    """The environment without what steers NCCL, and the variables that the difference hangs on."""
+    clean, rows = arms.clean, []
+    if isinstance(clean, Gap):
+        return [["clean", "", Cell("not run", "muted"), clean.detail, *[""] * len(OPS)]]
+    setting = f"without {', '.join(clean.env)}"
+    if isinstance(clean.trial, Gap):
+        return [["clean", setting, Cell("not run", "muted"), clean.trial.detail, *[""] * len(OPS)]]
+    rows.append(_arm_row("clean", setting, _outcome(clean.trial), clean.trial))
+    if not isinstance(arms.guilty, Gap):
+        found = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
+        how = arms.guilty.why_not or "settled"
+        asked = f"{arms.guilty.asked} tests among {arms.guilty.among} variables"
+        rows.append(["halving", found, Cell(how, "warn"), asked, *[""] * len(OPS)])
+    return rows

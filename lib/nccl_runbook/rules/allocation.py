@@ -14,6 +14,22 @@ from nccl_runbook.planning.other_eras import spans, valid_at, written_for
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "duplicate": Severity.BROKEN, "zero-visible": Severity.BROKEN, "oversubscribed": Severity.WARN}
 
+_SENTENCES = {
+    "clean": "every rank has a GPU of its own",
+    "duplicate": "NCCL will refuse the weight update: trainer and engine sit on one GPU",
+    "zero-visible": "a process gets no GPU at all, before NCCL starts",
+    "oversubscribed": "processes share GPUs without an NCCL error: expect out-of-memory, or half the speed",
+}
+
+_TAKE_TURNS = Remedy("you", "In single-controller mode let engine and trainer take turns on the same GPUs (the weight update must go "
+                     "through disk then, and both need the same number of workers):", (
+                         "scheduler.type=local rollout.scheduling_strategy.type=colocation rollout.scheduling_strategy.target=actor "
+                         "actor.weight_update_mode=disk enable_offload=true",))
+_ADAPTER = Remedy("you", "Train a LoRA adapter, so that disk carries little: the adapter alone is saved and loaded. SGLang takes adapters "
+                  "through disk only.", ("actor.use_lora=true actor.weight_update_mode=disk",))
+_OPT_IN = Remedy("you", "With NCCL 2.30 or newer in trainer and engine, NCCL may be told to allow it: experimental, may hang, so bound the "
+                 "wait. Not seen on hardware.", ("export NCCL_MULTI_RANK_GPU_ENABLE=1",))
+
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
     """The string does not parse at this tag."""
@@ -52,16 +68,9 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
     """One sentence: what will happen."""
     sizes = ", ".join(f"{p.name or p.backend} {p.world_size}" for p in mode.parts)
     where = f"{sizes} on {_gpus(site.gpus)}" + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
-    return {
-        "clean": f"every rank has a GPU of its own ({where})",
-        "duplicate": f"NCCL will refuse the weight update: trainer and engine sit on one GPU ({where})",
-        "zero-visible": f"a process gets no GPU at all, before NCCL starts ({where})",
-        "oversubscribed": f"processes share GPUs without an NCCL error: expect out-of-memory, or half the speed ({where})",
-    }[placed.verdict] if placed.verdict != "duplicate" or _weight_update(placed) else f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
-
-
-def _weight_update(placed: Placed) -> bool:
-    return any(g.name == "weight-update" and g.shared for g in placed.groups)
+    if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
+        return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
+    return f"{_SENTENCES[placed.verdict]} ({where})"
 
 
 def shared_lines(placed: Placed) -> list[str]:
@@ -77,10 +86,10 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         found.append(_disk(rules, mode, site))
     smaller = fitting(mode, site)
     if smaller:
-        found.append(Remedy("you", f"Ask for no more than the {_gpus(site.gpus)} that there are (batch sizes may have to follow):", (smaller,)))
+        found.append(Remedy("you", f"Ask for no more than the {_gpus(site.gpus)} here (batch sizes may have to follow):", (smaller,)))
     found += _more(mode, site)
     if placed.verdict == "duplicate":
-        found += _others(rules, mode, site)
+        found += _others(rules)
     return found
 
 
@@ -113,19 +122,9 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
                    (f"#SBATCH --gpus-per-node={asked}",))]
 
 
-def _others(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
-    found = []
-    if rules.era == "C":
-        found.append(Remedy("you", "In single-controller mode let engine and trainer take turns on the same GPUs (the weight update must go "
-                            "through disk then, and both need the same number of workers):",
-                            ("scheduler.type=local rollout.scheduling_strategy.type=colocation rollout.scheduling_strategy.target=actor "
-                             "actor.weight_update_mode=disk enable_offload=true",)))
-    if rules.switch.honours_option:
-        found.append(Remedy("you", "Train a LoRA adapter, so that disk carries little: the adapter alone is saved and loaded. SGLang takes "
-                            "adapters through disk only.", ("actor.use_lora=true actor.weight_update_mode=disk",)))
-    found.append(Remedy("you", "With NCCL 2.30 or newer in trainer and engine, NCCL may be told to allow it: experimental, may hang, so bound "
-                        "the wait. Not seen on hardware.", ("export NCCL_MULTI_RANK_GPU_ENABLE=1",)))
-    return found
+def _others(rules: Rules) -> list[Remedy]:
+    found = [_TAKE_TURNS] if rules.era == "C" else []
+    return [*found, *([_ADAPTER] if rules.switch.honours_option else []), _OPT_IN]
 
 
 def fitting(mode: Mode, site: Site) -> str:

@@ -10,18 +10,16 @@ from nccl_runbook.planning.devices import Clash, Identity, clashes
 from nccl_runbook.planning.groups import Group
 from nccl_runbook.rules.visible_devices import read_selection
 
+_SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 _TITLES = {
-    "shared": "{ranks} of the {group} group are on one GPU ({what}): NCCL will refuse them",
-    "slices": "{ranks} of the {group} group are on MIG slices of one card ({what}): different UUIDs, so NCCL from 2.30 on tells them apart; "
-              "up to 2.29 it compares bus ids and refuses. Slices have no peer access",
-    "bus-id-collision": "{ranks} of the {group} group are on different GPUs that report one bus id ({what}): NCCL up to 2.29 will refuse them",
+    "shared": "are on one GPU: NCCL will refuse them",
+    "slices": "are on MIG slices of one card: NCCL up to 2.29 compares bus ids and refuses them, and slices have no peer access",
+    "bus-id-collision": "are on different GPUs that report one bus id: NCCL up to 2.29 will refuse them",
 }
 _REMEDIES = {
-    "shared": Remedy("your launcher", "Give each rank a GPU of its own.", ("nvidia-smi -L",)),
-    "slices": Remedy("the administrator", "For NCCL between these ranks, switch MIG off, or give each rank a card of its own.",
-                     ("nvidia-smi -L",)),
-    "bus-id-collision": Remedy("you", "Use NCCL 2.30 or newer, which compares UUIDs.",
-                               ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)),
+    "shared": Remedy("your launcher", "Give each rank a GPU of its own.", _SMI),
+    "slices": Remedy("the administrator", "For NCCL between these ranks, switch MIG off, or give each rank a card of its own.", _SMI),
+    "bus-id-collision": Remedy("you", "Use NCCL 2.30 or newer, which compares UUIDs.", _SMI),
 }
 _CAUSES = {"shared": "trainer-and-engine-share-gpu", "slices": "vgpu-or-mig-unsupported", "bus-id-collision": "bus-id-collision"}
 
@@ -53,7 +51,7 @@ def judge(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
 
 def _finding(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
-    title = _TITLES[clash.kind].format(ranks=ranks, group=group.name, what=clash.what)
+    title = f"{ranks} of the {group.name} group {_TITLES[clash.kind]} ({clash.what})"
     return Finding(f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN, title,
                    (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (_REMEDIES[clash.kind],), _CAUSES[clash.kind],
                    "established" if clash.kind == "shared" else "likely")

@@ -157,7 +157,8 @@ RULES: tuple[Callable[[Setting], Finding | None], ...] = (
 
 def unknown_names(env: Environment) -> Finding | None:
     """Names of known families that the table does not hold: not known to us, which is not dead."""
-    names = sorted({s.name for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)})
+    names = sorted({s.name for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
+                    and not s.name.startswith("NV_")})  # what NVIDIA's images say of their packages; nobody acts on it
     if not names:
         return None
     read = [n for n in names if (r := family(n)) and r.is_complete]

@@ -9,6 +9,7 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
 from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 
+NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
 LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
 
@@ -109,22 +110,32 @@ def _ending(rank: RankResult) -> tuple[bool, bool, int]:
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
-    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs a recurrence."""
+    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
+    a recurrence there."""
     if world.ended == "lost":
         return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
     cause, status, evidence = _cause_of(world)
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
     evidence += [Evidence(rank_line(r), r.log) for r in bad]
     evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
+    sender = _only_sender(world)
+    evidence = [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")] * (sender is not None) + evidence
     evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
-    title = f"{what} {'got wrong values' if world.wrong else world.ended}"
+    title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
-    if again is not None and again.passed:
-        repeat = Remedy("you", "It passed when repeated at once: repeat it more often before you change anything.", (world.shell_line,))
-        status = cause and "possible"
-        return Finding(rule, Severity.WARN, f"{title} once of twice{why}", tuple(evidence), (repeat,), cause and cause.id, status)
+    if again is None or again.passed:
+        told = "It was not repeated" if again is None else "It passed when repeated at once"
+        repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
+        status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
     fix = remedies(cause) if cause else (LOOK_FURTHER,)
     return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+
+
+def _only_sender(world: World) -> int | None:
+    """The rank whose data arrived wrong wherever a sender can be told: not in an all_reduce, which adds all up. None: none, or several."""
+    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
+    return next(iter(senders)) if len(senders) == 1 else None
 
 
 def _wrong_line(e: dict) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
-from nccl_runbook.findings import Evidence, Finding, Severity
-from nccl_runbook.rules.failures import explain
+from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
+from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.planning.group_testing import Diagnosis, replay, wilson
+from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
 
 
-def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap) -> list[Finding]:
+NOT_SEARCHED = Gap("not-run")
+
+
+def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, search: Search | Gap = NOT_SEARCHED) -> list[Finding]:
     """Findings of step 03."""
     if isinstance(ladder, Gap):
         return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
-    found = [*_ladder(ladder), *_singles(singles), *_pairs(pairs)]
+    located = _search(search)
+    found = [*located, *_ladder(ladder), *_singles(singles), *([] if located else _pairs(pairs))]
     return found or [_healthy(ladder, pairs)]
 
 
@@ -60,6 +66,57 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
         title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
         found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "table below"),)))
     return found
+
+
+def diagnosis(search: Search) -> Diagnosis:
+    """What the recorded rounds show: the search is walked again with their answers."""
+    return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds])
+
+
+def _gpus(group: tuple[int, ...]) -> str:
+    return f"GPU{'s' if len(group) > 1 else ''} {', '.join(map(str, group))}"
+
+
+def _words(told: Diagnosis, search: Search) -> tuple[str, str, str | None]:
+    """(rule, title, cause) of what was found; no rule where the search names nothing."""
+    if told.kind == "count":
+        most = told.works_up_to
+        return "count-at-fault", f"any {most} GPUs work together, and no {most + 1} do: it is how many, not which", None
+    if told.kind == "split":
+        title = f"{' and '.join(map(_gpus, told.sides))} work by themselves, and nothing works across"
+        return "split-at-fault", title, "p2p-broken-acs-iommu"
+    bad = [f"{_gpus(told.gpus)} with every partner"] if told.gpus else []
+    bad += [f"the link between GPUs {a} and {b}" for a, b in told.pairs]
+    rest = "the others pass together" if told.gpus and not told.pairs else "each passes with the others"
+    return ("located", f"at fault: {', and '.join(bad)}; {rest}", "gpu-or-link-fault") if bad else ("", "", None)
+
+
+def _search(search: Search | Gap) -> list[Finding]:
+    """The GPU, the link, the split or the count; a rate for what comes and goes."""
+    if isinstance(search, Gap):
+        return []
+    told, runs = diagnosis(search), sum(len(r.groups) for r in search.rounds)
+    seen = [Evidence(f"{runs} worlds in {len(search.rounds)} rounds, every failure repeated in fresh processes", "table below")]
+    if told.kind == "intermittent":
+        return [_rate(told, seen, search)]
+    rule, title, cause_id = _words(told, search)
+    if not rule:
+        why = search.why or "what was seen fits no single fault"
+        title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {_gpus(told.within)}"
+        return [Finding("search-not-finished", Severity.UNKNOWN, title, tuple(seen))]
+    cause = causes().get(cause_id or "")
+    seen += [] if isinstance(search.example, Gap) else list(explain(rule, "it", search.example, search.example).evidence)
+    seen.append(NOT_SEEN)
+    fix = remedies(cause) if cause else (LOOK_FURTHER,)
+    return [Finding(rule, Severity.BROKEN, title, tuple(seen), fix, cause and cause.id, cause and "likely")]
+
+
+def _rate(told: Diagnosis, seen: list[Evidence], search: Search) -> Finding:
+    low, high = wilson(told.failed, told.repeated)
+    title = f"it comes and goes: {_gpus(told.within)} failed {told.failed} of {told.repeated} times ({low:.0%} to {high:.0%} at 95 %)"
+    lines = () if isinstance(search.example, Gap) else (search.example.shell_line,)
+    again = Remedy("you", "Before you change anything, repeat it so often that the change would show:", lines)
+    return Finding("intermittent", Severity.WARN, title, tuple(seen), (again,))
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:

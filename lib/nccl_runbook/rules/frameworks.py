@@ -13,15 +13,6 @@ _SENTENCES = {
     "zero-visible": "a process is given fewer GPUs than it needs",
     "oversubscribed": "there are fewer GPUs than the launch asks for",
 }
-# what to change, by framework; the first word says which name the version in hand takes
-_SHARE = {
-    "openrlhf": ("Let engines and actor share GPUs (weights then go over as CUDA IPC handles; as many engine as actor GPUs). From v0.10.2 on "
-                 "the flag has dots:", ("--colocate_all_models --vllm_enable_sleep", "--train.colocate_all --vllm.enable_sleep")),
-    "open-instruct": ("With one GPU, let learner and engine share it (v0.3.0 hands over CUDA IPC handles, no NCCL):",
-                      ("--single_gpu_mode --num_learners_per_node 1 --vllm_num_engines 1 --vllm_tensor_parallel_size 1",)),
-    "trl": ("Let each trainer process hold its engine (needs no server and no NCCL group):", ("--use_vllm true --vllm_mode colocate",)),
-    "verl": ("Use the hybrid engine, which shares the trainer's GPUs:", ("python3 -m verl.trainer.main_ppo ...",)),
-}
 
 
 def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
@@ -40,12 +31,11 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
     found = []
     asked = sum(p.alloc_size for p in mode.parts)
     if launch.framework.name == "trl" and placed.verdict == "duplicate":
-        server, trainer = (next(p.world_size for p in mode.parts if p.kind == kind) for kind in ("engine", "trainer"))
+        server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
         lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
                  f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
         found.append(Remedy("your launcher", "Give server and trainer different GPUs:", lines))
-    text, lines = _SHARE[launch.framework.name]
-    found.append(Remedy("you", text, lines))
+    found.append(Remedy("you", launch.framework.share_text, launch.framework.share_lines))
     found.append(Remedy("your launcher", f"Or give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",)))
     return found
 

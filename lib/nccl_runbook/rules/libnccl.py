@@ -14,8 +14,9 @@ _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "
 
 
 def nccl_paths(role: Role) -> list[str]:
-    """Every libnccl that the process has mapped, plugins left out."""
-    return [] if isinstance(role.mapped, Gap) else [p for p in role.mapped if posixpath.basename(p).startswith("libnccl.so")]
+    """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls, which LD_PRELOAD decides."""
+    paths = [] if isinstance(role.mapped, Gap) else [p for p in role.mapped if posixpath.basename(p).startswith("libnccl.so")]
+    return sorted(paths, key=lambda p: p not in role.preloaded)
 
 
 def by_path(env: Environment) -> dict[str, Library]:
@@ -47,6 +48,7 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
         return None
     severity = Severity.WARN if len(distinct) > 1 else Severity.NOTE
     words = ", ".join(f"{p} ({libraries[p].version if p in libraries else 'version unknown'})" for p in paths)
+    words += "; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""
     return Finding("two-libraries", severity, f"{role.name}: {len(paths)} copies of libnccl in one process: {words}",
                    tuple(Evidence(p, "environment.roles.mapped") for p in paths),
                    (Remedy("your launcher", "Load one: take LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel out.",
@@ -67,10 +69,9 @@ def preload(role: Role) -> Finding | None:
     named = [p for p in role.variables.get("LD_PRELOAD", "").replace(":", " ").split() if "libnccl" in p]
     if not named or isinstance(role.mapped, Gap) or not nccl_paths(role):
         return None
-    at_work = any(posixpath.basename(p) == posixpath.basename(n) and (p == n or "/" not in n) for p in nccl_paths(role) for n in named)
     seen = (Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"),
             *(Evidence(p, "environment.roles.mapped") for p in nccl_paths(role)))
-    if at_work:
+    if nccl_paths(role)[0] in role.preloaded:
         return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {nccl_paths(role)[0]}", seen)
     return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {nccl_paths(role)[0]} is mapped", seen,
                    (Remedy("your launcher", "The loader leaves out a path that is not there. Give the whole path to this process:",

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, share, view
+from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, share, view
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
+# 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
+ODD_POWER, EVEN_POWER = 0.2, 0.1
 Members = List[Tuple[LiveRank, Live]]
 
 
@@ -70,7 +73,7 @@ def _picture(job: str, members: Members) -> Picture:
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{_count(views, 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _together, _slow, _moving)
+    rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _moving)
     found = next((p for p in (rule(base, members) for rule in rules) if p), None)
     return found or dataclasses.replace(base, sentence="who waits for whom cannot be told from what was seen", decides=_stack_line(views))
 
@@ -120,7 +123,10 @@ def _not_seen(members: Members) -> Iterable[str]:
         for what, fact in (("stacks", last), ("flight recorder", rank.recorder), ("log", rank.log_tail), ("sockets", rank.sockets),
                            ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
             if isinstance(fact, Gap):
-                said.setdefault(f"{what}: {fact}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
+                said.setdefault(f"{what}: {fact.detail or fact.reason}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
+        if isinstance(last, Gap) and rank.handled_signals:
+            said.setdefault(f"stacks by signal: signal {rank.handled_signals[0]} is caught, but whose handler it is cannot be seen from "
+                            "outside, so none was sent", []).append(str(rank.rank))
     everybody = len({r.pid for r, _ in members})
     for text, names in said.items():
         yield text if len(names) == everybody else f"{text} (rank {', '.join(names[:16])})"
@@ -236,9 +242,34 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
     return dataclasses.replace(found, sentence=found.sentence + "; not the network")
 
 
+def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
+    """Every GPU is busy and every rank launched the same, but one GPU draws another power than all others: it runs something else."""
+    drawn = {r.pid: gpu.power_w[-1] for r, look in members for gpu in [gpu_of(r, look)] if gpu and not isinstance(gpu.power_w[-1], Gap)}
+    if len(drawn) < 3 or len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
+        return None
+    middle = statistics.median(drawn.values())
+    odd = [v for v in base.ranks if abs(drawn.get(v.pid, middle) - middle) > ODD_POWER * middle]
+    others = [watt for pid, watt in drawn.items() if pid not in [v.pid for v in odd]]
+    if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
+        return None
+    told = f"{drawn[odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
+    seen = [Seen(f"power: {told}", "NVML")]
+    if _stands_still(members):
+        seen.append(Seen("every rank launched as many collectives, and none since", "NCCL RAS"))
+    return _told(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
+                 "likely" if len(seen) > 1 else "possible", seen)
+
+
+def _stands_still(members: Members) -> bool:
+    """NCCL's RAS tells that all ranks launched as many collectives, and none between the samples."""
+    return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
+
+
 def _together(base: Picture, members: Members) -> Optional[Picture]:
-    """Everybody waits: in different places the odd one out took another way; in one place nobody is missing."""
-    if any(v.does not in ("waits", "device") for v in base.ranks):
+    """Everybody waits: in different places the odd one out took another way; in one place nobody is missing. Ranks that all wait for
+    their GPUs may be stepping all the while, unless RAS tells that they launch nothing."""
+    on_gpus = all(v.does == "device" for v in base.ranks)
+    if any(v.does not in ("waits", "device") for v in base.ranks) or on_gpus and not _stands_still(members):
         return None
     spots = collections.Counter((v.where, v.frame) for v in base.ranks).most_common()
     told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])

@@ -49,7 +49,7 @@ def view(rank: LiveRank, look: Live) -> RankView:
     stacks = main_stacks(rank)
     stack = stacks[-1] if stacks else None
     where = waits_in(stack) if stack else ""
-    does = _does(rank, gpu_of(rank, look), stack, where)
+    does = _does(rank, look, stack, where)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
 
 
@@ -60,13 +60,16 @@ def numbered(rank: LiveRank, where: str, does: str) -> str:
     return f"{open_ones[0].op} {open_ones[0].enqueued}" if len(open_ones) == 1 else where
 
 
-def _does(rank: LiveRank, gpu: Optional[LiveGpu], stack: Optional[Stack], where: str) -> str:
+def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
+    gpu = gpu_of(rank, look)
     if not rank.samples:
         return "missing"
     if all(s.threads[0].state in "Tt" for s in rank.samples):
         return "stopped"
     if not rank.has_torch:
         return "starting"
+    if ras_moved(rank, look):
+        return "moving"
     if rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent):
         return "device" if len(set(places(rank))) <= 1 else "moving"
     if is_still(rank):
@@ -152,6 +155,18 @@ def holds_gil(rank: LiveRank) -> bool:
     """In every sample with stacks the main thread held the interpreter lock, at the very same innermost line."""
     stacks = main_stacks(rank)
     return len(stacks) >= GIL_SAMPLES and all(s.owns_gil and s.is_active and s.frames[:1] == stacks[0].frames[:1] for s in stacks)
+
+
+def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
+    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None where RAS did not tell."""
+    both = [[sum(r.launched.values()) for c in ([] if isinstance(look.ras, Gap) else look.ras) for r in ranks(c)
+             if r.pid == rank.pid and not r.missing] for ranks in (lambda c: c.ranks, lambda c: c.later)]
+    return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
+
+
+def ras_moved(rank: LiveRank, look: Live) -> bool:
+    told = launches(rank, look)
+    return told is not None and told[1] > told[0]
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:

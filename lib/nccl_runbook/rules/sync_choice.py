@@ -19,7 +19,7 @@ ADVICE = {
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says carried it. "" without GPUs."""
+    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says carried it; else ""."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
@@ -27,7 +27,7 @@ def topology(runs: SyncRuns | Gap) -> str:
         return "one-gpu"
     said = [a.transports for a in runs.run if a.method.startswith("nccl") and isinstance(a.transports, dict) and a.transports]
     carried = " ".join(name for counted in said for name in counted)
-    return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else "p2p"
+    return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
 
 
 def passed(arm: SyncArm | Gap | None) -> bool:
@@ -37,7 +37,7 @@ def passed(arm: SyncArm | Gap | None) -> bool:
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
     row = topologies().get(topology(runs))
-    fit = [m for m in row.order if passed(runs.arms.get(m))] if row else []
+    fit = [a.method for m in (row.order if row else ()) for a in runs.run if passed(a) and a.method.partition("@")[0] == m]
     if row is None or not fit:
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if passed(a)}

@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Trial
+from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
+from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.rules.failures import explain, remedies
+from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
+from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
-# what passing with this switched off points to, when the control fails
-POINTS_TO = {
-    "P2P off": "p2p-broken-acs-iommu",
-    "SHM off": "shm-too-small",
-    "IB off": "network-path-blocked",
-    "interface pinned": "socket-interface-wrong",
+# a variable that is proven to be guilty -> the cause behind it; any other: env-conflict
+VARIABLE_CAUSES = {
+    r"(NCCL|GLOO)_SOCKET_IFNAME": "socket-interface-wrong",
+    r"NCCL_CUMEM\w*": "cumem-mismatch",
+    r"NCCL_TOPO_FILE": "topology-file-bad",
+    r"NCCL_(NET|NET_PLUGIN|TUNER_PLUGIN)": "net-plugin-failed",
+    r"NCCL_IB_GID_INDEX": "roce-gid-wrong",
+    r"LD_\w+": "nccl-library-conflict",
+    r"CUDA_LAUNCH_BLOCKING": "cuda-launch-blocking",
 }
+# what only the log line of the variable itself proves: the transport goes by the same name with and without
+_BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
+_SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
 
 
-def gone(acts_on: list[str], world_transports: dict[str, int]) -> bool:
-    return not any(name.startswith(prefix) for name in world_transports for prefix in acts_on)
+def used(world: World) -> dict[str, int] | None:
+    """Everything that NCCL's log says the world used, counted; None without a log."""
+    return None if isinstance(world.transports, Gap) else {**world.transports, **world.algorithms}
+
+
+def left(acts_on: list[str], uses: dict[str, int]) -> int:
+    return sum(n for name, n in uses.items() if any(name.startswith(prefix) for prefix in acts_on))
 
 
 def acted(arm: Arm, control: Trial) -> bool | None:
     """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone. None: no proof either way."""
     if isinstance(arm.trial, Gap):
         return None
-    before, after, taken = control.world.transports, arm.trial.world.transports, arm.trial.world.set_by_environment
-    if not arm.acts_on:
+    before, after, taken = used(control.world), used(arm.trial.world), arm.trial.world.set_by_environment
+    if not arm.acts_on or any(name in _BY_LOG_LINE for name in arm.env):
         return None if isinstance(taken, Gap) else all(f"{k}={v}" in taken for k, v in arm.env.items())
-    if isinstance(before, Gap) or isinstance(after, Gap) or not after:
+    if before is None or not after:
         return None
-    if not before:  # the control failed before it connected: only what the arm left can be seen
-        return gone(arm.acts_on, after)
-    return not gone(arm.acts_on, before) and gone(arm.acts_on, after)
+    if "NCCL_P2P_LEVEL" in arm.env:  # narrows: less of it, not none
+        return left(arm.acts_on, after) < left(arm.acts_on, before) if before else None
+    if not control.world.transports:  # the control failed before it connected: only what the arm left can be seen
+        return not left(arm.acts_on, after)
+    return left(arm.acts_on, before) > 0 and not left(arm.acts_on, after)
 
 
 def outcome(arm: Arm, control: Trial) -> str:
@@ -53,66 +69,93 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
     return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
 
 
+def seen(arms: Arms, message: bool) -> Seen:
+    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
+    control, after, clean = arms.control, arms.control_after, arms.clean
+    again = control.again
+    word = "pass" if control.passed else "once of once" if again is None else "once of twice" if again.passed else control.world.ended
+    tried = not isinstance(clean, Gap) and isinstance(clean.trial, Trial)
+    return Seen(
+        control="lost" if control.world.ended == "lost" else word,
+        after="not run" if isinstance(after, Gap) else "pass" if after.passed else "fail",
+        arms=outcomes(arms),
+        clean=("pass" if clean.trial.passed else "fail") if tried else "fail" if _nothing_to_clean(clean) else "not run",
+        settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
+        connected=bool(used(control.world)),
+        message=message,
+    )
+
+
+def _nothing_to_clean(clean: Arm | Gap) -> bool:
+    """Whether *clean* would be the control itself."""
+    return isinstance(clean, Gap) and "no variable" in clean.detail
+
+
 def judge(arms: Arms | Gap) -> list[Finding]:
     """Findings of step 04. The control decides how the arms are read."""
     if isinstance(arms, Gap):
         severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
         return [Finding("transports-not-run", severity, arms.detail or str(arms))]
-    if arms.backend == "gloo":
+    if arms.backend == "gloo" and arms.control.passed:
         return _rehearsal(arms)
-    after = arms.control_after
-    if arms.control.passed and isinstance(after, Trial) and not after.passed:
-        title = f"inconclusive: the control passed before the arms and {after.world.ended} after them"
-        return [Finding("control-changed", Severity.UNKNOWN, title, (Evidence(after.world.shell_line, "by hand"),))]
-    return _control_passes(arms) if arms.control.passed else _control_fails(arms)
+    fault = None if arms.control.passed else explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
+    decision = decide(seen(arms, fault is not None and fault.cause is not None))
+    if fault is None and decision.kind == "inconclusive":
+        evidence = (Evidence(arms.control_after.world.shell_line, "by hand"),)
+        return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
+    return _control_passes(arms) if fault is None else [_control_fails(arms, decision, fault)]
 
 
 def _rehearsal(arms: Arms) -> list[Finding]:
-    if not arms.control.passed:
-        return [explain("rehearsal-fails", "rehearsal on the CPU: control", arms.control.world, arms.control.again)]
     broken = [a for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed]
     if broken:
         return [explain("rehearsal-fails", f"rehearsal on the CPU: {a.name}", a.trial.world, a.trial.again) for a in broken]
-    return [
-        Finding(
-            "rehearsed",
-            Severity.UNKNOWN,
-            "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo",
-            (Evidence("control and interface pinned to lo", "table below"),),
-        )
-    ]
+    evidence = (Evidence("control and interface pinned to lo", "table below"),)
+    title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
+    return [Finding("rehearsed", Severity.UNKNOWN, title, evidence)]
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
     """Nothing is broken as it stands. An arm that fails is a fallback that would not work, which is worth a note, not an alarm."""
-    found = [_loss(arms), *switched_off_already(arms)]
+    found = [_loss(arms), *_environment_costs(arms), *switched_off_already(arms)]
     for arm in arms.arms:
         if isinstance(arm.trial, Trial) and not arm.trial.passed:
             fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
-            found.append(
-                Finding("fallback-fails", Severity.NOTE, f"{fault.title} (not what your job uses: the control passed)", fault.evidence)
-            )
+            title = f"{fault.title} (not what your job uses: the control passed)"
+            found.append(Finding("fallback-fails", Severity.NOTE, title, fault.evidence))
     return found
+
+
+def _environment_costs(arms: Arms) -> list[Finding]:
+    """The environment passes, and is clearly slower than the same without its variables; those it hangs on were found by halving."""
+    if not isinstance(arms.guilty, Guilty) or not isinstance(arms.clean, Arm) or not isinstance(arms.clean.trial, Trial):
+        return []
+    slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
+    if not slow or not fast:
+        return []
+    title = f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}"
+    status = "likely" if arms.guilty.why_not else "established"
+    unset = Remedy("your launcher", "Take it out unless somebody knows why it is set:", (f"unset {' '.join(arms.guilty.variables)}",))
+    return [Finding("environment-costs-bandwidth", Severity.WARN, title, _proof(arms.guilty), (unset,), "env-conflict", status)]
 
 
 def switched_off_already(arms: Arms) -> list[Finding]:
     """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on cards without P2P."""
     taken = arms.control.world.set_by_environment
-    off = [] if isinstance(taken, Gap) else [t for t in taken if t in ("NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE=1", "NCCL_IB_DISABLE=1")]
-    if not off:
+    off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
+    if not off or isinstance(arms.guilty, Guilty):
         return []
     again = Remedy("your launcher", "If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
                    (f"unset {' '.join(t.partition('=')[0] for t in off)}",))
     title = f"your environment switches a transport off: {', '.join(off)}"
-    seen = Evidence(f"set by environment: {', '.join(off)}", "NCCL's log")
-    return [Finding("switched-off-already", Severity.NOTE, title, (seen,), (again,))]
+    proof = Evidence(f"set by environment: {', '.join(off)}", "NCCL's log")
+    return [Finding("switched-off-already", Severity.NOTE, title, (proof,), (again,))]
 
 
 def _price(arm: Arm, control: Trial) -> str:
     before, after = control.world.busbw_gb_per_s("all_reduce"), arm.trial.world.busbw_gb_per_s("all_reduce")
-    return (
-        f"{arm.name}: {after:.1f} GB/s, {before / after:.1f} times slower than the control" if before and after else f"{arm.name}: passed"
-    )
+    slower = f", {before / after:.1f} times slower than the control" if before and after else ""
+    return f"{arm.name}: {after:.1f} GB/s{slower}" if after else f"{arm.name}: passed"
 
 
 def _loss(arms: Arms) -> Finding:
@@ -122,44 +165,63 @@ def _loss(arms: Arms) -> Finding:
     evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
     evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
     speed = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
-    return Finding(
-        "transports-pass", Severity.OK, f"your environment as it is passes{speed}: no transport has to be switched off", tuple(evidence)
-    )
+    title = f"your environment as it is passes{speed}: no transport has to be switched off"
+    return Finding("transports-pass", Severity.OK, title, tuple(evidence))
 
 
-def _pass_by_chance(arms: Arms) -> list[str]:
-    """Where the same as the control passed: its repetition, the control again, an arm without effect. Then no arm proves anything."""
-    again, after = arms.control.again, arms.control_after
-    found = ["the control, repeated"] if again is not None and again.passed else []
-    found += [a.name for a in arms.arms if outcome(a, arms.control) == "no effect"]
-    return found + (["control again"] if isinstance(after, Trial) and after.passed else [])
+def _names(guilty: Guilty) -> str:
+    return ", ".join(f"{k}={v}" for k, v in guilty.variables.items())
 
 
-def _cure(arms: Arms) -> Arm | None:
-    """The arm with the fewest switches that passes, unless another that does not include it passes too: then neither is the reason."""
-    curing = sorted((a for a in arms.arms if outcome(a, arms.control) == "pass"), key=lambda a: len(a.env))
-    return curing[0] if curing and all(curing[0].env.items() <= a.env.items() for a in curing) else None
+def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
+    """How the variables were found."""
+    n = len(guilty.variables)
+    how = f"not settled after {guilty.asked} tests: {guilty.why_not}" if guilty.why_not else (
+        f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
+    return (Evidence(f"{_names(guilty)}: {n} of {guilty.among} variables, {how}", "halving, each test in fresh processes"),)
 
 
-def _control_fails(arms: Arms) -> list[Finding]:
-    """Only an arm that passes with proof that it acted, while everything without it fails, tells which transport."""
-    fault = explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
-    by_chance, best = _pass_by_chance(arms), _cure(arms)
-    evidence = (*fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in arms.arms))
-    if by_chance:
-        evidence = (*evidence, Evidence(f"it comes and goes, so no switch decides: passed were {', '.join(by_chance)}", "table below"))
-    if best is None or by_chance or fault.cause is not None:
-        return [dataclasses.replace(fault, evidence=evidence)]
-    return [_at_fault(arms, best, fault, evidence)]
+def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
+    """The finding for a control that fails, with what the arms add to it."""
+    proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
+    run = [a for a in arms.arms if isinstance(a.trial, Trial)]
+    evidence = (*proof, *fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in run))
+    evidence = (*evidence, *(() if decision.kind in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"} else (NOT_SEEN,)))
+    if decision.kind == "variable":
+        return _variable(arms, decision, fault, evidence)
+    cure = next((a for a in arms.arms if a.name == decision.arm), None)
+    if decision.kind == "explained" or cure is None:
+        return _undecided(arms, decision, fault, evidence, cure)
+    cause = causes().get(decision.cause or "")
+    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
+    real = remedies(cause) if cause else (LOOK_FURTHER,)
+    return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
 
 
-def _at_fault(arms: Arms, best: Arm, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
-    """*likely* where the control was seen to use what the arm removes; *possible* where it failed before it connected."""
-    cause = causes().get(POINTS_TO.get(best.name, ""))
-    lines = tuple(f"export {k}={v}" for k, v in best.env.items())
-    here = ", on this host alone," if best.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""  # lo reaches no other host
-    meanwhile = Remedy("you", f"Only until that is mended{here} run with {best.name} ({_price(best, arms.control)}):", lines)
-    title = f"your environment as it is {arms.control.world.ended}, and passes with {best.name}"
-    status = "likely" if arms.control.world.transports or not best.acts_on else "possible"
-    real = remedies(cause) if cause else ()
-    return Finding("transport-at-fault", fault.severity, title, evidence, (*real, meanwhile), cause and cause.id, cause and status)
+def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None) -> Finding:
+    """The ranks said it themselves, it is not the transport, or nothing can be concluded."""
+    if decision.kind == "explained":
+        meanwhile = (_meanwhile(cure, arms),) if cure else ()
+        settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
+        title = f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title
+        return dataclasses.replace(fault, title=title, evidence=evidence, remedy=(*fault.remedy, *meanwhile))
+    words = "not the transport: " if decision.kind == "not-the-transport" else "" if "comes and goes" in decision.why else "inconclusive: "
+    return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
+
+
+def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
+    here = ", on this host alone," if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""  # lo reaches no other host
+    lines = tuple(f"export {k}={v}" for k, v in arm.env.items())
+    return Remedy("you", f"Only until that is mended{here} run with {arm.name} ({_price(arm, arms.control)}):", lines)
+
+
+def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
+    """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
+    all_of_them = dict.fromkeys(arms.clean.env, "")
+    guilty = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty(all_of_them, len(all_of_them), 0, "not tried")
+    named = [cause for k in guilty.variables for pattern, cause in VARIABLE_CAUSES.items() if re.fullmatch(pattern, k)]
+    cause = causes()[named[0] if named and decision.status == "established" else decision.cause]
+    which = _names(guilty) if decision.status == "established" else f"its variables (which of {len(guilty.variables)}: {guilty.why_not})"
+    unset = Remedy("your launcher", "Take it out, or give it a value that works:", (f"unset {' '.join(guilty.variables)}",))
+    title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
+    return Finding("variable-at-fault", fault.severity, title, evidence, (unset,), cause.id, decision.status)

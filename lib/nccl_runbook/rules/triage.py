@@ -10,6 +10,7 @@ from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import clues, complains
 from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.triage_ranks import Pointer
 
@@ -106,7 +107,9 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     against = tuple(dict.fromkeys(text for p in best if p.status == best[0].status for text in p.against))
     remedy = tuple(Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in cause.remedy)
-    return Hypothesis(cause_id, best[0].status, cause.title, cause.says, evidence, remedy, Decides(*cause.decides), against)
+    bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
+    says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
+    return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
@@ -141,7 +144,8 @@ def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
 
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
-    place = "what you told" if line.file == "--context" else f"{'/'.join(line.file.split('/')[-2:])} line {line.line}"
+    at = f" line {line.line}" if line.line else ""
+    place = "what you told" if line.file == "--context" else "/".join(line.file.split("/")[-2:]) + at
     return place + (f", rank {line.rank}" if line.rank is not None else "")
 
 

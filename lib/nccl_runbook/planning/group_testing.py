@@ -1,0 +1,223 @@
+"""Which GPU, which pair, which split, or only the count: what to run next, and what the runs so far show. Pure; Python >= 3.9.
+
+The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A walk asks for
+*rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. `replay` judges the rounds that were recorded.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
+
+Group = Tuple[int, ...]
+Round = List[Group]
+Answers = Dict[Group, bool]  # group -> whether every rank passed
+ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+CONFIRM = 4  # how often the smallest group that fails, and the largest that pass, are run once more at the end
+Z95 = 1.959964
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones; ``pairs``: faulty links;
+    ``sides``: the two sets of a split; ``works_up_to``: GPUs, of a count-dependent fault; ``within``: the smallest group that was seen
+    to fail; ``failed`` of ``repeated`` runs of it, for an intermittent fault."""
+
+    kind: str
+    gpus: Tuple[int, ...] = ()
+    pairs: Tuple[Group, ...] = ()
+    sides: Tuple[Group, ...] = ()
+    works_up_to: int = 0
+    within: Group = ()
+    failed: int = 0
+    repeated: int = 0
+
+
+Walk = Generator[Round, Answers, Diagnosis]
+
+
+def most_runs(n: int) -> int:
+    """The most worlds a walk asks for: each GPU alone, two rows of partners, searches by halving, and the repetitions; holds for every
+    single fault of the kinds above and for two pairs (tests/test_group_testing.py plants them all)."""
+    return 4 * n + 6 * math.ceil(math.log2(n)) + 8 * CONFIRM
+
+
+def wilson(failed: int, of: int) -> Tuple[float, float]:
+    """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
+    if not of:
+        return 0.0, 1.0
+    rate, spread = failed / of, Z95 * Z95 / of
+    middle, half = (rate + spread / 2) / (1 + spread), Z95 * math.sqrt(rate * (1 - rate) / of + spread / (4 * of)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+class _Unsteady(Exception):
+    """A group both failed and passed, or what was seen contradicts itself; ``args[0]``: that group."""
+
+
+class _Seen:
+    """What is known of every group, and the questions still to be asked."""
+
+    def __init__(self, gpus: Sequence[int]) -> None:
+        self.gpus: Group = tuple(gpus)
+        self.known: Dict[FrozenSet[int], bool] = {}
+
+    def told(self, group: Iterable[int]) -> Optional[bool]:
+        """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
+        here = frozenset(group)
+        if any(passed and here <= known for known, passed in self.known.items()):
+            return True
+        return False if any(not passed and known <= here for known, passed in self.known.items()) else None
+
+    def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
+        """Whether each of these disjoint groups passes. What fails is repeated at once: a failure counts if it recurs in a fresh world."""
+        asked = [tuple(sorted(g)) for g in groups]
+        new = [g for g in asked if g and self.told(g) is None]
+        passed = (yield new) if new else {}
+        failed = [g for g in new if not passed[g]]
+        again = (yield failed) if failed else {}
+        for group in failed:
+            if again[group]:
+                raise _Unsteady(group)
+        self.known.update({frozenset(g): passed[g] for g in new})
+        return [not g or bool(self.told(g)) for g in asked]
+
+    def passes(self, group: Iterable[int]) -> Generator[Round, Answers, bool]:
+        return (yield from self.ask(group))[0]
+
+    def confirm(self, group: Group, passed: bool) -> Generator[Round, Answers, None]:
+        for _ in range(CONFIRM if group else 0):
+            if (yield [group])[group] != passed:
+                raise _Unsteady(group if not passed else self.gpus)
+
+
+def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
+    """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs that give the rate of a
+    fault that comes and goes; the runs that showed it to do so were selected for that and do not count."""
+    seen = _Seen(gpus)
+    try:
+        if (yield from seen.passes(seen.gpus)):
+            raise _Unsteady(seen.gpus)
+        return (yield from _identify(seen))
+    except _Unsteady as unsteady:
+        group, failed = tuple(unsteady.args[0]), 0
+        for _ in range(repeats):
+            failed += not (yield [group])[group]
+        return Diagnosis("intermittent", within=group, failed=failed, repeated=repeats)
+
+
+def _identify(seen: _Seen) -> Walk:
+    alone = yield from seen.ask(*((g,) for g in seen.gpus))
+    bad = {g for g, passed in zip(seen.gpus, alone) if not passed}
+    links, rest = set(), [g for g in seen.gpus if g not in bad]
+    while not (yield from seen.passes(rest)):
+        link = yield from _failing_pair(seen, rest)
+        if link is None:
+            return (yield from _count(seen, rest))
+        others = [g for g in rest if g not in link]
+        rows = yield from _rows(seen, link, others)
+        sides = yield from _split(seen, link, others, rows)
+        if sides and not bad and not links:
+            yield from seen.confirm(link, False)
+            return Diagnosis("split", sides=sides, within=link)
+        stars = {end for end in link if others and set(rows[end]) == set(others)}
+        bad |= stars
+        links |= {link, *(tuple(sorted((end, other))) for end in link for other in rows[end])}
+        rest = others
+    pairs = sorted(p for p in links if not bad & set(p))
+    return (yield from _confirmed(seen, sorted(bad), pairs))
+
+
+def _confirmed(seen: _Seen, bad: List[int], pairs: List[Group]) -> Walk:
+    """The faults found must go on failing, and everything without them must go on passing."""
+    smallest = next((tuple(sorted(k)) for k, passed in sorted(seen.known.items(), key=lambda i: len(i[0])) if not passed), ())
+    yield from seen.confirm(smallest, False)
+    for end in range(2 if pairs else 1):
+        good = tuple(g for g in seen.gpus if g not in bad and g not in {p[end] for p in pairs})
+        if not (yield from seen.passes(good)):
+            raise _Unsteady(good)
+        yield from seen.confirm(good, True)
+    return Diagnosis("several" if bad and pairs else "gpus" if bad else "pairs", tuple(bad), tuple(pairs), within=smallest)
+
+
+def _failing_pair(seen: _Seen, group: List[int]) -> Generator[Round, Answers, Optional[Group]]:
+    """Two GPUs that fail together, given that ``group`` does. Both halves pass: the link between them. None: no pair fails."""
+    while len(group) > 2:
+        first, second = group[: len(group) // 2], group[len(group) // 2 :]
+        passed = yield from seen.ask(first, second)
+        if all(passed):
+            return (yield from _across(seen, first, second))
+        group = first if not passed[0] else second
+    return (min(group), max(group))
+
+
+def _across(seen: _Seen, first: List[int], second: List[int]) -> Generator[Round, Answers, Optional[Group]]:
+    while len(first) > 1 or len(second) > 1:
+        first, second = sorted((first, second), key=len, reverse=True)
+        for half in (first[: len(first) // 2], first[len(first) // 2 :]):
+            if not (yield from seen.passes(half + second)):
+                first = half
+                break
+        else:
+            return None
+    return (min(first + second), max(first + second))
+
+
+def _rows(seen: _Seen, link: Group, others: List[int]) -> Generator[Round, Answers, Dict[int, List[int]]]:
+    """The partners with which each end of a failing link fails. An end that passes with all others at once has none; else each partner
+    is tried, both ends at the same time, until it is plain that an end fails with everything."""
+    good = yield from seen.passes(others)
+    clear = []
+    for end in link if good else ():
+        clear += [end] if (yield from seen.passes([end, *others])) else []
+    met: Dict[int, List[int]] = {end: [] for end in link}
+    for step in range(len(others)):
+        tried = {end: others[(step + shift) % len(others)] for shift, end in enumerate(link) if end not in clear}
+        together = [list(tried.items())] if len(others) > 1 else [[item] for item in tried.items()]  # two ends cannot share a partner
+        for at_once in together:
+            passed = yield from seen.ask(*at_once)
+            for (end, other), fine in zip(at_once, passed):
+                met[end] += [] if fine else [other]
+        if len(clear) == 1 and any(len(row) + 1 >= ENOUGH_PARTNERS for row in met.values()):
+            return {end: [] if end in clear else others for end in link}
+    return met
+
+
+def _split(seen: _Seen, link: Group, others: List[int], rows: Dict[int, List[int]]) -> Generator[Round, Answers, Tuple[Group, ...]]:
+    """The two sides, where every other GPU fails with exactly one end of the link, and the sides hold by themselves; else ()."""
+    a, b = link
+    if not rows[a] or not rows[b] or sorted(rows[a] + rows[b]) != sorted(others):
+        return ()
+    if (yield from seen.passes([rows[a][0], rows[b][0]])):
+        return ()
+    sides = (tuple(sorted([a, *rows[b]])), tuple(sorted([b, *rows[a]])))
+    return sides if all((yield from seen.ask(*sides))) else ()
+
+
+def _count(seen: _Seen, rest: List[int]) -> Walk:
+    """No pair fails: how many GPUs still work, which must hold for two choices of them."""
+    works, fails = 2, len(rest)
+    while fails - works > 1:
+        middle = (works + fails) // 2
+        works, fails = (middle, fails) if (yield from seen.passes(rest[:middle])) else (works, middle)
+    last = rest[-fails:]
+    if fails < len(rest) and (yield from seen.passes(last)) or not (yield from seen.passes(last[1:])):
+        return Diagnosis("unclear", within=tuple(rest[:fails]))
+    yield from seen.confirm(tuple(rest[:fails]), False)
+    return Diagnosis("count", works_up_to=works, within=tuple(rest[:fails]))
+
+
+def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = 20) -> Diagnosis:
+    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else."""
+    walk = identify(gpus, repeats)
+    failed: Group = tuple(gpus)
+    try:
+        question = next(walk)
+        for answers in rounds:
+            if any(group not in answers for group in question):
+                break
+            failed = min([failed, *(g for g, passed in answers.items() if not passed)], key=len)
+            question = walk.send(answers)
+    except StopIteration as end:
+        return end.value
+    return Diagnosis("unclear", within=failed)

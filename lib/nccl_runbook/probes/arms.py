@@ -1,0 +1,187 @@
+"""Transports: the user's environment as it is, and the same with one thing switched off, narrowed or taken out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
+from nccl_runbook.facts.world import World, WorldRequest
+from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, Budget, on_gpus
+
+OPS = "all_reduce,broadcast,send_recv,all_gather"
+GPU_SIZES, CPU_SIZES = "4,65536,%d,%d,%d,%d" % (MIB, 16 * MIB, 256 * MIB, 1024 * MIB), "4,65536,%d" % MIB
+# A rank of a healthy world gives a sign of life at least every 1.5 s on 4 H200 (NCCL 2.28.9), so an arm that hangs costs 8 s
+STALL_FIRST_S, STALL_S = 12.0, 5.0
+DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+SET_ALREADY = "your environment sets this already, so the control has it too"
+INFINIBAND = Path("/sys/class/infiniband")
+# what may steer NCCL or the libraries under it; what only says which GPUs or which package stays, and so does multicast off: an arm
+# switches nothing on
+STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
+STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
+         *LOGGED)
+# an arm by its name: what it sets, what of the control it has to reduce, and for a later one the arm that has to pass before ("": none);
+# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth.
+ARMS = {
+    "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
+    "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], None),
+    "SHM off": ({"NCCL_SHM_DISABLE": "1"}, ["SHM"], None),
+    "cuMem off": ({"NCCL_CUMEM_ENABLE": "0"}, ["P2P/CUMEM"], None),
+    "cuMem host off": ({"NCCL_CUMEM_HOST_ENABLE": "0"}, ["SHM"], "SHM off"),
+    "NVLS off": ({"NCCL_NVLS_ENABLE": "0"}, ["algo NVLS"], None),
+    "IB off": ({"NCCL_IB_DISABLE": "1"}, ["NET/IB"], None),
+    "GDR off": ({"NCCL_NET_GDR_LEVEL": "LOC"}, ["NET/IB/GDRDMA"], "IB off"),
+    "interface pinned": ({"NCCL_SOCKET_IFNAME": "lo"}, [], None),
+    "P2P over NVLink only": ({"NCCL_P2P_LEVEL": "NVL"}, ["P2P"], "P2P off"),
+    "P2P below one PCIe switch": ({"NCCL_P2P_LEVEL": "PIX"}, ["P2P"], "P2P over NVLink only"),
+    "P2P below one host bridge": ({"NCCL_P2P_LEVEL": "PHB"}, ["P2P"], "P2P below one PCIe switch"),
+    "ring only": ({"NCCL_ALGO": "Ring"}, ["algo TREE", "algo NVLS", "algo PAT", "algo COLLNET"], ""),
+    "simple protocol only": ({"NCCL_PROTO": "Simple"}, ["proto LL"], ""),
+}
+CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
+Halve = Callable[..., Any]
+
+
+def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
+    gpu = on_gpus(devices)
+    sizes, backend = (GPU_SIZES, "nccl") if gpu else (CPU_SIZES, "gloo")
+    args = ["--ops", OPS, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", backend]
+    logged = {**LOGGED, "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
+    stall_s *= max(1.0, len(devices) / 8)
+    return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 40.0 if gpu else 20.0, stall_s=stall_s, timed=timed)
+
+
+def seen(world: World) -> Dict[str, int]:
+    """Everything of the world that an arm may act on, as NCCL's log counts it."""
+    return {**({} if isinstance(world.transports, Gap) else world.transports), **world.algorithms}
+
+
+def steering(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The variables of the surroundings that the arm *clean* takes out."""
+    return {k: v for k, v in sorted(environ.items()) if STEERS.fullmatch(k) and not any(re.fullmatch(stays, k) for stays in STAYS)}
+
+
+class _Session:
+    """One round of arms: the engine, the ranks, and what time is left."""
+
+    def __init__(self, engine: Engine, devices: List[Optional[int]], budget_s: float) -> None:
+        self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
+        self.budget, self.deep = Budget(budget_s, self.gpu), budget_s >= DEEP_S
+        self.stall_s = STALL_FIRST_S if self.gpu else 20.0
+
+    def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True) -> Dict[str, World]:
+        """One world for each environment, in turn, as far as the budget goes."""
+        asked = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
+        return dict(zip(named, self.engine.run_in_turn(asked, lambda: self.budget.spent)))
+
+    def control(self) -> Trial:
+        first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
+        self.stall_s = STALL_S if self.gpu else 20.0
+        again = {} if first.passed else self.worlds({"control": {}}, timed=False)
+        return Trial("control", first, again.get("control"))
+
+
+def _connected(control: Trial) -> bool:
+    """Whether the control came so far that NCCL's log shows everything it uses."""
+    return any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
+
+
+def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
+    """Why this arm would tell nothing here, None if it may."""
+    env, acts_on, _ = ARMS.get(name) or CPU_ARMS[name]
+    if all(os.environ.get(k) == v for k, v in env.items()):
+        return Gap("not-run", SET_ALREADY)
+    if name in ("IB off", "GDR off") and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
+        return Gap("absent", "no InfiniBand or RoCE device here")
+    used = seen(control.world)
+    if used and acts_on and _connected(control) and not any(key.startswith(prefix) for key in used for prefix in acts_on):
+        return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
+    return None
+
+
+def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
+    """The control, every arm that can act, the control again, and *clean* where the environment may be to blame. Needs two ranks.
+
+    ``budget_s``: seconds; ``halve``: planning.halving.halve, which names the guilty variables.
+    """
+    if len(devices) < 2:
+        return Gap("unsupported", "one GPU: a transport needs two ranks")
+    session = _Session(engine, devices, budget_s)
+    control, named = session.control(), ARMS if session.gpu else CPU_ARMS
+    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None}
+    trials.update(_trials(session, {n: env for n, (env, _, before) in named.items() if before is None and n not in trials}, control))
+    after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
+    ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
+    found = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
+    for name, (env, _, before) in named.items():
+        if name not in trials:
+            why_not = _why_not_later(session, found, before, trials)
+            trials[name] = _trials(session, {name: env}, control)[name] if why_not is None else why_not
+    return dataclasses.replace(found, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
+
+
+def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
+    """Why an arm that narrows another one is not run; None if it is."""
+    wider = trials.get(before)
+    if arms.control.passed:
+        return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
+    if not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed:
+        return Gap("not-run", "a variable of the environment makes the difference")
+    return None if not before or isinstance(wider, Trial) and wider.passed else Gap("not-run", f"only where {before} passes")
+
+
+def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
+    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the arms are only checked, and
+    what passes is repeated and timed: it may be what one runs with meanwhile."""
+    first = session.worlds(envs, timed=control.passed)
+    more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
+    found: Dict[str, Union[Trial, Gap]] = {}
+    for name in envs:
+        one, two = first.get(name), more.get(name)
+        both = (two, one) if not control.passed and two is not None else (one, two)  # the timed one first
+        found[name] = Gap("not-run", SPENT) if one is None else Trial(name, both[0], None if both[0].passed else both[1])
+    return found
+
+
+def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
+    """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference hangs on."""
+    variables, control = steering(os.environ), arms.control
+    if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
+        return dataclasses.replace(arms, clean=Gap("not-run", "no variable here steers NCCL"))
+
+    def without(names: List[str], name: str) -> Union[World, Gap]:
+        try:
+            return session.worlds({name: dict.fromkeys(names)}, timed=control.passed or name == "clean").get(name) or Gap("not-run", SPENT)
+        except EngineError as error:
+            return Gap("failed", f"the interpreter does not start then: {error}")
+
+    clean = without(list(variables), "clean")
+    if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):  # the driver may be found through it only
+        del variables["LD_LIBRARY_PATH"]
+        clean = without(list(variables), "clean") if variables else clean
+    arm = Arm("clean", dict.fromkeys(variables), [], clean if isinstance(clean, Gap) else Trial("clean", clean))
+    limit = None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
+    if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):
+        return dataclasses.replace(arms, clean=arm)
+
+    def shows(kept: Any) -> Optional[bool]:
+        world = without([v for v in variables if v not in kept], f"only with {', '.join(kept)}")
+        if isinstance(world, Gap):
+            return None
+        return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
+
+    told = halve(list(variables), shows)
+    guilty = Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, told.why_not)
+    return dataclasses.replace(arms, clean=arm, guilty=guilty)
+
+
+def _speed_limit(control: World, clean: World) -> Optional[float]:
+    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where speed tells nothing."""
+    slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
+    return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None

@@ -1,0 +1,137 @@
+"""What the outcomes of all arms together prove: a pure function, complete over its input space. No worlds, no wording for the page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+CONTROL = ("pass", "hung", "failed", "wrong values", "lost", "once of twice", "once of once")
+AGAIN = ("pass", "fail", "not run")
+ARM = ("pass", "no effect", "no proof", "hung", "failed", "wrong values", "lost", "not run")
+CLEAN = ("pass", "fail", "not run")
+KINDS = ("healthy", "explained", "variable", "p2p", "p2p-path", "shm", "cumem", "cumem-host", "nvls", "ib", "gdr", "interface", "algorithm",
+         "protocol", "sockets", "not-the-transport", "inconclusive")
+
+_P2P = frozenset({"p2p nvlink", "p2p switch", "p2p bridge", "p2p far", "cumem p2p", "nvls"})
+_SHM = frozenset({"shm", "cumem host"})
+# what an arm takes away: an arm that takes away less and still passes says more (NCCL 2.28.9: NVLS needs cuMem and P2P)
+REMOVES: dict[str, frozenset[str]] = {
+    "P2P off": _P2P,
+    "P2P and SHM off": _P2P | _SHM,
+    "SHM off": _SHM,
+    "cuMem off": frozenset({"cumem p2p", "cumem host", "nvls"}),
+    "cuMem host off": frozenset({"cumem host"}),
+    "NVLS off": frozenset({"nvls"}),
+    "IB off": frozenset({"ib", "gdr"}),
+    "GDR off": frozenset({"gdr"}),
+    "interface pinned": frozenset({"interface"}),
+    "P2P over NVLink only": frozenset({"p2p switch", "p2p bridge", "p2p far"}),
+    "P2P below one PCIe switch": frozenset({"p2p bridge", "p2p far"}),
+    "P2P below one host bridge": frozenset({"p2p far"}),
+    "ring only": frozenset({"tree", "nvls"}),
+    "simple protocol only": frozenset({"ll"}),
+}
+# the narrowest arm that passes -> what it shows to be at fault, and the cause (causes.toml; None: a switch alone does not tell)
+POINTS_TO: dict[str, tuple[str, str | None]] = {
+    "P2P off": ("p2p", "p2p-broken-acs-iommu"),
+    "P2P over NVLink only": ("p2p-path", "p2p-broken-acs-iommu"),
+    "P2P below one PCIe switch": ("p2p-path", "p2p-broken-acs-iommu"),
+    "P2P below one host bridge": ("p2p-path", "p2p-broken-acs-iommu"),
+    "SHM off": ("shm", "shm-too-small"),
+    "P2P and SHM off": ("sockets", None),
+    "cuMem off": ("cumem", "cumem-mismatch"),
+    "cuMem host off": ("cumem-host", "cumem-mismatch"),
+    "NVLS off": ("nvls", "nvls-fabric-fault"),
+    "IB off": ("ib", "network-path-blocked"),
+    "GDR off": ("gdr", "gdr-broken-acs"),
+    "interface pinned": ("interface", "socket-interface-wrong"),
+    "ring only": ("algorithm", "nccl-bug"),
+    "simple protocol only": ("protocol", "nccl-bug"),
+}
+# kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
+SEEN_ON_HARDWARE = frozenset({"healthy", "explained"})
+FAILING = ("hung", "failed", "wrong values")
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the control at the end) of AGAIN,
+    ``arms`` by name of ARM, ``clean`` of CLEAN. ``settled``: clean passes and the guilty variables were proven; ``connected``: the
+    control was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
+
+    control: str
+    after: str = "not run"
+    arms: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    clean: str = "not run"
+    settled: bool = False
+    connected: bool = True
+    message: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """``kind`` of KINDS; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with ``status``, or None; ``why``."""
+
+    kind: str
+    why: str
+    arm: str = ""
+    cause: str | None = None
+    status: str | None = None
+
+
+def decide(seen: Seen) -> Decision:
+    """One decision for every input. Only an arm that passes with proof, while everything without it fails again, names a transport."""
+    unsteady = _unsteady(seen)
+    if seen.control == "pass":
+        return Decision("inconclusive", unsteady) if unsteady else Decision("healthy", "the environment as it is passes")
+    if seen.control == "lost":
+        return Decision("inconclusive", "the runbook's own process was killed under the ranks")
+    if seen.message and seen.control in FAILING:
+        return Decision("explained", "the ranks' own words, or how they ended, say it", "" if unsteady else next(iter(cures(seen)), ""))
+    if unsteady:
+        return Decision("inconclusive", unsteady)
+    if seen.clean == "pass":
+        return Decision("variable", "it passes without the variables of the environment", "clean", "env-conflict",
+                        "established" if seen.settled else "likely")
+    return _by_arms(seen)
+
+
+def _unsteady(seen: Seen) -> str:
+    """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if it did not."""
+    if seen.control in ("once of twice", "once of once"):
+        repeated = seen.control == "once of twice"
+        return "it comes and goes: the control failed and then passed" if repeated else "the control failed and was not repeated"
+    if seen.control == "pass":
+        return "the control passed before the arms and failed after them" if seen.after == "fail" else ""
+    same = [name for name, word in seen.arms.items() if word == "no effect"] + (["the control again"] if seen.after == "pass" else [])
+    return f"it comes and goes, so no switch decides: passed were {', '.join(same)}" if same else ""
+
+
+def cures(seen: Seen) -> list[str]:
+    """Arms that pass with proof, those first that take away least."""
+    return sorted((name for name, word in seen.arms.items() if word == "pass"), key=lambda name: len(REMOVES[name]))
+
+
+def suspects(seen: Seen) -> frozenset[str]:
+    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that takes away more than one that
+    passed and fails nevertheless does so for a reason of its own: it leaves another way, such as sockets."""
+    passed = [REMOVES[name] for name in cures(seen)]
+    failed = [REMOVES[name] for name, word in seen.arms.items() if word in FAILING]
+    kept = frozenset.union(frozenset(), *(f for f in failed if not any(p <= f for p in passed)))
+    return frozenset.intersection(*passed) - kept if passed else frozenset()
+
+
+def _by_arms(seen: Seen) -> Decision:
+    arm = next(iter(cures(seen)), "")
+    if arm and not suspects(seen) and cures(seen) != ["P2P and SHM off"]:
+        return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(cures(seen))}")
+    if arm:
+        kind, cause = POINTS_TO[arm]
+        status = "likely" if seen.connected and kind not in ("algorithm", "protocol") else "possible"
+        return Decision(kind, f"it passes with {arm} and fails without", arm, cause, cause and status)
+    unproven = [name for name, word in seen.arms.items() if word == "no proof"]
+    if unproven:
+        return Decision("inconclusive", f"{', '.join(unproven)} passed, and NCCL's log does not show that it acted")
+    if seen.arms.get("P2P and SHM off") in FAILING and seen.clean != "not run":
+        return Decision("not-the-transport", "it fails over sockets alone and without the variables of the environment too")
+    return Decision("inconclusive", "too few of the tests were run to tell")

@@ -1,0 +1,57 @@
+"""A against B on real GPUs: a planted switch is named, logging costs nothing, and a copy of libnccl in one role is seen."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from nccl_runbook.evidence import arms
+from nccl_runbook.evidence import environment as environment_probe
+from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge import models
+from nccl_runbook.probes import compare
+from nccl_runbook.rules import comparison, environment
+
+pytestmark = pytest.mark.gpu
+HARMLESS = ("NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_NTHREADS=2 NCCL_CROSS_NIC=1 NCCL_IB_TC=106 NCCL_IB_SL=1 NCCL_RAS_ENABLE=1 "
+            "NCCL_UID_STAGGER_RATE=7000 TORCH_NCCL_BLOCKING_WAIT=0 TORCH_NCCL_ENABLE_MONITORING=1 TORCH_FR_BUFFER_SIZE=2000")
+
+
+def compared(engine, b, rounds=1, **what):
+    devices = list(range(engine.cuda_count()))
+    return compare.collect(arms.read(".", b), 120, lambda: compare.subject(lambda: engine, lambda: devices[:what.pop("ranks", 8)], [], **what), comparison.walk,
+                           rounds)
+
+
+def test_a_planted_switch_among_twelve_harmless_ones_is_named(on_gpus):
+    seen = compared(on_gpus, f"NCCL_P2P_DISABLE=1 {HARMLESS}")
+    assert len(seen.differences) == 13 and seen.walk.named == ["NCCL_P2P_DISABLE"] and len(seen.walk.tried) <= 10, seen
+    by_arm = {s.arm: " ".join(s.said) for s in seen.warm_up}
+    assert "via P2P" not in by_arm["B"] and "NCCL_P2P_DISABLE=1" in by_arm["B"]
+
+
+def test_logging_costs_nothing_that_can_be_seen(on_gpus):
+    seen = compared(on_gpus, "NCCL_DEBUG=INFO", 2, ranks=2, spec=models.spec_of("Qwen/Qwen2.5-7B", 4))
+    ratio = comparison.ratio(seen, "sync")
+    assert 0.9 < ratio.value < 1.1 and [f.severity for f in comparison.judge(seen, environment_probe.Gap("absent"))][0] is not Severity.WARN, ratio
+
+
+def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_gpus, tmp_path):
+    mapped = on_gpus.judged()["nccl_path"]
+    copy = Path(shutil.copy(mapped, tmp_path / "libnccl.so.2"))
+    with copy.open("ab") as file:
+        file.write(b"x")
+    started = [subprocess.Popen([*on_gpus.prefix, "-c", "import torch, time; print('up', flush=True); time.sleep(120)"], stdout=subprocess.PIPE,
+                                env={**os.environ, "LD_PRELOAD": preload, "CUDA_VISIBLE_DEVICES": ""}) for preload in (str(copy), "")]
+    try:
+        assert [p.stdout.readline() for p in started] == [b"up\n"] * 2
+        time.sleep(0.1)
+        found = {f.id: f for f in environment.judge(environment_probe.looks(p.pid for p in started))}
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert "one version number, but different files" in found["roles-libraries-differ"].title and str(copy) in found["preload"].title

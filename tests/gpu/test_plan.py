@@ -1,0 +1,27 @@
+"""The plan against real GPUs: NVML names them, and what is said to be clean has a GPU of its own for each rank."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nccl_runbook.facts import Gap
+from nccl_runbook.probes import nvml
+
+LIB = Path(__file__).resolve().parents[2] / "lib"
+
+
+@pytest.mark.gpu
+def test_each_planned_rank_has_a_gpu_that_nvml_tells_apart():
+    view = nvml.view()
+    if isinstance(view, Gap) or len(view.gpus) < 2:
+        pytest.skip(f"needs two GPUs: {view if isinstance(view, Gap) else len(view.gpus)}")
+    for seen, count, verdict in (("0", 1, "duplicate"), ("0,1", 2, "clean")):
+        done = subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "plan", "sglang:d1+fsdp:d1", "--check-devices", "--json"],
+                              capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(LIB), "CUDA_VISIBLE_DEVICES": seen})
+        found = json.loads(done.stdout)
+        assert (found["gpus"], found["verdict"]) == (count, verdict), done.stderr
+        assert bool(found["devices"]) == (count == 1)  # both ranks on one UUID

@@ -1,0 +1,159 @@
+"""The arms of 04 on real Gloo ranks: controls, budget, the arm *clean* and the variable that is to blame."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+
+import pytest
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.experiments import Arms
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.planning.halving import halve
+from nccl_runbook.probes import arms
+from nccl_runbook.redact import Redactor
+from nccl_runbook.rules import transports
+from pydantic import TypeAdapter
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch):
+    for name in arms.steering(os.environ):
+        monkeypatch.delenv(name)
+
+
+def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
+    made = arms.collect(engine, [None, None], 60, halve)
+    assert made.control.passed and made.control_after.passed and made["interface pinned"].passed
+    assert made.clean == Gap("not-run", "no variable here steers NCCL") and isinstance(made.guilty, Gap)
+    assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
+    assert transports.judge(made)[0].severity.value == "unknown"
+    with pytest.raises(KeyError, match="run were: control, interface pinned"):
+        made["P2P off"]
+
+
+def test_arms_that_the_budget_does_not_reach_are_gaps(engine):
+    made = arms.collect(engine, [None, None], 0.0001, halve)
+    assert made.control.passed and str(made.arms[0].trial) == str(made.control_after) == "not-run: the budget was spent: raise budget_s"
+
+
+POISON = {"GLOO_SOCKET_IFNAME": "nothing9", **{f"NCCL_HARMLESS_{n}": str(n) for n in range(8)}, "FI_PROVIDER": "tcp", "UCX_TLS": "tcp",
+          "TORCH_NCCL_TRACE_X": "1"}
+
+
+def test_one_bad_variable_among_twelve_is_named_and_proven(engine, monkeypatch):
+    for name, value in POISON.items():
+        monkeypatch.setenv(name, value)
+    made = arms.collect(engine, [None, None], 110, halve)
+    assert not made.control.passed and not made.control.again.passed and made.clean.trial.passed
+    assert made.guilty.variables == {"GLOO_SOCKET_IFNAME": "nothing9"} and made.guilty.why_not == ""
+    assert made.guilty.among == 12 and made.guilty.asked <= 10
+    assert made["interface pinned"].passed  # it overrides the guilty one
+    assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
+
+
+def test_what_says_which_gpus_and_what_keeps_nvls_off_is_never_taken_out():
+    assert arms.steering({"CUDA_VISIBLE_DEVICES": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO", "NCCL_RUNBOOK_RUN_DIR": "/x", "PATH": "/bin",
+                          "NCCL_VERSION": "2.28.3-1", "LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}) == {"LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}
+
+
+def test_one_rank_has_no_transport(engine):
+    assert arms.collect(engine, [None], 10, halve) == Gap("unsupported", "one GPU: a transport needs two ranks")
+
+
+class Planted(Engine):
+    """Gloo ranks in place of GPUs, with what NCCL's log would say of each environment; where ``fails(carried, env)`` they leave at once."""
+
+    def __init__(self, log_dir, fails):
+        super().__init__([sys.executable], log_dir, Redactor(os.environ))
+        self.fails, self.names = fails, []
+
+    def run_in_turn(self, requests, enough=lambda: False):
+        self.names += [r.name for r in requests]
+        made = [self._planted(r) for r in requests]
+        return [self._logged(w, r) for w, r in zip(super().run_in_turn(made, enough), requests, strict=False)]
+
+    @staticmethod
+    def env_of(request):
+        return {k: v for k, v in {**os.environ, **request.env}.items() if v is not None and k.startswith("NCCL_")}
+
+    def carried(self, env):
+        if env.get("NCCL_P2P_DISABLE") != "1" and env.get("NCCL_P2P_LEVEL") != "LOC":
+            return "P2P/IPC" if env.get("NCCL_CUMEM_ENABLE") == "0" else "P2P/CUMEM"
+        return "NET/Socket" if env.get("NCCL_SHM_DISABLE") == "1" else "SHM/direct/direct"
+
+    def _planted(self, request):
+        env = self.env_of(request)
+        bad = self.fails(self.carried(env), env)
+        args = ["--ops", "no-such-op" if bad else "all_reduce", "--sizes", "4,65536", "--repeats", request.args[request.args.index("--repeats") + 1]]
+        steering = {k: v for k, v in request.env.items() if k.startswith("NCCL_")}
+        return dataclasses.replace(request, devices=[None] * len(request.devices), args=args, env=steering, stall_s=None)
+
+    def _logged(self, world, request):
+        env = self.env_of(request)
+        return dataclasses.replace(world, request=request, transports={self.carried(env): 4}, set_by_environment=[f"{k}={v}" for k, v in env.items()],
+                                   algorithms={"algo RING": 4, "proto SIMPLE": 4, **({} if env.get("NCCL_PROTO") else {"proto LL": 4})})
+
+
+def judged(tmp_path, fails, budget_s=500):
+    with Planted(tmp_path / "logs", fails) as engine:
+        made = arms.collect(engine, [0, 1], budget_s, halve)
+        return made, transports.judge(made), engine.names
+
+
+def test_a_control_that_passes_runs_only_arms_that_can_act(tmp_path):
+    made, found, names = judged(tmp_path, lambda carried, env: False, 100)
+    assert [f.id for f in found] == ["transports-pass"]
+    assert names == ["control", "P2P off", "P2P and SHM off", "cuMem off", "interface pinned", "control again"]
+    why = {a.name: a.trial.detail for a in made.arms if isinstance(a.trial, Gap)}
+    assert why["SHM off"] == "cannot act here: the control uses no SHM" and why["NVLS off"] == "cannot act here: the control uses no NVLS"
+    assert why["ring only"].startswith("cannot act here") and why["simple protocol only"].endswith("or with budget_s from 240")
+
+
+def test_with_a_deeper_budget_the_later_arms_run_too(tmp_path):
+    made, _, names = judged(tmp_path, lambda carried, env: False)
+    assert {"P2P over NVLink only", "P2P below one host bridge", "simple protocol only"} <= set(names)
+    assert transports.outcomes(made)["simple protocol only"] == "pass" and transports.outcomes(made)["P2P over NVLink only"] == "no effect"
+
+
+def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(tmp_path):
+    made, found, names = judged(tmp_path, lambda carried, env: carried.startswith("P2P"))
+    assert [(f.id, f.cause, f.status) for f in found] == [("transport-at-fault", "p2p-broken-acs-iommu", "likely")], found
+    assert names.count("control") == 2 and names.count("P2P off") == 2 and made["P2P off"].busbw_gb_per_s("all_reduce")
+    assert "P2P below one PCIe switch" not in names  # as P2P over NVLink only fails already
+    assert "GB/s" in found[0].remedy[-1].text and found[0].remedy[0].who == "the administrator"
+
+
+def test_a_cumem_that_fails_is_told_from_p2p(tmp_path):
+    _, found, _ = judged(tmp_path, lambda carried, env: carried == "P2P/CUMEM")
+    assert [(f.cause, f.remedy[-1].lines) for f in found] == [("cumem-mismatch", ("export NCCL_CUMEM_ENABLE=0",))]
+
+
+def test_what_fails_everywhere_is_not_the_transport(tmp_path):
+    _, found, _ = judged(tmp_path, lambda carried, env: True)
+    assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and found[0].evidence[-1].text.startswith("not the transport")
+
+
+def test_a_variable_that_fails_is_named_before_any_transport(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_BAD", "1")
+    monkeypatch.setenv("NCCL_FINE", "1")
+    _, found, names = judged(tmp_path, lambda carried, env: "NCCL_BAD" in env)
+    assert [(f.id, f.cause, f.status) for f in found] == [("variable-at-fault", "env-conflict", "established")]
+    assert "passes without NCCL_BAD=1" in found[0].title and "simple protocol only" not in names
+
+
+def test_the_user_s_own_switch_is_not_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    made, found, _ = judged(tmp_path, lambda carried, env: False, 100)
+    assert {a.name: a.trial for a in made.arms}["P2P off"] == Gap("not-run", arms.SET_ALREADY)
+    assert "switched-off-already" in {f.id for f in found}  # on the CPU the way round is no slower
+
+
+def test_clean_keeps_the_library_path_where_nothing_runs_without_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCCL_BAD", "1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    with Planted(tmp_path / "logs", lambda carried, env: "NCCL_BAD" in env) as engine:
+        asked = engine._planted
+        engine._planted = lambda r: dataclasses.replace(asked(r), args=["--ops", "no-such-op"]) if "LD_LIBRARY_PATH" in r.env else asked(r)
+        made = arms.collect(engine, [0, 1], 500, halve)
+    assert list(made.clean.env) == ["NCCL_BAD"] and made.guilty.variables == {"NCCL_BAD": "1"}

@@ -1,0 +1,69 @@
+"""Curves and the limits of links."""
+from __future__ import annotations
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.machine import GpuLinks
+from nccl_runbook.report.curve import Curve, size_words
+from nccl_runbook.report.link_limits import limit
+from nccl_runbook.report.page import _table
+from nccl_runbook.report.tables import Table
+from nccl_runbook.report.tables_worlds import bandwidth_table
+from world_samples import NET, P2P, SHM, arms, hung
+
+H200 = GpuLinks("NVIDIA H200", 18, 5, 16)
+NUMBERS = st.one_of(st.floats(), st.integers(-10, 10**12))
+
+
+@settings(max_examples=80)
+@given(st.dictionaries(st.text(max_size=40), st.lists(st.tuples(NUMBERS, NUMBERS), max_size=60), max_size=20), st.text(max_size=20))
+def test_any_figures_and_names_give_a_picture_that_is_xml_without_script(series, label):
+    names = {re.sub(r"[^\t\n\r -\ud7ff\ue000-\ufffd]", "", k): v for k, v in series.items()}
+    picture = Curve(re.sub(r"[^ -\ud7ff]", "", label), "GB/s", names).svg()
+    if picture:
+        tags = {e.tag.partition("}")[2] for e in ElementTree.fromstring(picture).iter()}
+        assert tags <= {"svg", "path", "polyline", "circle", "text"} and len(picture) < 60_000
+
+
+def test_names_are_escaped():
+    picture = Curve("bytes", "GB/s", {"<script>alert(1)</script>": [(1, 1), (2, 2)]}).svg()
+    assert "<script" not in picture and "&lt;script&gt;" in picture
+
+
+def test_a_table_with_a_curve_survives_the_record_and_is_drawn_in_page_and_notebook():
+    table = bandwidth_table(arms(), [H200] * 2)
+    again = _table(json.loads(json.dumps(table.to_json())))
+    assert again.picture == table.picture and "<svg" in table.picture and "data:image/svg+xml;base64," in table._repr_html_()
+    assert [row[0] for row in table.rows] == ["control", "P2P off", "SHM off", "P2P and SHM off", "interface pinned"]
+    assert "of NVLink's 450 GB/s" in repr(table) and "of PCIe's 63 GB/s" in repr(table)
+
+
+@pytest.mark.parametrize("curve", [{"series": 3}, {"x_label": "x", "y_label": "y", "series": {"a": [[1, "x"]]}}, {"series": {"a": [[1]]}}, "curve"])
+def test_a_curve_of_a_foreign_record_that_cannot_be_drawn_says_so(curve):
+    told = _table({**Table("t", ["a"], [["1"]]).to_json(), "curve": curve})
+    assert told.caption == "A table that could not be read"
+
+
+def test_a_control_that_hangs_leaves_a_table_of_what_passed():
+    table = bandwidth_table(arms(control=hung(), shm=hung()), Gap("absent", "no NVML"))
+    assert [row[0] for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and "No limit is known" in table.note
+
+
+@pytest.mark.parametrize(("gpus", "via", "told"), [
+    ([H200, H200], P2P, ("NVLink", 450.0)), ([H200], SHM, ("PCIe", 3.938 * 16)), ([H200], NET, ("PCIe", 3.938 * 16)), ([H200], {**P2P, **SHM}, ("PCIe", 3.938 * 16)),
+    ([GpuLinks("NVIDIA A100-SXM4-80GB", 12, 4, 16)], P2P, ("NVLink", 300.0)), ([GpuLinks("NVIDIA H20", 18, 5, 16)], P2P, ("NVLink", 450.0)),
+    ([GpuLinks("NVIDIA L4", Gap("unsupported"), 4, 16)], P2P, ("PCIe", 1.969 * 16)), ([H200, GpuLinks("NVIDIA H200", 17, 5, 16)], P2P, ("NVLink", 425.0)),
+    ([GpuLinks("NVIDIA Future", 18, 9, 16)], P2P, None), ([GpuLinks("x", 0, Gap("failed"), 16)], P2P, None), (Gap("absent"), P2P, None), ([H200], {}, None),
+    ([H200], Gap("absent"), None), ([Gap("failed")], P2P, None)])
+def test_the_limit_is_that_of_the_slowest_link_on_the_way(gpus, via, told):
+    assert limit(gpus, via) == (told and (told[0], pytest.approx(told[1])))
+
+
+def test_sizes_in_words():
+    assert [size_words(s) for s in (4, 65536, 1 << 24, 1 << 30)] == ["4 B", "64 KiB", "16 MiB", "1 GiB"]

@@ -1,0 +1,146 @@
+"""A simulator with planted faults: the walk names each exactly, within the runs that it promises."""
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.planning import group_testing as g
+
+
+def fails(gpus=(), pairs=(), sides=(), above=10**6):
+    """A world of these GPUs: whether it fails by the faults planted."""
+    def world(group):
+        here = set(group)
+        crossed = bool(sides) and all(here & set(side) for side in sides)
+        return bool(here & set(gpus)) and len(here) > 1 or any(set(p) <= here for p in pairs) or crossed or len(here) > above
+    return world
+
+
+def run(n, world, chance=None, p=1.0, repeats=20):
+    """(diagnosis, runs, rounds, what was recorded)."""
+    walk, runs, recorded = g.identify(range(n), repeats), 0, []
+    try:
+        asked = next(walk)
+        while True:
+            assert len({x for group in asked for x in group}) == sum(map(len, asked)), "groups of a round share a GPU"
+            recorded.append({group: not (world(group) and (p == 1.0 or chance.random() < p)) for group in asked})
+            runs += len(asked)
+            asked = walk.send(recorded[-1])
+    except StopIteration as end:
+        return end.value, runs, len(recorded), recorded
+
+
+def check(n, told_of, **fault):
+    diagnosis, runs, _, recorded = run(n, fails(**fault))
+    assert told_of(diagnosis), (n, fault, diagnosis)
+    assert runs <= g.most_runs(n), (n, fault, runs)
+    assert g.replay(range(n), recorded) == diagnosis
+    return runs
+
+
+SIZES = [2, 3, 4, 5, 6, 7, 8, 12, 16, 31, 64]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_one_gpu_that_fails_with_every_partner(n):
+    for bad in range(n):
+        if n == 2:  # two GPUs that fail together: nobody can tell which
+            check(n, lambda d: (d.kind, d.pairs) == ("pairs", ((0, 1),)), gpus=[bad])
+        else:
+            check(n, lambda d, bad=bad: (d.kind, d.gpus, d.pairs) == ("gpus", (bad,), ()), gpus=[bad])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_one_gpu_that_fails_alone_too(n):
+    for bad in range(min(n, 12)):
+        diagnosis, runs, _, _ = run(n, lambda group, bad=bad: bad in group)
+        assert (diagnosis.kind, diagnosis.gpus) == ("gpus", (bad,)) and runs <= g.most_runs(n)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_one_pair(n):
+    pairs = list(itertools.combinations(range(n), 2))
+    for pair in random.Random(n).sample(pairs, min(len(pairs), 60)):
+        if n > 3 or n == 2:
+            check(n, lambda d, pair=pair: (d.kind, d.pairs) == ("pairs", (pair,)), pairs=[pair])
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n >= 4])
+def test_two_pairs_with_and_without_a_gpu_in_common(n):
+    both = list(itertools.combinations(itertools.combinations(range(n), 2), 2)) if n <= 6 else None
+    chance = random.Random(n)
+    every = both or [tuple(sorted(chance.sample(list(itertools.combinations(range(n), 2)), 2))) for _ in range(60)]
+    for pairs in every:
+        check(n, lambda d, pairs=pairs: (d.kind, d.pairs) == ("pairs", tuple(sorted(pairs))), pairs=pairs)
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n >= 4])
+def test_a_split_into_two_sets(n):
+    chance = random.Random(n)
+    for _ in range(30):
+        one = sorted(chance.sample(range(n), chance.randint(2, n - 2)))
+        two = [x for x in range(n) if x not in one]
+        check(n, lambda d, one=one, two=two: d.kind == "split" and set(d.sides) == {tuple(one), tuple(two)}, sides=[one, two])
+
+
+@pytest.mark.parametrize("n", [n for n in SIZES if n >= 3])
+def test_a_fault_that_depends_on_the_count(n):
+    for above in range(2, n):
+        check(n, lambda d, above=above: (d.kind, d.works_up_to) == ("count", above), above=above)
+
+
+def test_two_gpus_and_a_gpu_beside_a_pair():
+    for n in (5, 8, 16):
+        check(n, lambda d: (d.kind, d.gpus) == ("gpus", (1, 3)), gpus=[1, 3])
+        check(n, lambda d: (d.kind, d.gpus, d.pairs) == ("several", (0,), ((2, 4),)), gpus=[0], pairs=[(2, 4)])
+
+
+def test_disjoint_groups_run_at_once():
+    assert max(run(8, fails(pairs=[pair]))[2] for pair in itertools.combinations(range(8), 2)) <= 35
+
+
+FLAKY = {"gpu": {"gpus": [2]}, "pair": {"pairs": [(1, 6)]}, "split": {"sides": [(0, 1, 2, 3), (4, 5, 6, 7)]}, "count": {"above": 5}}
+
+
+@pytest.mark.parametrize("fault", FLAKY)
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.7])
+def test_an_intermittent_fault_comes_out_as_a_rate_whose_interval_holds_it(fault, p):
+    chance, told, covered = random.Random(f"{fault}{p}"), 0, 0
+    for _ in range(60):
+        diagnosis = run(8, fails(**FLAKY[fault]), chance, p)[0]
+        told += diagnosis.kind == "intermittent"
+        low, high = g.wilson(diagnosis.failed, diagnosis.repeated)
+        covered += diagnosis.kind == "intermittent" and low <= p <= high
+    assert told >= 50 and covered >= 0.85 * told, (told, covered)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 9), st.randoms(use_true_random=False))
+def test_answers_without_any_sense_still_end_the_walk(n, chance):
+    diagnosis, runs, _, recorded = run(n, lambda group: True, chance, 0.5)
+    assert diagnosis.kind in ("gpus", "pairs", "several", "split", "count", "intermittent", "unclear") and runs <= g.most_runs(n) + 60
+    assert g.replay(range(n), recorded) == diagnosis
+
+
+def test_a_record_that_ends_early_is_unclear_and_names_the_smallest_group_that_failed():
+    recorded = run(8, fails(pairs=[(2, 5)]))[3]
+    for kept in range(len(recorded)):
+        assert g.replay(range(8), recorded[:kept]).kind == "unclear"
+    assert g.replay(range(8), recorded[:-3]).within == (2, 5)
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_the_interval_holds_the_rate_and_narrows_with_runs(failed, passed):
+    low, high = g.wilson(failed, failed + passed)
+    assert 0 <= low <= high <= 1
+    if failed + passed:
+        assert low <= failed / (failed + passed) + 1e-9 and high >= failed / (failed + passed) - 1e-9
+        more = g.wilson(10 * failed, 10 * (failed + passed))
+        assert more[1] - more[0] <= high - low
+
+
+def test_the_interval_is_wilsons():
+    assert [round(x, 4) for x in g.wilson(1, 20)] == [0.0089, 0.2361] and g.wilson(0, 0) == (0.0, 1.0)

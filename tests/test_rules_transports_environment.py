@@ -1,0 +1,73 @@
+"""Rules of 04 about the environment: a variable that is to blame, or that costs bandwidth; each with its near miss."""
+from __future__ import annotations
+
+import dataclasses
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Arm, Guilty, Trial
+from nccl_runbook.rules import transports
+from world_samples import P2P, SHM, arms, hung, world
+
+NAMES = [f"NCCL_X{n}" for n in range(11)]
+
+
+NOT_RUN = Gap("not-run")
+
+
+def with_clean(made, clean, guilty=NOT_RUN):
+    arm = Arm("clean", dict.fromkeys([*NAMES, "NCCL_P2P_DISABLE"]), [], Trial("clean", clean))
+    return dataclasses.replace(made, clean=arm, guilty=guilty)
+
+
+def failing(**more):
+    return arms(control=hung(transports=P2P), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=hung(), **more)
+
+
+def test_variable_at_fault_fires_with_the_proof_of_the_halving():
+    found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_TOPO_FILE": "/t.xml"}, 12, 7)))
+    assert (found.id, found.cause, found.status) == ("variable-at-fault", "topology-file-bad", "established")
+    assert "passes without NCCL_TOPO_FILE=/t.xml" in found.title and found.remedy[0].lines == ("unset NCCL_TOPO_FILE",)
+    assert any("comes with it alone and goes with the other 11" in e.text for e in found.evidence)
+
+
+def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
+    found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "unclear")))
+    assert (found.cause, found.status) == ("env-conflict", "likely") and "which of 2: unclear" in found.title
+
+
+def test_variable_at_fault_stays_quiet_when_clean_fails_too():
+    found, = transports.judge(with_clean(failing(), hung()))
+    assert (found.id, found.cause) == ("control-fails", None) and found.evidence[-1].text.startswith("not the transport")
+
+
+def test_variable_at_fault_stays_quiet_when_the_control_passes_at_the_end():
+    made = arms(control=hung(transports=P2P), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=world())
+    assert transports.judge(with_clean(made, world(), Guilty({"NCCL_A": "1"}, 12, 7)))[0].cause is None
+
+
+def test_environment_costs_bandwidth_fires_with_both_figures():
+    slow = arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0))
+    found = [f for f in transports.judge(with_clean(slow, world(), Guilty({"NCCL_P2P_DISABLE": "1"}, 12, 7))) if f.severity.value == "warn"]
+    assert [(f.id, f.cause, f.status) for f in found] == [("environment-costs-bandwidth", "env-conflict", "established")]
+    assert "all_reduce 18.8 GB/s, and 244.0 without NCCL_P2P_DISABLE=1" in found[0].title
+
+
+def test_environment_costs_bandwidth_stays_quiet_when_clean_is_no_faster():
+    assert [f.id for f in transports.judge(with_clean(arms(), world()))] == ["transports-pass"]
+
+
+def test_a_narrowed_p2p_level_acted_only_if_less_p2p_is_left():
+    control = Trial("control", world(transports={"P2P/CUMEM": 24}))
+    level = {"NCCL_P2P_LEVEL": "NVL"}
+    for count, told in ((12, "pass"), (24, "no effect")):
+        made = Arm("P2P over NVLink only", level, ["P2P"], Trial("x", world(transports={"P2P/CUMEM": count, "SHM/direct/direct": 4})))
+        assert transports.outcome(made, control) == told
+
+
+def test_an_algorithm_that_was_used_before_is_no_effect():
+    def using(*names):
+        return Trial("x", dataclasses.replace(world(), algorithms=dict.fromkeys(names, 8)))
+
+    ring = Arm("ring only", {"NCCL_ALGO": "Ring"}, ["algo TREE", "algo NVLS"], using("algo RING", "proto SIMPLE"))
+    assert transports.outcome(ring, using("algo RING", "proto SIMPLE")) == "no effect"
+    assert transports.outcome(ring, using("algo RING", "algo TREE")) == "pass"

@@ -1,0 +1,101 @@
+"""The search of 03 end to end on real Gloo ranks that stand in for GPUs, and what the rules say of it."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+
+import pytest
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.experiments import Ladder, Search, Singles
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.planning.group_testing import identify
+from nccl_runbook.probes import worlds
+from nccl_runbook.redact import Redactor
+from nccl_runbook.rules import fewer_gpus
+from pydantic import TypeAdapter
+from world_samples import hung, trial, world
+
+
+class Planted(Engine):
+    """Numbered Gloo ranks in place of GPUs; a world in which the fault lies has ranks that leave at once. ``times``: how often, None for always."""
+
+    def __init__(self, log_dir, fails, times=None):
+        super().__init__([sys.executable], log_dir, Redactor(os.environ))
+        self.fails, self.times = fails, times
+
+    def run_all(self, requests, keep=True):
+        made = [self._planted(r) for r in requests]
+        return [dataclasses.replace(w, request=r) for w, r in zip(super().run_all(made, keep), requests, strict=True)]
+
+    def _planted(self, request):
+        bad = self.fails(set(request.devices)) and (self.times is None or self.times > 0)
+        self.times = self.times - 1 if bad and self.times is not None else self.times
+        args = ["--ops", "no-such-op" if bad else "all_reduce", "--sizes", "4", "--repeats", "0"]
+        return dataclasses.replace(request, devices=[None] * len(request.devices), args=args, env={}, stall_s=None)
+
+
+def collect(engine, n, budget_s=200):
+    devices = list(range(n))
+    ladder = worlds.ladder(engine, devices, budget_s)
+    singles = worlds.singles(engine, devices, budget_s)
+    pairs = worlds.pairs(engine, devices, singles, budget_s, ladder)
+    return ladder, singles, pairs, worlds.search(engine, ladder, singles, pairs, budget_s, identify)
+
+
+def judged(tmp_path, n, fails, times=None, budget_s=200):
+    with Planted(tmp_path / "logs", fails, times) as engine:
+        facts = collect(engine, n, budget_s)
+    assert TypeAdapter(Search | Gap).validate_python(to_json(facts[3])) == facts[3]
+    return facts, fewer_gpus.judge(*facts)
+
+
+CASES = {
+    "a GPU": (lambda g: 2 in g and len(g) > 1, "located", "GPU 2 with every partner; the others pass together"),
+    "a link": (lambda g: {1, 3} <= g, "located", "the link between GPUs 1 and 3; each passes with the others"),
+    "a split": (lambda g: bool(g & {0, 3}) and bool(g & {1, 2}), "split-at-fault", "GPUs 0, 3 and GPUs 1, 2 work by themselves"),
+    "the count": (lambda g: len(g) > 2, "count-at-fault", "any 2 GPUs work together, and no 3 do"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_planted_among_four_is_named_and_comes_first(tmp_path, name):
+    fails, rule, words = CASES[name]
+    facts, found = judged(tmp_path, 4, fails)
+    ladder, singles, pairs, search = facts
+    seen = [*ladder.rungs, *singles.trials.values(), *(p.trial for p in pairs.pairs)]
+    asked = sum(len(r.groups) for r in search.rounds)  # what was seen before is not run again
+    assert len(list((tmp_path / "logs").iterdir())) < sum(1 + (t.again is not None) for t in seen) + asked
+    assert found[0].id == rule and words in found[0].title and found[0].severity.value == "broken"
+    assert {f.id for f in found[1:]} <= {"first-failing-world-size"}
+    assert any("exit code 1" in e.text for e in found[0].evidence)
+
+
+def test_what_comes_and_goes_is_a_rate(tmp_path):
+    facts, found = judged(tmp_path, 3, lambda g: len(g) == 3, times=3)
+    assert found[0].id == "intermittent" and found[0].severity.value == "warn"
+    assert "GPUs 0, 1, 2 failed" in found[0].title and "of 20 times" in found[0].title and "at 95 %" in found[0].title
+
+
+def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(tmp_path):
+    with Planted(tmp_path / "logs", lambda g: {0, 2} <= g) as engine:
+        ladder, singles, pairs, _ = collect(engine, 3)
+        found = fewer_gpus.judge(ladder, singles, pairs, worlds.search(engine, ladder, singles, pairs, 0.1, identify))
+    assert [f.severity.value for f in found if f.id == "search-not-finished"] == ["unknown"]
+
+
+@pytest.mark.parametrize(("n", "fails", "why"), [(2, lambda g: len(g) == 2, "fewer than three"), (3, lambda g: len(g) > 1, "every pair"),
+                                                 (3, lambda g: False, "no world")])
+def test_there_is_no_search_where_it_would_tell_nothing(tmp_path, n, fails, why):
+    facts, _ = judged(tmp_path, n, fails)
+    assert isinstance(facts[3], Gap) and why in facts[3].detail
+
+
+def test_with_more_than_eight_the_search_asks_for_the_pairs():
+    failing = Ladder("nccl", [1, 2], [trial(hung(), hung())])
+    many = Singles({str(g): trial(world(1)) for g in range(9)})
+    assert "the search below asks" in worlds.pairs(None, list(range(9)), many, 100, failing).detail
+
+
+def test_two_ranks_on_one_gpu_are_no_reason_to_search():
+    assert isinstance(worlds.search(None, Ladder("nccl", [1], []), Gap("not-run"), Gap("not-run"), 1, identify), Gap)

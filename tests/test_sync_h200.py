@@ -1,0 +1,55 @@
+"""What four H200 said (tests/data/sync-h200.json): the verdicts over real syncs, and phases that add up there."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from nccl_runbook.facts.sync import SyncRuns
+from nccl_runbook.findings import Severity
+from nccl_runbook.planning.placement import place
+from nccl_runbook.report.tables_sync import methods_table, sweeps_table
+from nccl_runbook.rules import weight_sync
+from pydantic import TypeAdapter
+
+SEEN = json.loads((Path(__file__).parent / "data" / "sync-h200.json").read_text())
+
+
+def runs(name: str) -> SyncRuns:
+    return TypeAdapter(SyncRuns).validate_python(SEEN[name])
+
+
+def judged(name: str) -> dict[str, str]:
+    seen = runs(name)
+    return {f.id: f.title for f in weight_sync.judge(seen, place(seen.devices[:1] if seen.devices[0] == seen.devices[1] else seen.devices))}
+
+
+def test_rl_on_one_gpu_ends_in_the_refusal_and_in_ipc():
+    found = judged("one-gpu")
+    assert list(found) == ["trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
+    assert found["weight-sync-choice"].startswith("one GPU for trainer and engine: ipc-direct, 0.0042 s a sync of 0.99 GB here")
+    assert "every byte arrived with ipc-direct, gloo-flat, disk, fast-disk, fast-disk-shm" in found["weight-sync-verified"]
+
+
+def test_on_two_gpus_flat_buckets_are_chosen_by_what_nccls_log_says_of_the_link():
+    found = judged("flat")
+    assert found["weight-sync-choice"].startswith("GPUs with direct copies (NVLink or PCIe P2P): nccl-flat@512+64+256+1024, 0.0439 s a sync of 15.23 GB")
+    assert "rate-above-link" not in found and all(f.severity in (Severity.OK, Severity.NOTE) for f in weight_sync.judge(runs("flat"), place([0, 1])))
+
+
+@pytest.mark.parametrize("name", ["flat", "others", "pinned"])
+def test_phases_of_15_gb_add_up_within_5_percent(name):
+    for arm in runs(name).run:
+        for told in arm.syncs:
+            sums = [sum(phases.values()) for phases in (told.trainer, told.engine)]
+            assert max(sums) == pytest.approx(told.seconds, rel=0.001) and min(sums) > 0.9 * told.seconds, (arm.method, told)
+
+
+def test_a_busy_engine_is_what_no_bucket_cures():
+    arm = runs("flat").run[0]
+    buckets = {v.bucket_mib: v.seconds for v in arm.variants if not v.busy and v.size_bytes == 15_231_233_024}
+    busy = {v.busy: v.seconds for v in arm.variants if v.busy}
+    assert max(buckets.values()) < 1.03 * min(buckets.values()) and busy[4096] < 0.046 and busy[16384] > 5 * arm.steady_s
+    a, b = arm.fit(339, 15_231_233_024)
+    assert 10e-6 < a < 20e-6 and 350e9 < b < 450e9
+    assert "16384 x 16384" in repr(sweeps_table(runs("flat"))) and "did not pass" in repr(methods_table(runs("one-gpu")))

@@ -1,0 +1,105 @@
+"""The decision of 04: case by case, and over its whole input space."""
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.probes.arms import ARMS
+from nccl_runbook.rules import transport_decision as d
+from nccl_runbook.rules.transport_decision import Seen, cures, decide
+
+FAIL = {name: "hung" for name in ("P2P off", "P2P and SHM off", "SHM off", "cuMem off", "interface pinned")}
+
+
+def seen(control="hung", after="fail", clean="fail", settled=False, connected=True, message=False, **arms):
+    named = {a.replace("_", " "): word for a, word in arms.items()}
+    return Seen(control, after, {**FAIL, **named}, clean, settled, connected, message)
+
+
+CASES = {
+    "healthy": (seen("pass", "pass", P2P_off="pass", SHM_off="no effect", cuMem_off="pass"), "healthy", "", None, None),
+    "P2P hangs": (seen("hung", P2P_off="pass", P2P_and_SHM_off="pass"), "p2p", "P2P off", "p2p-broken-acs-iommu", "likely"),
+    "P2P raises": (seen("failed", P2P_off="pass", P2P_and_SHM_off="pass"), "p2p", "P2P off", "p2p-broken-acs-iommu", "likely"),
+    "P2P corrupts": (seen("wrong values", P2P_off="pass", P2P_and_SHM_off="pass"), "p2p", "P2P off", "p2p-broken-acs-iommu", "likely"),
+    "only P2P over PCIe": (seen(P2P_off="pass", P2P_and_SHM_off="pass", P2P_over_NVLink_only="pass"), "p2p-path", "P2P over NVLink only", "p2p-broken-acs-iommu", "likely"),
+    "only P2P over the far side": (seen(P2P_off="pass", P2P_over_NVLink_only="pass", P2P_below_one_PCIe_switch="pass",
+                                        P2P_below_one_host_bridge="pass"),
+                                   "p2p-path", "P2P below one host bridge", "p2p-broken-acs-iommu", "likely"),
+    "SHM": (seen(SHM_off="pass", P2P_and_SHM_off="pass"), "shm", "SHM off", "shm-too-small", "likely"),
+    "SHM, before it connected": (seen(SHM_off="pass", P2P_and_SHM_off="pass", connected=False), "shm", "SHM off", "shm-too-small", "possible"),
+    "cuMem host": (seen(SHM_off="pass", cuMem_off="pass", cuMem_host_off="pass"), "cumem-host", "cuMem host off", "cumem-mismatch", "likely"),
+    "IB": (seen(IB_off="pass"), "ib", "IB off", "network-path-blocked", "likely"),
+    "GDR": (seen(IB_off="pass", GDR_off="pass"), "gdr", "GDR off", "gdr-broken-acs", "likely"),
+    "NVLS": (seen(NVLS_off="pass", cuMem_off="pass", P2P_off="pass", ring_only="pass"), "nvls", "NVLS off", "nvls-fabric-fault", "likely"),
+    "cuMem": (seen(cuMem_off="pass", P2P_off="pass", P2P_and_SHM_off="pass"), "cumem", "cuMem off", "cumem-mismatch", "likely"),
+    "P2P and SHM both": (seen(P2P_and_SHM_off="pass"), "sockets", "P2P and SHM off", None, None),
+    "P2P, and sockets fail too": (seen(P2P_off="pass", P2P_and_SHM_off="failed"), "p2p", "P2P off", "p2p-broken-acs-iommu", "likely"),
+    "interface": (seen("failed", interface_pinned="pass"), "interface", "interface pinned", "socket-interface-wrong", "likely"),
+    "a variable, proven": (seen(clean="pass", settled=True, interface_pinned="pass"), "variable", "clean", "env-conflict", "established"),
+    "a variable, not proven": (seen(clean="pass"), "variable", "clean", "env-conflict", "likely"),
+    "only sockets": (seen(P2P_and_SHM_off="pass"), "sockets", "P2P and SHM off", None, None),
+    "not the transport": (seen(), "not-the-transport", "", None, None),
+    "not the transport, clean not run": (seen(clean="not run"), "inconclusive", "", None, None),
+    "one protocol": (seen(simple_protocol_only="pass"), "protocol", "simple protocol only", "nccl-bug", "possible"),
+    "the message says it": (seen("failed", message=True, SHM_off="pass"), "explained", "SHM off", None, None),
+    "it comes and goes": (seen("once of twice", P2P_off="pass"), "inconclusive", "", None, None),
+    "not repeated": (seen("once of once", "not run"), "inconclusive", "", None, None),
+    "passes at the end": (seen("hung", "pass", P2P_off="pass"), "inconclusive", "", None, None),
+    "an arm without effect passes": (seen("hung", SHM_off="no effect", P2P_off="pass"), "inconclusive", "", None, None),
+    "fails at the end": (seen("pass", "fail"), "inconclusive", "", None, None),
+    "two unrelated switches": (seen(P2P_off="pass", interface_pinned="pass"), "inconclusive", "", None, None),
+    "no proof": (seen(P2P_off="no proof"), "inconclusive", "", None, None),
+    "killed": (seen("lost"), "inconclusive", "", None, None),
+    "nothing was run": (Seen("hung"), "inconclusive", "", None, None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name):
+    given, kind, arm, cause, status = CASES[name]
+    told = decide(given)
+    assert (told.kind, told.arm, told.cause, told.status) == (kind, arm, cause, status), told
+
+
+def test_every_arm_that_is_run_is_known_to_the_decision():
+    assert set(ARMS) == set(d.REMOVES) == set(d.POINTS_TO)
+    assert {kind for kind, _ in d.POINTS_TO.values()} < set(d.KINDS)
+    assert {cause for _, cause in d.POINTS_TO.values() if cause} <= set(causes())
+
+
+NAMES = ("P2P off", "P2P and SHM off", "SHM off", "NVLS off", "interface pinned")
+WORDS = ("pass", "no effect", "hung", "not run")
+
+
+def every_input():
+    for control, after, clean, flags in itertools.product(d.CONTROL, d.AGAIN, d.CLEAN, itertools.product((False, True), repeat=2)):
+        for words in itertools.product(WORDS, repeat=len(NAMES)):
+            yield Seen(control, after, dict(zip(NAMES, words, strict=True)), clean, flags[0], True, flags[1])
+
+
+def test_the_whole_input_space_has_one_answer_and_none_claims_more_than_was_seen():
+    kinds = set()
+    for s in every_input():
+        told = decide(s)
+        kinds.add(told.kind)
+        assert told.kind in d.KINDS and told.why
+        if told.kind == "healthy":
+            assert s.control == "pass" and s.after != "fail"
+        if s.control in ("lost", "once of twice", "once of once"):
+            assert told.kind == "inconclusive"
+        if told.cause:
+            assert s.control in d.FAILING and s.after != "pass" and "no effect" not in s.arms.values()
+        if told.arm and told.arm != "clean":
+            assert s.arms[told.arm] == "pass" and not any(d.REMOVES[c] < d.REMOVES[told.arm] for c in cures(s))
+        if told.kind == "not-the-transport":
+            assert "pass" not in s.arms.values() and s.arms["P2P and SHM off"] == "hung" and s.clean == "fail"
+    assert kinds == {"healthy", "explained", "variable", "p2p", "shm", "nvls", "interface", "sockets", "not-the-transport", "inconclusive"}
+
+
+@pytest.mark.parametrize("arm", list(ARMS))
+@pytest.mark.parametrize("word", d.ARM)
+def test_each_arm_by_itself(arm, word):
+    told = decide(Seen("hung", "fail", {arm: word}, "fail"))
+    wanted = {"pass": d.POINTS_TO[arm][0], "no effect": "inconclusive", "no proof": "inconclusive"}.get(word)
+    assert told.kind == (wanted or ("not-the-transport" if arm == "P2P and SHM off" and word in d.FAILING else "inconclusive"))
