@@ -151,6 +151,11 @@ def test_rate_above_link_stays_quiet_when_nvlink_can_do_it():
     assert "rate-above-link" not in ids(runs(arm("nccl-flat", (0.01, 0.00274))))  # 360 GB/s, measured on H200
 
 
+def test_rate_above_link_fires_when_ipc_between_gpus_beats_nvlink_and_stays_quiet_inside_one():
+    assert "rate-above-link" in ids(runs(arm("ipc-direct", (0.0007,))))  # 1,400 GB/s
+    assert "rate-above-link" not in ids(runs(arm("ipc-direct", (0.0007,)), devices=(0, 0), uuids=("GPU-a", "GPU-a")), TOGETHER)
+
+
 def test_rate_above_link_fires_when_gloo_is_faster_than_pcie():
     assert ids(runs(arm("gloo-flat", (0.005,))))[0] == "rate-above-link"
 

@@ -20,12 +20,12 @@ from queue import Queue
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def one(number: int, free: Queue[str], prefix: str, folder: str) -> dict[str, object]:
+def one(number: int, free: Queue[str], prefix: str, folder: str, beside: list[str]) -> dict[str, object]:
     """One whole run on a set of GPUs that nobody else of ours uses meanwhile. On one GPU 04 does not apply and is left out."""
     gpus = free.get()
     steps = ["--step", "03-fewer-gpus", *(["--step", "04-transports"] if "," in gpus else [])]
     command = [sys.executable, "-c", "from nccl_runbook.cli.main import main; main()", "run", *steps, "--gpus", gpus, "--json",
-               "--out", str(Path(folder) / str(number)), *(["--python", prefix] if prefix else [])]
+               "--out", str(Path(folder) / str(number)), *(["--python", prefix] if prefix else []), *beside]
     began = time.monotonic()
     said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
     free.put(gpus)
@@ -42,11 +42,12 @@ def main() -> int:
     parser.add_argument("gpus", nargs="+")
     parser.add_argument("--python", default="")
     args = parser.parse_args()
+    beside = ["--allow-busy"] if len(args.gpus) > 1 else []  # our own runs on the other GPUs are somebody else's to each of them
     free: Queue[str] = Queue()
     for gpus in args.gpus:
         free.put(gpus)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(args.gpus)) as pool:
-        lines = list(pool.map(lambda n: one(n, free, args.python, folder), range(1, args.runs + 1)))
+        lines = list(pool.map(lambda n: one(n, free, args.python, folder, beside), range(1, args.runs + 1)))
     alarms = [line for line in lines if line["verdict"] in ("broken", "degraded")]
     whole = [line for line in lines if line["verdict"] == "healthy"]
     bound = f"at most 3/{len(lines)} = {3 / len(lines):.0%} at 95 %" if not alarms else "see the lines"

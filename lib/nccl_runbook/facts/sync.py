@@ -53,7 +53,8 @@ class SyncArm:
     """One method in a world of its own. ``wrong``: rank, repeat, tensor and number of 16-bit words that differed, first tensors only.
 
     ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks raised, by rank;
-    ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed.
+    ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed; ``by``: whose
+    save and load the disk methods used.
     """
 
     method: str
@@ -70,6 +71,7 @@ class SyncArm:
     shell_line: str
     last_lines: List[str] = dataclasses.field(default_factory=list)
     variants: List[SyncVariant] = dataclasses.field(default_factory=list)
+    by: str = ""
 
     @property
     def complete(self) -> bool:

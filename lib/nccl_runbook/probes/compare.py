@@ -13,7 +13,6 @@ from nccl_runbook.facts.sync import METHODS
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.probes.sync import BESIDE
 from nccl_runbook.probes.worlds import LOGGED
 
 Env = Dict[str, Optional[str]]
@@ -93,7 +92,7 @@ def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str)
     args += ["--cpu"] if devices[0] is None else []
 
     def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
-        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s, BESIDE))
+        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s))
         return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
 
     moved = f"{spec['name']}, {spec['layers']} of {spec['layers_of']} layers"

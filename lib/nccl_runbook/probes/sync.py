@@ -161,7 +161,8 @@ def _arm(method: str, world: World) -> SyncArm:
         shortage=shortages[0] if shortages else None, ended=[f"{r.outcome} {r.code}" for r in world.ranks],
         timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
         transports=world.transports if method.startswith("nccl") and not failed else {}, shell_line=world.shell_line,
-        last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]], variants=_variants(world.ranks))
+        last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]], variants=_variants(world.ranks),
+        by=moved[0][1].get("by", "") if moved else "")
 
 
 def _variants(ranks: List[RankResult]) -> List[SyncVariant]:

@@ -301,7 +301,7 @@ def _in_lanes(device, work, items):
 
 
 def _in_threads(work, items):
-    with concurrent.futures.ThreadPoolExecutor(max(1, min(LANES, len(items)))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, min(LANES, len(items), 2 * (os.cpu_count() or LANES)))) as pool:
         return list(pool.map(work, items))
 
 

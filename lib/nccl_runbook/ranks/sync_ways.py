@@ -245,6 +245,7 @@ def disk(sync, clock):
     """Weights gathered to the CPU, one safetensors file by the library's own save and load, else ours of the same form, one thread."""
     path = sync.path(f"model-v{sync.number}.safetensors")
     ours = library() is None
+    sync.by = "the runbook's own writer" if ours else f"safetensors {library().__version__}"
 
     def write():
         with clock.host("gather"):

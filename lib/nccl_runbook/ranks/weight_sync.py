@@ -181,7 +181,7 @@ class Sync:
     """The tensors of this rank, and what the ways of sync_ways.py need beside them."""
 
     def __init__(self, args, rank, size, device):
-        self.args, self.rank, self.size, self.device, self.number = args, rank, size, device, -1
+        self.args, self.rank, self.size, self.device, self.number, self.by = args, rank, size, device, -1, ""
         spec = json.loads(args.spec)
         manifest = expand(spec)
         self.dtype = getattr(torch, spec.get("dtype", "bfloat16"))
@@ -309,8 +309,8 @@ class Sync:
         differing = self.pattern.differing(self.sizes, self.views, self.starts, self.number) if self.rank else []
         wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in enumerate(differing) if n]
         emit({**about, "method": self.args.method, "seconds": clock.seconds, "bytes": self.total, "tensors": len(self.names),
-              "phases": clock.phases, "verified": not wrong, "compared": bool(self.rank), "wrong": wrong[:5], "wrong_count": len(wrong),
-              "fsync_s": fsync(path) if path and last and about["event"] == "sync" else None})
+              "phases": clock.phases, "by": self.by, "verified": not wrong, "compared": bool(self.rank), "wrong": wrong[:5],
+              "wrong_count": len(wrong), "fsync_s": fsync(path) if path and last and about["event"] == "sync" else None})
         together()
         if path and not path.endswith("weights"):
             drop(path)

@@ -86,6 +86,7 @@ def _note(runs: SyncRuns) -> str:
         words.append("NCCL's first sync makes the communicator too.")
     if any(m.startswith(("disk", "fast-disk")) for m in runs.arms):
         words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; every byte is read.")
+    words += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
     if fsync:
         words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
     if runs.on_cpu:

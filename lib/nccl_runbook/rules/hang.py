@@ -325,9 +325,10 @@ def _stack_line() -> str:
 def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "gpu-stuck":
         return "nccl-runbook run --step 01-gpu-visibility"
-    if lead.kind in ("mismatch", "order", "slow") or any(s.rank == lead.rank for s in hang.stacks):
-        return causes()[_CAUSE.get(lead.kind, "peer-crashed")].decides[2]
-    return _stack_line() if lead.kind != "dead" else "dmesg -T | grep -i -E 'oom|killed process|xid'"
+    if lead.kind == "dead":
+        return "dmesg -T | grep -i -E 'oom|killed process|xid'"
+    known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
+    return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _stack_line()
 
 
 # --- findings
