@@ -146,7 +146,8 @@ def test_the_user_s_own_switch_is_not_tried_again(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
     made, found, _ = judged(tmp_path, lambda carried, env: False, 100)
     assert {a.name: a.trial for a in made.arms}["P2P off"] == Gap("not-run", arms.SET_ALREADY)
-    assert "switched-off-already" in {f.id for f in found}  # on the CPU the way round is no slower
+    # on the CPU the way round is as fast, but for noise: then its price is told instead
+    assert {"switched-off-already", "environment-costs-bandwidth"} & {f.id for f in found}
 
 
 def test_clean_keeps_the_library_path_where_nothing_runs_without_it(tmp_path, monkeypatch):

@@ -127,7 +127,7 @@ def _command(pid: int) -> bytes:
 
 
 def only_step(page, wanted: str) -> None:
-    for name in ("01-gpu-visibility", "03-fewer-gpus", "04-transports", "05-weight-sync", "07-logs"):
+    for name in ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync", "07-logs"):
         box = page.get_by_role("checkbox", name=name)
         if box.count():
             box.set_checked(name == wanted)

@@ -6,6 +6,8 @@ from nccl_runbook.facts.environment import Environment
 from nccl_runbook.knowledge.variables import unread, variables
 from nccl_runbook.report.tables import Cell, Table
 
+LONG = 120
+
 
 def variables_table(env: Environment | Gap) -> Table:
     """Every variable that is set, one row each, with its reader and meaning."""
@@ -19,8 +21,10 @@ def variables_table(env: Environment | Gap) -> Table:
 
 
 def _value(role, name: str) -> str:
+    """What the role has, a long one (NVIDIA_REQUIRE_CUDA has a page of versions) up to LONG characters."""
     inherited = [f"{lines[name]} ({path})" for path, lines in role.conf.items() if name in lines]
-    return role.variables.get(name) or next(iter(inherited), "set, empty" if name in role.variables else "")
+    value = role.variables.get(name) or next(iter(inherited), "set, empty" if name in role.variables else "")
+    return value if len(value) <= LONG else f"{value[:LONG]} ... ({len(value)} characters)"
 
 
 def _reader(name: str) -> Cell:
