@@ -2,11 +2,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import nvml_shim
 import pytest
 from book_samples import run_cli, start_cli
+from fake_nvml import fake_nvml
 from injector import Injector
 from machines import change_gpu, machine, owner
 from nccl_runbook import records
@@ -36,3 +40,12 @@ def test_exclusive_mode_is_named_from_a_record(tmp_path: Path) -> None:
     found = json.loads(ended.stdout)["causes"]
     assert ended.returncode == 3 and [c["id"] for c in found] == ["gpu-exclusive-mode"], (ended.stderr, found)
     assert found[0]["remedy"] and "pid 4711" in json.dumps(found[0])
+
+
+def test_the_stand_in_for_nvml_breaks_one_call_and_passes_the_others_on(tmp_path: Path) -> None:
+    asked = ("import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())\n"
+             "try: n.nvmlDeviceGetHandleByIndex(0)\nexcept n.NVMLError as e: print(e)")
+    with fake_nvml("healthy") as folder:
+        shim = nvml_shim.build(f"{folder}/libnvidia-ml.so.1", tmp_path)
+        said = subprocess.run([sys.executable, "-c", asked], env={**os.environ, "LD_LIBRARY_PATH": shim}, capture_output=True, text=True)
+    assert said.stdout.split("\n")[:2] == ["4", "Unknown Error"], said.stderr
