@@ -288,3 +288,38 @@ class TestFindings:
         hang = reader.collect([str(DATA / "skip")])
         again = TypeAdapter(Hang).validate_python(json.loads(json.dumps(to_json(hang))))
         assert rules.judge(again) == rules.judge(hang)
+
+
+class TestActiveOperationsAlone:
+    """Dumps of torch 2.8 with NCCL hold what is open and a table of groups, nothing that is complete. Two groups of two within one of four;
+    rank 1's GPU reports nothing from number 10 of its pair on, although rank 0 has completed up to 13 with it."""
+
+    GROUPS = {"0": ("world", [0, 1, 2, 3], "1"), "1": ("tp", [0, 1], "5"), "2": ("tp", [2, 3], "5")}
+
+    def write(self, folder, opens, status=True):
+        """``opens``: rank -> [(group, first open number, last issued)]."""
+        for rank, groups in opens.items():
+            entries = [{"record_id": 90_000 + n, "pg_id": int(self.GROUPS[g][2]), "process_group": (g, self.GROUPS[g][0]), "collective_seq_id": seq,
+                        "p2p_seq_id": 0, "op_id": seq, "profiling_name": "nccl:all_gather", "time_created_ns": 10 ** 18 + n * 10 ** 6, "input_sizes": [[64]],
+                        "output_sizes": [[128]], "input_dtypes": ["BFloat16"], "output_dtypes": ["BFloat16"], "state": "scheduled", "retired": False,
+                        "timeout_ms": 180_000, "is_p2p": False, "time_discovered_started_ns": None, "time_discovered_completed_ns": None}
+                       for n, (g, seq) in enumerate((g, seq) for g, low, high in groups for seq in range(low, high + 1))]
+            told_of = {self.GROUPS[g][2]: {"last_enqueued_collective": high, "last_started_collective": -1, "last_completed_collective": low - 1}
+                       for g, low, high in groups}
+            config = {g: {"name": g, "desc": desc, "ranks": str(ranks)} for g, (desc, ranks, _) in self.GROUPS.items() if rank in ranks}
+            dump = {"version": "2.9", "pg_config": config, "entries": entries, **({"pg_status": told_of} if status else {})}
+            (folder / f"_dump_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        return told(folder)
+
+    HUNG = {0: [("1", 14, 16), ("0", 7, 7)], 1: [("1", 10, 13), ("0", 6, 6)], 2: [("2", 15, 16), ("0", 7, 7)], 3: [("2", 15, 16), ("0", 7, 7)]}
+
+    def test_a_rank_that_does_not_see_the_end_of_what_its_peer_completed_is_named(self, tmp_path):
+        found = self.write(tmp_path, self.HUNG)
+        assert (found.culprits, found.kind) == ((1,), "gpu-stuck"), found.sentence
+
+    def test_nothing_follows_without_the_table_of_groups(self, tmp_path):
+        assert self.write(tmp_path, self.HUNG, status=False).kind != "gpu-stuck"
+
+    def test_all_at_the_same_number_accuse_nobody(self, tmp_path):
+        same = {r: [("1" if r < 2 else "2", 14, 16), ("0", 7, 7)] for r in range(4)}
+        assert self.write(tmp_path, same).culprits == ()

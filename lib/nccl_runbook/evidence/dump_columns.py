@@ -28,8 +28,6 @@ _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 # numbers of elements that must be the same on every rank; other operations are compared by name only (all_to_all, gather, scatter, ...)
 _SAME_IN = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
 _SAME_OUT = ("all_gather", "allgather")
-# no member completes these before each has issued them; a broadcast's root may
-_NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
 _FIELDS = ("process_group", "collective_seq_id", "profiling_name", "state", "retired", "time_discovered_completed_ns", "input_sizes",
            "output_sizes", "input_dtypes", "is_p2p")
 _EMPTY = {"time_discovered_completed_ns": None, "input_dtypes": [], "is_p2p": False, "p2p_seq_id": 0, "retired": False, "input_sizes": [],
@@ -44,7 +42,8 @@ class Refused(ValueError):
 @dataclasses.dataclass
 class Column:
     """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on; ``opened`` and ``last`` as rows
-    (number, call, letter, time-out ms, frame, created ns)."""
+    (number, call, letter, time-out ms, frame, created ns). ``done``: the last complete one that the dump's own table of groups tells, 0
+    where it tells none: a dump of active operations alone (`onlyActive`, torch 2.5) holds no complete entry."""
 
     desc: str
     first: int
@@ -52,6 +51,7 @@ class Column:
     states: bytes
     opened: tuple | None
     last: tuple
+    done: int = 0
 
 
 @dataclasses.dataclass
@@ -82,6 +82,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
     entries = _alike(dump.get("entries", []))
     members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
     table = _Table(entries)
+    table.take_status(dump.get("pg_status"))
     recent = _Recent(entries, table.open_ats)
     return Reading(
         _short(dump.get("version", "")), table.gloo, len(entries),
@@ -173,6 +174,18 @@ class _Table:
         opened = ends[0] if len(ends) > 1 else None
         return Column(_short(group[1]), seqs[0], array.array("Q", calls), letters.encode("ascii"), opened, ends[-1])
 
+    def take_status(self, status: Any) -> None:
+        """What the table of groups says is complete, where it fits the entries: with sends and receives it counts something else, and
+        with Gloo what timed out counts as complete (torch 2.13, seen)."""
+        if self.gloo:
+            return
+        ids = {_short(e["process_group"][0]): str(e.get("pg_id")) for e in self._entries}
+        for name, column in self.columns.items():
+            told = status.get(ids[name]) if isinstance(status, dict) else None
+            done = told.get("last_completed_collective") if isinstance(told, dict) else None
+            if column.opened and done == column.opened[0] - 1:
+                column.done = done
+
     def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, tuple]]:
         """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""
         ends = {(self._entries[at]["process_group"], self._entries[at]["p2p_seq_id"]): self._entries[at]
@@ -204,11 +217,6 @@ def _numel(sizes: list) -> int:
     for size in sizes:
         count *= int(size)
     return count
-
-
-def needs_all(call: str) -> bool:
-    """Whether nobody completes this before every member has issued it."""
-    return call.startswith(_NEEDS_ALL) or "barrier" in call
 
 
 def _where(entry: dict) -> tuple[int, str, int]:

@@ -19,7 +19,7 @@ from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
+from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track, needs_all
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8
@@ -291,9 +291,9 @@ def _track(rank: int, reading: Reading, column: Column | None, start: int, highe
         known = bool(reading.entries) and not reading.wrapped
         return Track(rank, 0, 0, 0, known, source=logs.short(file))
     last = column.first + len(column.calls) - 1
-    done = column.first + column.states.rfind(b"c") if b"c" in column.states else 0
+    done = max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
     joined = next((column.first + i for i in range(len(column.states) - 1, -1, -1)
-                   if column.states[i] == 99 and dump_columns.needs_all(reading.calls[column.calls[i]])), 0)
+                   if column.states[i] == 99 and needs_all(reading.calls[column.calls[i]])), 0)
     letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
                       for s in range(start, highest + 1))
     return Track(rank, last, done, joined, True, _op(column.opened, reading.calls, written),

@@ -7,6 +7,14 @@ from typing import Dict, List, Optional
 
 from nccl_runbook.facts.logs import LogLine, Logs
 
+# no member completes these before each has issued them; a broadcast's root may
+_NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
+
+
+def needs_all(call: str) -> bool:
+    """Whether nobody completes this before every member has issued it."""
+    return call.startswith(_NEEDS_ALL) or "barrier" in call
+
 
 @dataclasses.dataclass(frozen=True)
 class Op:

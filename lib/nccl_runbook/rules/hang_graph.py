@@ -10,7 +10,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
-from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track
+from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 
@@ -31,10 +31,11 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """All waits by rank."""
+    """All waits by rank. ``ranks``: every one that anything names; ``unended``: see _unended; these wait for nobody."""
 
     waits: dict[int, list[Wait]]
-    ranks: frozenset[int]  # every rank that anything names
+    ranks: frozenset[int]
+    unended: dict[int, Wait]
 
     def free(self, rank: int) -> bool:
         """Nothing of this rank is open."""
@@ -65,8 +66,27 @@ def graph(hang: Hang) -> Graph:
     for channel in hang.channels:
         for wait in _point_to_point(channel, book):
             waits[wait.rank].append(wait)
+    unended = {r: w for r, w in _unended(hang, book).items() if any(r in one.on for other in waits.values() for one in other)}
+    for rank in unended:
+        waits.pop(rank, None)
     ranks = {r for g in hang.groups for r in g.ranks} | {d.rank for d in hang.dumps} | {r.rank for r in hang.logs.ranks}
-    return Graph({r: sorted(w, key=lambda one: not one.first) for r, w in waits.items()}, frozenset(ranks))
+    return Graph({r: sorted(w, key=lambda one: not one.first) for r, w in waits.items()}, frozenset(ranks), unended)
+
+
+def _unended(hang: Hang, book: _Book) -> dict[int, Wait]:
+    """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU ran it, or it could not have
+    ended anywhere, and they do not see its end. Seen in NCCL dumps of torch 2.8 after an error of the GPU. Where members called different
+    things nothing follows, nor where most of them are in that state."""
+    found = {}
+    for group in hang.groups:
+        sure = credible(group)
+        differ = min((d.seq for d in group.differences), default=None)
+        behind = {r: op for r, t in sure.items() if (op := t.opened) and needs_all(op.call) and op.state != "returned" and not is_young(op)
+                  and (differ is None or op.seq < differ) and any(other.completed >= op.seq for other in sure.values())}
+        if 2 * len(behind) <= len(sure):
+            found.update({r: Wait(r, group.name, op, frozenset(), frozenset()) for r, op in behind.items()
+                          if book.order.get(r, [""])[:1] == [f"{group.name}:{op.seq}"]})
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +145,12 @@ def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
 
 def sinks(found: Graph) -> dict[int, list[Wait]]:
     """Rule 1: ranks that others are known to wait for, and that wait for nobody and nothing."""
-    return {rank: waits for rank, waits in found.waited_for().items() if found.free(rank)}
+    return {rank: waits for rank, waits in found.waited_for().items() if found.free(rank) and rank not in found.unended}
 
 
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
-    """Rule 2: ranks with an operation open that every peer with entries of that group has completed."""
-    accused = {}
+    """Rule 2: ranks with an operation open that every peer with entries of that group has completed, or that do not see its end."""
+    accused = dict(found.unended)
     for group in hang.groups:
         sure = {r: t for r, t in credible(group).items() if t.last is not None}
         for rank, track in sure.items():
