@@ -205,6 +205,6 @@ def test_uuids_decide_who_shares_before_indices_do():
     assert placement.place([0, 1], {0: "GPU-a", 1: "GPU-b"}).shared == []
 
 
-def test_a_rehearsal_moves_a_quarter_of_the_layers_unless_asked():
+def test_a_rehearsal_moves_an_eighth_of_the_layers_unless_asked():
     cpu = placement.place([None, None])
-    assert [placement.layers_to_move(p, asked, 24) for p in (cpu, APART) for asked in (0, 9, 99)] == [6, 9, 24, 24, 9, 24]
+    assert [placement.layers_to_move(p, asked, 24) for p in (cpu, APART) for asked in (0, 9, 99)] == [3, 9, 24, 24, 9, 24]
