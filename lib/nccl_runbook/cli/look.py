@@ -34,24 +34,24 @@ def look(
     from nccl_runbook.findings import EXIT_CODES
     from nccl_runbook.look_page import page, text
     from nccl_runbook.records import write_text
-    from nccl_runbook.redact import Redactor
+    from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import live as rules
 
     counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
     if fail_on not in counts or record and (pid or save):
         _leave("--record stands alone, and --fail-on is one of broken, degraded, unknown, never", 2)
     redactor = Redactor(os.environ)
-    looks = _recorded(record) if record else [_seen(pid, gap, save, lambda line: print(redactor.text(line), file=sys.stderr, flush=True))]
+    looks = _recorded(record) if record else [_seen(pid, gap, save, lambda line: print(plain(redactor.text(line)), file=sys.stderr, flush=True))]
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = EXIT_CODES[word] if word in counts[fail_on] else 0
     if html is not None:
         try:
-            write_text(html, redactor.text(page(pictures, looks)))
+            write_text(html, plain(redactor.text(page(pictures, looks))))
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
     said = json_format.dumps(document(pictures, looks, word, code), indent=1, ensure_ascii=False) if json else text(pictures, looks)
-    print(redactor.text(said))
+    print(plain(redactor.text(said)))
     sys.exit(code)
 
 
