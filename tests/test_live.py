@@ -1,6 +1,7 @@
 """The live look at real hung ranks, blind: the injector chose who is at fault; and what it leaves untouched."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import live_samples as s
 import live_worlds as worlds
 import pytest
 from book_samples import run_cli, with_library
@@ -133,6 +135,14 @@ def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Pa
 def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     ended = run_cli("look", *arguments, cwd=tmp_path, env=with_library())
     assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
+    rank = s.rank(0, s.IN_ALL_REDUCE)
+    bare = dataclasses.replace(rank, samples=[dataclasses.replace(one, threads=[]) for one in rank.samples])
+    (tmp_path / "r.json").write_text(json.dumps([look_live.record(s.look(bare), 1.0)]))
+    ended = run_cli("look", "--record", tmp_path / "r.json", env=with_library())
+    assert ended.returncode == 2 and "without threads" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from pathlib import Path
 
 import live_samples as s
@@ -109,7 +110,7 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
 def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
     here = [dataclasses.replace(r, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1)]
     found = told(s.look(*here))
-    assert (found.kind, found.culprits) == ("symmetric", []) and "2 of 4 ranks: on hosts that were not looked at" in found.not_seen
+    assert (found.kind, found.culprits) == ("unknown", []) and "nobody is missing" not in found.sentence and "2 of 4 ranks: on hosts that were not looked at" in found.not_seen
     there = [dataclasses.replace(s.rank(n, f, "S", w, local=n - 2), job="10.0.0.1:29500", local_world_size=2)
              for n, f, w in ((2, s.IN_ALL_REDUCE, "futex"), (3, s.ASLEEP, "hrtimer_nanosleep"))]
     joined = told(s.look(*here), s.look(*there, host="node2"))
@@ -308,3 +309,17 @@ def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_u
     assert told(s.look(*spinning, gpus=even)).kind == "unknown", "they may step all the while"
     steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 700))
     assert told(s.look(*spinning, gpus=even, ras=[steps])).kind == "healthy"
+
+
+def test_of_two_looks_at_a_host_the_newest_counts() -> None:
+    old = s.look(*waiting(0, 1, 2), s.rank(3, s.SAVING, "D", "folio_wait"), taken="2026-11-21T18:00:00Z")
+    new = s.look(*waiting(1, 2, 3), s.rank(0, s.SAVING, "D", "folio_wait"))
+    for looks in ((old, new), (new, old), (new, new, old)):
+        found = told(*looks)
+        assert culprits(found) == [0] and len(found.ranks) == 4
+
+
+def test_a_world_size_of_a_billion_takes_no_memory() -> None:
+    began = time.monotonic()
+    assert culprits(told(s.look(*waiting(0, 1, world=10**9 - 1))))[:2] == [2, 3]
+    assert time.monotonic() - began < 2

@@ -85,6 +85,8 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
         looks = [TypeAdapter(Live).validate_python(one) for one in found]
+        if not all(sample.threads for one in looks for rank in one.ranks for sample in rank.samples):
+            _leave("a record holds a live look with a sample without threads: it was not written by this runbook", 2)
     except RecordError as error:
         _leave(str(error), 2)
     except ValidationError as error:
