@@ -53,6 +53,11 @@ def test_a_fault_that_comes_now_and_then_needs_repeats(tmp_path: Path) -> None:
     assert (ended.returncode, run["failed"], run["runs"], len(run["logs"])) == (3, 1, 3, 3)
 
 
+def test_a_line_that_is_written_in_pieces_is_one_line(tmp_path: Path) -> None:
+    ended = reduce(tmp_path, "--axis", "n=1", "--fail-on", "Watchdog caught", "--", "sh", "-c", "printf 'Watchdog'; sleep 1; printf ' caught'")
+    assert ended.returncode == 3 and "FAILED: Watchdog caught" in ended.stdout
+
+
 def identities(path: Path) -> dict[int, str | None]:
     until = time.monotonic() + 20
     while not path.exists() or len(path.read_text().split()) < 2:

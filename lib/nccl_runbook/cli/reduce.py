@@ -105,8 +105,11 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
         _leave(f"cannot start {words[0]}: {error.strerror}", 2)
     try:
         with open(log.name, encoding="utf-8", errors="replace") as lines:
+            rest = ""
             while True:
-                code, found = job.poll(), next((x for x in lines if wanted and wanted.search(x[:65536])), None)
+                code = job.poll()
+                *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
+                found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
                 if found is not None:
                     return "failed", code, found.strip()[:400]
                 if code is not None:
