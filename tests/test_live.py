@@ -22,6 +22,8 @@ from book_samples import run_cli, with_library
 from nccl_runbook import look_live
 from nccl_runbook.facts import Gap
 from nccl_runbook.look_page import page, text
+from nccl_runbook.probes import live_processes
+from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import live as rules
 from processes import ROOT
 
@@ -236,3 +238,16 @@ def test_the_recorder_is_read_through_the_worker_server(tmp_path: Path) -> None:
         rank.kill()
         rank.wait()
         rank.stdout.close()
+
+
+def test_a_secret_at_the_cut_of_a_long_line_is_not_shown_by_half(tmp_path: Path) -> None:
+    secret = "correct-horse-battery-staple-of-the-cluster"
+    (tmp_path / "log").write_bytes(b"x" * 9000 + secret.encode() + b"y" * (live_processes.TAIL_BYTES - 20))
+    with open(tmp_path / "log", "ab") as log:
+        writer = subprocess.Popen(["sleep", "30"], stdout=log, stderr=log)
+    try:
+        tail = live_processes.log_tail(writer.pid, Redactor({"DB_PASSWORD": secret}))
+    finally:
+        writer.kill()
+        writer.wait()
+    assert isinstance(tail, list) and tail and "cluster" not in "".join(tail)

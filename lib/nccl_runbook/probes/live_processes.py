@@ -199,10 +199,10 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
         try:
             if stat.S_ISREG(os.stat(path).st_mode):
                 with open(path, "rb") as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-                    text = file.read(TAIL_BYTES).decode("utf-8", "replace")
-                if text.strip():
-                    return [line[:400] for line in redactor.text(text).splitlines()[-TAIL_LINES:]]
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
+                    text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
+                if text.strip():  # the first half is read so that no secret is cut where the second one begins
+                    return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
                 reasons.append(f"{name} is an empty file")
             else:
                 reasons.append(f"{name} is no file")
