@@ -251,3 +251,10 @@ def test_a_secret_at_the_cut_of_a_long_line_is_not_shown_by_half(tmp_path: Path)
         writer.kill()
         writer.wait()
     assert isinstance(tail, list) and tail and "cluster" not in "".join(tail)
+
+
+def test_the_file_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
+    command = [sys.executable, str(tmp_path / "l.pyz"), "--live", "--gap", "0", "--pid", str(os.getpid()), "--json", "r.json", "--html", "gone/p.html"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and "cannot write gone/p.html: " in ended.stderr and json.loads((tmp_path / "r.json").read_text())

@@ -266,7 +266,9 @@ def main() -> int:
         print(f"nccl-look: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        sys.exit(f"nccl-look: cannot write {options.json}: {error.strerror}; name another file with --json, - for standard output")
+        name = str(error.filename or options.json)
+        name = name[:-5] if name.endswith(".part") else name
+        sys.exit(f"nccl-look: cannot write {name}: {error.strerror}; name another file with --json, - for standard output")
     later = REASON if options.live else NOT_JUDGED
     output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
     return 0
