@@ -258,3 +258,16 @@ def test_the_file_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path
     command = [sys.executable, str(tmp_path / "l.pyz"), "--live", "--gap", "0", "--pid", str(os.getpid()), "--json", "r.json", "--html", "gone/p.html"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 1 and "cannot write gone/p.html: " in ended.stderr and json.loads((tmp_path / "r.json").read_text())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
+    mine = subprocess.Popen(["sleep", "30"])
+    code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook import look_live; look_live.look([{mine.pid}], 0, print)"
+    try:
+        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look_live, nccl_runbook.probes.live\n" + code], env=with_library(),
+                               capture_output=True, text=True)
+    finally:
+        mine.kill()
+        mine.wait()
+    assert f"process {mine.pid} may not be read" in ended.stderr, ended.stdout + ended.stderr
