@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, Socket
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, RasCommunicator, RasRank, Socket
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
@@ -323,3 +323,18 @@ def test_a_world_size_of_a_billion_takes_no_memory() -> None:
     began = time.monotonic()
     assert culprits(told(s.look(*waiting(0, 1, world=10**9 - 1))))[:2] == [2, 3]
     assert time.monotonic() - began < 2
+
+
+def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
+    """Containers of one image: rank 0 here and rank 2 there both have pid 100; rank 2 launched less."""
+    def rows(late: int) -> list:
+        return [RasRank(r, 100 + r % 2, f"10.0.0.{1 + r // 2}", r % 2, {"AllReduce": 90 if r == late else 100}, "") for r in range(4)]
+
+    for late, others in ((2, 0), (0, 2)):
+        told_by = RasCommunicator("0xabc", 4, rows(late), rows(late))
+        ranks = [dataclasses.replace(r, pid=100 + r.rank % 2, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1, 2, 3)]
+        found = told(*(s.look(*ranks[at:at + 2], host=f"node{at}", ras=[told_by]) for at in (0, 2)))
+        assert (culprits(found), found.status) == ([late], "established") and others not in culprits(found)
+    part = RasCommunicator("0xdef", 3, rows(2)[:3], rows(2)[:3])
+    found = told(*(s.look(*ranks[at:at + 2], host=f"node{at}", ras=[part]) for at in (0, 2)))
+    assert not culprits(found), "in a part of the job pid 100 may be either"

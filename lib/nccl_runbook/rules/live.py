@@ -13,7 +13,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, share, view
+from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, of_ras, share, view
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
@@ -219,9 +219,13 @@ def _unreachable(base: Picture, members: Members) -> Optional[Picture]:
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that launched fewer collectives than the others, by NCCL's RAS, while no count moved."""
     for c in (c for _, look in members for c in ([] if isinstance(look.ras, Gap) else look.ras)):
-        before, after = ({r.pid: sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
-        late = [v for v in base.ranks if after.get(v.pid, max(after.values(), default=0)) < max(after.values(), default=0)]
-        if late and before == after and len(late) < len(after):
+        before, after = ({(r.rank, r.pid): sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
+        most = max(after.values(), default=0)
+        if before != after or most == min(after.values(), default=0):
+            continue
+        late = [v for v in base.ranks for r in of_ras(c, c.later, v.pid, v.rank, base.world_size)
+                if after.get((r.rank, r.pid), most) < most]
+        if late and len(late) < len(after):
             seen = Seen(f"collectives launched by rank: { {r.rank: sum(r.launched.values()) for r in c.later} }", f"NCCL RAS, {c.id}")
             return _never_came(base, late, "established", [seen])
     return None
