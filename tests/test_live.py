@@ -271,3 +271,16 @@ def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
         mine.kill()
         mine.wait()
     assert f"process {mine.pid} may not be read" in ended.stderr, ended.stdout + ended.stderr
+
+
+def test_the_shell_from_which_one_looks_is_no_rank() -> None:
+    """`srun --overlap --pty bash` has SLURM_PROCID, and MASTER_PORT where that was exported: as rank 0 it would be accused of not starting."""
+    code = "from nccl_runbook.probes.live import chosen; print([p.rank for p in chosen([])[0] if p.job.startswith('10.9.8.7:29544')])"
+    env = {**with_library(), "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29544"}
+    beside = subprocess.Popen(["sleep", "30"], env={**env, "SLURM_PROCID": "1"})
+    try:
+        ended = subprocess.run(["sh", "-c", '"$0" -c "$1"; true', sys.executable, code], env=env, capture_output=True, text=True)
+    finally:
+        beside.kill()
+        beside.wait()
+    assert ended.stdout.strip() == "[1]", ended.stdout + ended.stderr

@@ -338,3 +338,8 @@ def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
     part = RasCommunicator("0xdef", 3, rows(2)[:3], rows(2)[:3])
     found = told(*(s.look(*ranks[at:at + 2], host=f"node{at}", ras=[part]) for at in (0, 2)))
     assert not culprits(found), "in a part of the job pid 100 may be either"
+
+
+def test_ranks_that_burn_the_cpu_in_one_place_are_not_said_to_have_moved() -> None:
+    found = told(s.look(*(s.rank(n, s.ASLEEP, "R", "", cpu_s=3.0, moments=BUSY) for n in range(4))))
+    assert not culprits(found) and "moved" not in found.sentence and "4 of 4 ranks work on the host" in found.sentence

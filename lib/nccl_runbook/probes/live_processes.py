@@ -80,7 +80,8 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
                 found[int(name)] = _process(int(name), int(name) in all_users)
         except OSError:  # it ended meanwhile, or is another user's
             continue
-    return {pid: p for pid, p in found.items() if p}
+    shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
+    return {pid: p for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:

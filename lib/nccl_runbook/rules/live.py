@@ -313,4 +313,9 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
 def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
-    return dataclasses.replace(base, kind="healthy", sentence=f"not hung: {_count(base.ranks, 'rank')} moved within the look")
+    busy = [v for v in base.ranks if v.does == "busy"]
+    said = f"not hung: {_count(base.ranks, 'rank')} moved within the look"
+    if busy:
+        said = (f"no rank waits in a collective: {len(busy)} of {_count(base.ranks, 'rank')} work on the host, the first in "
+                f"{busy[0].frame or 'its own code'}")
+    return dataclasses.replace(base, kind="healthy", sentence=said)
