@@ -185,7 +185,7 @@ class TestWhatIsNotProven:
         assert any("does not have" in f.problem for f in reader.collect([str(folder)]).files)
 
     @pytest.mark.parametrize("name, rank", [("nccl_trace_rank_node01_7", 7), ("fr_rank_12", 12), ("dump-3.json", 3), ("_dump_4", 4), ("rank5.pkl", 5),
-                                            ("2026-11-20-rank_6.json", 6), ("trace", None)])
+                                            ("2026-11-20-rank_6.json", 6), ("trace", None), ("rank_3_20261121.pkl", 3), ("dump_20261121", None)])
     def test_rank_is_read_from_any_usual_name(self, name, rank):
         assert reader.rank_of(name) == rank
 

@@ -162,7 +162,7 @@ def rank_of(name: str) -> int | None:
     """The rank that a dump's name tells: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
     base = os.path.basename(name)
     word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
-    numbers = re.findall(r"\d{1,7}", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
+    numbers = re.findall(r"(?<!\d)\d{1,7}(?!\d)", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
     return int(word.group(1)) if word else int(numbers[-1]) if numbers else rank_of_name(name)
 
 
