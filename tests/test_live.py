@@ -142,9 +142,11 @@ def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_
 def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
     rank = s.rank(0, s.IN_ALL_REDUCE)
     bare = dataclasses.replace(rank, samples=[dataclasses.replace(one, threads=[]) for one in rank.samples])
-    (tmp_path / "r.json").write_text(json.dumps([look_live.record(s.look(bare), 1.0)]))
-    ended = run_cli("look", "--record", tmp_path / "r.json", env=with_library())
-    assert ended.returncode == 2 and "without threads" in ended.stderr and "Traceback" not in ended.stderr
+    dark = dataclasses.replace(s.gpu(0, 100, 200.0, 100), power_w=[])
+    for look in (s.look(bare), s.look(rank, gpus=[dark])):
+        (tmp_path / "r.json").write_text(json.dumps([look_live.record(look, 1.0)]))
+        ended = run_cli("look", "--record", tmp_path / "r.json", env=with_library())
+        assert ended.returncode == 2 and "without threads" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:

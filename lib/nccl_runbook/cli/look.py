@@ -85,13 +85,19 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
         looks = [TypeAdapter(Live).validate_python(one) for one in found]
-        if not all(sample.threads for one in looks for rank in one.ranks for sample in rank.samples):
-            _leave("a record holds a live look with a sample without threads: it was not written by this runbook", 2)
+        if not all(map(_is_whole, looks)):
+            _leave("a record holds a live look with a sample without threads or figures: it was not written by this runbook", 2)
     except RecordError as error:
         _leave(str(error), 2)
     except ValidationError as error:
         _leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})", 2)
     return looks or _leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live", 2)
+
+
+def _is_whole(look: Live) -> bool:
+    """Every sample has its threads, and every GPU its figures, as a look of ours has."""
+    gpus = look.gpus if isinstance(look.gpus, list) else []
+    return all(s.threads for rank in look.ranks for s in rank.samples) and all(g.utilisation_percent and g.power_w for g in gpus)
 
 
 def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
