@@ -145,6 +145,15 @@ class TestWhatIsNotProven:
         _, folder = self.job(tmp_path, age_s=-100_000.0)
         assert told(folder).culprits == (2,)
 
+    def test_copies_say_that_their_time_is_not_that_of_the_dump(self, tmp_path):
+        """A job that lives, its dumps taken at one moment and copied an hour later, looks like one that hangs: the reader must know."""
+        job = Job(11, 16, 4)
+        job.inject(3, "skip", 2)
+        job.run()
+        asked = {age: [e for e in told(job.write(tmp_path / f"{age}", age_s=age)).evidence if "when the dumps were written" in e.text]
+                 for age in (700.0, 7200.0)}
+        assert not asked[700.0] and len(asked[7200.0]) == 1
+
     def test_a_ring_that_was_overwritten_is_not_absence(self, tmp_path):
         """Rank 2 has gone on in another group so long that nothing of the first one is left in its ring."""
         job = Job(3, 4, 4)
@@ -176,7 +185,7 @@ class TestWhatIsNotProven:
         assert any("does not have" in f.problem for f in reader.collect([str(folder)]).files)
 
     @pytest.mark.parametrize("name, rank", [("nccl_trace_rank_node01_7", 7), ("fr_rank_12", 12), ("dump-3.json", 3), ("_dump_4", 4), ("rank5.pkl", 5),
-                                            ("2026-11-20-rank_6.json", 6), ("trace", None)])
+                                            ("2026-11-20-rank_6.json", 6), ("trace", None), ("rank_3_20261121.pkl", 3), ("dump_20261121", None)])
     def test_rank_is_read_from_any_usual_name(self, name, rank):
         assert reader.rank_of(name) == rank
 

@@ -132,3 +132,18 @@ def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tm
     assert (document["kind"], document["culprits"], document["cause"]) == ("skipped", [2], "uneven-minibatches"), document
     assert "Rank 2 had 0 minibatches, rank 0 had 2" in document["sentence"]
     assert "check_minibatches(" in page.read_text() and "num_mini_batches=0 (3 // 4)" in page.read_text()
+
+
+def test_names_in_a_dump_send_nothing_to_the_terminal_and_break_no_output(tmp_path):
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    entry = {"process_group": ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "nccl:\x1b]0;title\x07all_\ud800reduce", "state": "scheduled"}
+    pages = {"entries": [entry], "pg_config": {"0": {"desc": "\x1b[31m", "ranks": "[0, 1]"}}}
+    (dumps / "rank_0.json").write_text(json.dumps(pages))
+    (dumps / "rank_1.json").write_text(json.dumps({**pages, "entries": []}))
+    (dumps / "rank_\x1b[2J.out").write_text("[rank0]: hello\n")
+    for arguments in ((), ("--json",), ("--html", str(tmp_path / "page.html"))):
+        done = run_cli("hang", str(dumps), *arguments)
+        assert done.returncode in (3, 4) and not done.stderr, done.stderr
+        assert "\x1b" not in done.stdout and "\x07" not in done.stdout
+    assert "\x1b" not in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -177,3 +177,39 @@ def test_source_peek_changes_nothing_for_the_log_reader():
 
     source = Source("x", 6, io.BytesIO(b"a\nb\nc\n"))
     assert source.peek(3) == b"a\nb" and source.peek(1) == b"a" and b"".join(source.chunks()) == b"a\nb\nc\n"
+
+
+def shared(levels: int = 40) -> list:
+    value: list = ["x"]
+    for _ in range(levels):
+        value = [value] * 10
+    return value
+
+
+@pytest.mark.parametrize("field", ["input_sizes", "input_dtypes", "output_sizes", "frames", "state", "profiling_name", "process_group"])
+def test_a_value_that_holds_itself_many_times_over_ends_soon(field):
+    dump = dump_file.decode(GOOD)
+    value = {"input_dtypes": [shared()], "frames": [{"name": shared(), "filename": shared(), "line": 1}], "process_group": ("0", shared())}
+    dump["entries"][-1][field] = value.get(field, shared())
+    began = time.process_time()
+    try:
+        assert isinstance(dump_file.read(pickle.dumps(dump, protocol=2)), dump_columns.Reading)
+    except dump_columns.Refused:
+        pass
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize("field", ["time_created_ns", "timeout_ms", "collective_seq_id"])
+def test_a_number_beyond_every_clock_is_refused(tmp_path, field):
+    dump = dump_file.decode(GOOD)
+    dump["entries"][-1][field] = 10**400
+    (tmp_path / "fr_rank_0").write_bytes(pickle.dumps(dump, protocol=2))
+    hang = reader.collect([str(tmp_path)])
+    assert rules.judge(hang).kind == "unknown"
+    assert any("dump" in f.problem for f in hang.files)
+
+
+@pytest.mark.parametrize("samples", [{"a": 1}, ["x"], [{"threads": [1]}], [{"stacks": [3]}], [{"stacks": [{"frames": 4}]}], 5])
+def test_a_live_look_of_another_shape_does_no_harm(tmp_path, samples):
+    (tmp_path / "look.json").write_text(json.dumps({"schema": 1, "ranks": [{"rank": 0, "samples": [{}]}, {"rank": 1, "samples": samples}]}))
+    assert [s.frames for s in reader.collect([str(tmp_path)]).stacks] == [[], []]

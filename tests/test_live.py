@@ -1,6 +1,7 @@
 """The live look at real hung ranks, blind: the injector chose who is at fault; and what it leaves untouched."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import live_samples as s
 import live_worlds as worlds
 import pytest
 from book_samples import run_cli, with_library
 from nccl_runbook import look_live
 from nccl_runbook.facts import Gap
 from nccl_runbook.look_page import page, text
+from nccl_runbook.probes import live_processes
+from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import live as rules
 from processes import ROOT
 
@@ -135,6 +139,16 @@ def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_
     assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
 
 
+def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
+    rank = s.rank(0, s.IN_ALL_REDUCE)
+    bare = dataclasses.replace(rank, samples=[dataclasses.replace(one, threads=[]) for one in rank.samples])
+    dark = dataclasses.replace(s.gpu(0, 100, 200.0, 100), power_w=[])
+    for look in (s.look(bare), s.look(rank, gpus=[dark])):
+        (tmp_path / "r.json").write_text(json.dumps([look_live.record(look, 1.0)]))
+        ended = run_cli("look", "--record", tmp_path / "r.json", env=with_library())
+        assert ended.returncode == 2 and "without threads" in ended.stderr and "Traceback" not in ended.stderr
+
+
 def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
     assert (tmp_path / "l.pyz").stat().st_size < 400_000
@@ -226,3 +240,49 @@ def test_the_recorder_is_read_through_the_worker_server(tmp_path: Path) -> None:
         rank.kill()
         rank.wait()
         rank.stdout.close()
+
+
+def test_a_secret_at_the_cut_of_a_long_line_is_not_shown_by_half(tmp_path: Path) -> None:
+    secret = "correct-horse-battery-staple-of-the-cluster"
+    (tmp_path / "log").write_bytes(b"x" * 9000 + secret.encode() + b"y" * (live_processes.TAIL_BYTES - 20))
+    with open(tmp_path / "log", "ab") as log:
+        writer = subprocess.Popen(["sleep", "30"], stdout=log, stderr=log)
+    try:
+        tail = live_processes.log_tail(writer.pid, Redactor({"DB_PASSWORD": secret}))
+    finally:
+        writer.kill()
+        writer.wait()
+    assert isinstance(tail, list) and tail and "cluster" not in "".join(tail)
+
+
+def test_the_file_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
+    command = [sys.executable, str(tmp_path / "l.pyz"), "--live", "--gap", "0", "--pid", str(os.getpid()), "--json", "r.json", "--html", "gone/p.html"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and "cannot write gone/p.html: " in ended.stderr and json.loads((tmp_path / "r.json").read_text())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
+    mine = subprocess.Popen(["sleep", "30"])
+    code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook import look_live; look_live.look([{mine.pid}], 0, print)"
+    try:
+        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look_live, nccl_runbook.probes.live\n" + code], env=with_library(),
+                               capture_output=True, text=True)
+    finally:
+        mine.kill()
+        mine.wait()
+    assert f"process {mine.pid} may not be read" in ended.stderr, ended.stdout + ended.stderr
+
+
+def test_the_shell_from_which_one_looks_is_no_rank() -> None:
+    """`srun --overlap --pty bash` has SLURM_PROCID, and MASTER_PORT where that was exported: as rank 0 it would be accused of not starting."""
+    code = "from nccl_runbook.probes.live import chosen; print([p.rank for p in chosen([])[0] if p.job.startswith('10.9.8.7:29544')])"
+    env = {**with_library(), "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29544"}
+    beside = subprocess.Popen(["sleep", "30"], env={**env, "SLURM_PROCID": "1"})
+    try:
+        ended = subprocess.run(["sh", "-c", '"$0" -c "$1"; true', sys.executable, code], env=env, capture_output=True, text=True)
+    finally:
+        beside.kill()
+        beside.wait()
+    assert ended.stdout.strip() == "[1]", ended.stdout + ended.stderr

@@ -53,6 +53,11 @@ def test_a_fault_that_comes_now_and_then_needs_repeats(tmp_path: Path) -> None:
     assert (ended.returncode, run["failed"], run["runs"], len(run["logs"])) == (3, 1, 3, 3)
 
 
+def test_a_line_that_is_written_in_pieces_is_one_line(tmp_path: Path) -> None:
+    ended = reduce(tmp_path, "--axis", "n=1", "--fail-on", "Watchdog caught", "--", "sh", "-c", "printf 'Watchdog'; sleep 1; printf ' caught'")
+    assert ended.returncode == 3 and "FAILED: Watchdog caught" in ended.stdout
+
+
 def identities(path: Path) -> dict[int, str | None]:
     until = time.monotonic() + 20
     while not path.exists() or len(path.read_text().split()) < 2:
@@ -83,6 +88,24 @@ def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
     running.kill()
     running.communicate()
     assert gone(below, within_s=3)
+
+
+def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", env=with_library())
+    below = identities(tmp_path / "pids")
+    running.kill()
+    running.communicate()
+    assert gone(below, within_s=8)
+
+
+def test_a_child_that_was_there_before_is_not_ours_to_end(tmp_path: Path) -> None:
+    """A shell that becomes the command by exec hands its background jobs down."""
+    code = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(p.pid)); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+    call = ["-c", "from nccl_runbook.cli.main import main; main()", "reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1,2", "--", "true"]
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "pid"), *call], env=with_library(), stdout=subprocess.DEVNULL)
+    pid = int((tmp_path / "pid").read_text())
+    assert ended.returncode == 0 and start_time(pid)
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_a_hung_world_is_looked_at_before_it_is_ended(tmp_path: Path) -> None:

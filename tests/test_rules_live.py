@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from pathlib import Path
 
 import live_samples as s
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, Socket
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, RasCommunicator, RasRank, Socket
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
@@ -109,7 +110,7 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
 def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
     here = [dataclasses.replace(r, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1)]
     found = told(s.look(*here))
-    assert (found.kind, found.culprits) == ("symmetric", []) and "2 of 4 ranks: on hosts that were not looked at" in found.not_seen
+    assert (found.kind, found.culprits) == ("unknown", []) and "nobody is missing" not in found.sentence and "2 of 4 ranks: on hosts that were not looked at" in found.not_seen
     there = [dataclasses.replace(s.rank(n, f, "S", w, local=n - 2), job="10.0.0.1:29500", local_world_size=2)
              for n, f, w in ((2, s.IN_ALL_REDUCE, "futex"), (3, s.ASLEEP, "hrtimer_nanosleep"))]
     joined = told(s.look(*here), s.look(*there, host="node2"))
@@ -308,3 +309,37 @@ def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_u
     assert told(s.look(*spinning, gpus=even)).kind == "unknown", "they may step all the while"
     steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 700))
     assert told(s.look(*spinning, gpus=even, ras=[steps])).kind == "healthy"
+
+
+def test_of_two_looks_at_a_host_the_newest_counts() -> None:
+    old = s.look(*waiting(0, 1, 2), s.rank(3, s.SAVING, "D", "folio_wait"), taken="2026-11-21T18:00:00Z")
+    new = s.look(*waiting(1, 2, 3), s.rank(0, s.SAVING, "D", "folio_wait"))
+    for looks in ((old, new), (new, old), (new, new, old)):
+        found = told(*looks)
+        assert culprits(found) == [0] and len(found.ranks) == 4
+
+
+def test_a_world_size_of_a_billion_takes_no_memory() -> None:
+    began = time.monotonic()
+    assert culprits(told(s.look(*waiting(0, 1, world=10**9 - 1))))[:2] == [2, 3]
+    assert time.monotonic() - began < 2
+
+
+def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
+    """Containers of one image: rank 0 here and rank 2 there both have pid 100; rank 2 launched less."""
+    def rows(late: int) -> list:
+        return [RasRank(r, 100 + r % 2, f"10.0.0.{1 + r // 2}", r % 2, {"AllReduce": 90 if r == late else 100}, "") for r in range(4)]
+
+    for late, others in ((2, 0), (0, 2)):
+        told_by = RasCommunicator("0xabc", 4, rows(late), rows(late))
+        ranks = [dataclasses.replace(r, pid=100 + r.rank % 2, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1, 2, 3)]
+        found = told(*(s.look(*ranks[at:at + 2], host=f"node{at}", ras=[told_by]) for at in (0, 2)))
+        assert (culprits(found), found.status) == ([late], "established") and others not in culprits(found)
+    part = RasCommunicator("0xdef", 3, rows(2)[:3], rows(2)[:3])
+    found = told(*(s.look(*ranks[at:at + 2], host=f"node{at}", ras=[part]) for at in (0, 2)))
+    assert not culprits(found), "in a part of the job pid 100 may be either"
+
+
+def test_ranks_that_burn_the_cpu_in_one_place_are_not_said_to_have_moved() -> None:
+    found = told(s.look(*(s.rank(n, s.ASLEEP, "R", "", cpu_s=3.0, moments=BUSY) for n in range(4))))
+    assert not culprits(found) and "moved" not in found.sentence and "4 of 4 ranks work on the host" in found.sentence

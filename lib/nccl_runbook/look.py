@@ -33,7 +33,7 @@ from nccl_runbook.look_live import record as live_record
 from nccl_runbook.look_page import page, text
 from nccl_runbook.planning import group_testing, guard, halving, placement
 from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
-from nccl_runbook.redact import Redactor
+from nccl_runbook.redact import Redactor, plain
 from nccl_runbook.rules import live as live_rules
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
@@ -183,11 +183,11 @@ class Output:
 
     def put(self, path: str, text: str) -> None:
         with open(os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(self.redactor.text(text))
+            file.write(plain(self.redactor.text(text)))
         os.replace(path + ".part", path)
 
     def say(self, text: str) -> None:
-        print(self.redactor.text(text), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
+        print(plain(self.redactor.text(text)), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
 
 
 def look(options: argparse.Namespace, output: Output) -> None:
@@ -266,7 +266,9 @@ def main() -> int:
         print(f"nccl-look: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        sys.exit(f"nccl-look: cannot write {options.json}: {error.strerror}; name another file with --json, - for standard output")
+        name = str(error.filename or options.json)
+        name = name[:-5] if name.endswith(".part") else name
+        sys.exit(f"nccl-look: cannot write {name}: {error.strerror}; name another file with --json, - for standard output")
     later = REASON if options.live else NOT_JUDGED
     output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
     return 0

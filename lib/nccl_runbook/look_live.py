@@ -16,8 +16,11 @@ REASON = "not judged yet: nccl-runbook look --record FILE"
 
 
 def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Callable[[Live], None] = lambda _: None) -> Live:
-    """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there."""
+    """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there. ValueError where a named process may not be read."""
     looking = Look(pids)
+    hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
+    if hidden and not looking.ranks:
+        raise ValueError(f"process {hidden[0]} may not be read, it is another user's or has just ended: look as that user, or as root")
     first = looking.first()
     say(first_text(first))
     keep(first)

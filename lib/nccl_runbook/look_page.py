@@ -61,12 +61,14 @@ def first_text(look: Live) -> str:
 
 def ordered(picture: Picture) -> List[RankView]:
     """Who did not come first, then the others by rank."""
-    return (picture.culprits + [v for v in picture.ranks if v not in picture.culprits])[:MOST_ROWS]
+    late = set(picture.culprits)
+    return (picture.culprits + [v for v in picture.ranks if v not in late])[:MOST_ROWS]
 
 
 def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
     """Column names and one row a rank of the job; columns that are empty for all are left out."""
-    seen: Dict[Tuple[str, int], List[str]] = {(look.host, r.pid): cells(look, r) for look in looks for r in look.ranks}
+    in_order = sorted(looks, key=lambda one: one.taken)
+    seen: Dict[Tuple[str, int], List[str]] = {(look.host, r.pid): cells(look, r) for look in in_order for r in look.ranks}
     rows = [[*seen.get((v.host, v.pid or 0), [str(v.rank), v.host, *[""] * 6]), DOES[v.does]] for v in ordered(picture)]
     keep = [i for i, _ in enumerate(COLUMNS) if any(row[i] for row in rows)]
     return [COLUMNS[i] for i in keep], [[row[i] for i in keep] for row in rows]

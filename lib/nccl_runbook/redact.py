@@ -41,6 +41,14 @@ _SHAPES = (
 )
 
 
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """For a terminal or a file, whatever it quotes: no control character but line ends and tabs, nothing that UTF-8 cannot hold."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
     return bool(_SECRET_NAME.search(name))

@@ -30,7 +30,7 @@ def hang(
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
     from nccl_runbook.cli.triage import _exit_code, _leave
     from nccl_runbook.evidence.hang import collect
-    from nccl_runbook.redact import Redactor
+    from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import hang as rules
 
     if fail_on not in ("broken", "degraded", "unknown", "never"):
@@ -48,9 +48,9 @@ def hang(
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
     if json:
-        print(json_format.dumps(redactor.json(document(seen, told, code)), indent=1, ensure_ascii=False))
+        print(plain(json_format.dumps(redactor.json(document(seen, told, code)), indent=1, ensure_ascii=False)))
     else:
-        print(redactor.text(text(seen, told)))
+        print(plain(redactor.text(text(seen, told))))
     sys.exit(code)
 
 
@@ -99,7 +99,7 @@ def _write_page(path: Path, seen: Hang, paths: list[str], code: int) -> None:
 
     from nccl_runbook.findings import step_status, worst_first
     from nccl_runbook.records import Record, utc_now, write_text
-    from nccl_runbook.redact import Redactor
+    from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.tables_hang import tables
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -115,4 +115,4 @@ def _write_page(path: Path, seen: Hang, paths: list[str], code: int) -> None:
     info = RunInfo(id="hang", started=utc_now(), command=command, planned=[STEP], asked=[STEP])
     sentence = f"{verdict(told).capitalize()}: {redactor.text(told.sentence)}"
     page = verdict_document(info, [clean]).model_copy(update={"sentence": sentence, "exit_code": code})
-    write_text(path, redactor.text(render_index(page, [clean])))
+    write_text(path, plain(redactor.text(render_index(page, [clean]))))

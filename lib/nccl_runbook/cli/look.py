@@ -34,24 +34,24 @@ def look(
     from nccl_runbook.findings import EXIT_CODES
     from nccl_runbook.look_page import page, text
     from nccl_runbook.records import write_text
-    from nccl_runbook.redact import Redactor
+    from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import live as rules
 
     counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
     if fail_on not in counts or record and (pid or save):
         _leave("--record stands alone, and --fail-on is one of broken, degraded, unknown, never", 2)
     redactor = Redactor(os.environ)
-    looks = _recorded(record) if record else [_seen(pid, gap, save, lambda line: print(redactor.text(line), file=sys.stderr, flush=True))]
+    looks = _recorded(record) if record else [_seen(pid, gap, save, lambda line: print(plain(redactor.text(line)), file=sys.stderr, flush=True))]
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = EXIT_CODES[word] if word in counts[fail_on] else 0
     if html is not None:
         try:
-            write_text(html, redactor.text(page(pictures, looks)))
+            write_text(html, plain(redactor.text(page(pictures, looks))))
         except OSError as error:
             _leave(f"cannot write {html}: {error.strerror or error}", 1)
     said = json_format.dumps(document(pictures, looks, word, code), indent=1, ensure_ascii=False) if json else text(pictures, looks)
-    print(redactor.text(said))
+    print(plain(redactor.text(said)))
     sys.exit(code)
 
 
@@ -85,11 +85,19 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
         looks = [TypeAdapter(Live).validate_python(one) for one in found]
+        if not all(map(_is_whole, looks)):
+            _leave("a record holds a live look with a sample without threads or figures: it was not written by this runbook", 2)
     except RecordError as error:
         _leave(str(error), 2)
     except ValidationError as error:
         _leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})", 2)
     return looks or _leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live", 2)
+
+
+def _is_whole(look: Live) -> bool:
+    """Every sample has its threads, and every GPU its figures, as a look of ours has."""
+    gpus = look.gpus if isinstance(look.gpus, list) else []
+    return all(s.threads for rank in look.ranks for s in rank.samples) and all(g.utilisation_percent and g.power_w for g in gpus)
 
 
 def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:

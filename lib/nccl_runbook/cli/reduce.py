@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import json as json_format
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +21,8 @@ import typer
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
-PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG = 36, 1  # linux/prctl.h
+SUPERVISED = Path(__file__).parents[1] / "launch" / "supervised.py"
+END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 LOOK_S = 3.0
 POLL_S = 0.2
 
@@ -94,16 +95,21 @@ def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | Non
 def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
          tried: Tried) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
+    if not shutil.which(words[0]):
+        _leave(f"cannot start {words[0]}: there is no such program", 2)
     until = time.monotonic() + deadline_s
     try:
-        job = subprocess.Popen(words, env={**os.environ, **values}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                               start_new_session=True, preexec_fn=_die_with_us)
+        job = subprocess.Popen([sys.executable, "-S", "-E", str(SUPERVISED), *words], env={**os.environ, **values}, stdin=subprocess.PIPE,
+                               stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     except OSError as error:
         _leave(f"cannot start {words[0]}: {error.strerror}", 2)
     try:
         with open(log.name, encoding="utf-8", errors="replace") as lines:
+            rest = ""
             while True:
-                code, found = job.poll(), next((x for x in lines if wanted and wanted.search(x[:65536])), None)
+                code = job.poll()
+                *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
+                found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
                 if found is not None:
                     return "failed", code, found.strip()[:400]
                 if code is not None:
@@ -130,46 +136,22 @@ def _looked_at(pid: int) -> str:
 
 # --- nothing is left behind
 
-def _die_with_us() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def _nothing_left() -> Iterator[None]:
-    """Orphans of the job become our children, where they are found; a signal to us ends what runs before it ends us."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    """A signal to us ends what runs before it ends us."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     yield
 
 
 def _end_all(job: subprocess.Popen[bytes]) -> None:
-    """Ask the job's process group to end, then kill every process below us, those that left the group included."""
-    if job.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(5.0)
-    until = time.monotonic() + 10.0
-    while (left := _below(os.getpid())) and time.monotonic() < until:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in left:
-            if pid != job.pid:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-        job.poll()
-        time.sleep(0.02)
-
-
-def _below(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                found += [child, *_below(child)]
-    return found
+    """Closed input is the supervisor's sign to end every process that came of the job, and none else; our own death closes it, too."""
+    if job.stdin:
+        job.stdin.close()
+    try:
+        job.wait(END_S)
+    except subprocess.TimeoutExpired:  # in the kernel for good (state D): nothing a process can do ends it
+        job.kill()
 
 
 # --- how it is told

@@ -23,6 +23,7 @@ from typing import Any
 MAX_RANKS = 1 << 17
 HISTORY = 2000  # entries in which a rank's habits are looked for
 TAIL = 64  # the last ones, which may break them
+MOST_DIMENSIONS = 64
 RECENT, LEAST = 200, 16  # operations over which the time in them is taken
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 # numbers of elements that must be the same on every rank; other operations are compared by name only (all_to_all, gather, scatter, ...)
@@ -87,7 +88,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
     return Reading(
         _short(dump.get("version", "")), table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
-        max((int(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
+        max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
         recent.steps(), recent.order(), recent.last(), _waiting(entries), digest)
 
 
@@ -104,7 +105,13 @@ def _alike(entries: list) -> list:
 
 
 def _short(value: Any) -> str:
-    return str(value)[:200]
+    """A name, for a page or a terminal; "" for what is none: a value that holds itself many times over is endless as text."""
+    return "".join(c if c.isprintable() else "?" for c in str(value)[:200]) if isinstance(value, (str, int, float)) else ""
+
+
+def _number(value: Any) -> int:
+    """Raises OverflowError where no clock and no counter of a recorder can be."""
+    return int.from_bytes(int(value or 0).to_bytes(8, "big", signed=True), "big", signed=True)
 
 
 def ranks_of(value: Any) -> tuple[int, ...]:
@@ -137,7 +144,7 @@ class _Table:
             if p2p or " " in name:
                 loose.append(at)
                 continue
-            key = marshal.dumps((name, ins, outs, dtypes), 2)
+            key = marshal.dumps((name, ins, outs, dtypes), 4)  # with references: what holds itself many times over stays small
             call = known.get(key)
             if call is None:
                 call = known[key] = self._remember(name, ins, outs, dtypes)
@@ -152,9 +159,9 @@ class _Table:
         return kept, loose
 
     def _remember(self, name: str, ins: list, outs: list, dtypes: list) -> int:
-        op = name.rpartition(":")[2].strip("_")[:60]
+        op = _short(name.rpartition(":")[2].strip("_")[:60])
         sizes = outs if op.startswith(_SAME_OUT) else ins if op.startswith(_SAME_IN) else []
-        text = f"{op} {sum(map(_numel, sizes))} x {str(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
+        text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text
         return number
@@ -162,6 +169,7 @@ class _Table:
     def _column(self, group: tuple, rows: list) -> Column:
         """The rows of one group. Operations of a coalesced group share its number: the last one stands for it."""
         seqs, calls, states, ats = zip(*rows)
+        _number(seqs[0]), _number(seqs[-1])
         if seqs != tuple(range(seqs[0], seqs[0] + len(seqs))):
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
@@ -172,7 +180,7 @@ class _Table:
         still = next((i for i, letter in enumerate(states) if letter != "c"), None)
         ends = [(seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1) if i is not None]
         opened = ends[0] if len(ends) > 1 else None
-        return Column(_short(group[1]), seqs[0], array.array("Q", calls), letters.encode("ascii"), opened, ends[-1])
+        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, ends[-1])
 
     def take_status(self, status: Any) -> None:
         """What the table of groups says is complete, where it fits the entries: with sends and receives it counts something else, and
@@ -201,7 +209,7 @@ class _Table:
             kind, one, other = found.group(1), int(found.group(2)), int(found.group(3))
             src, dst = (one, other) if kind == "send" else (other, one)
             key = (_short(entry["process_group"][0]), src, dst, kind == "send")
-            number, first = sides.get(key, (0, (int(entry["p2p_seq_id"] or 0), found.group(0), "o", *_where(entry))))
+            number, first = sides.get(key, (0, (_number(entry["p2p_seq_id"]), found.group(0), "o", *_where(entry))))
             sides[key] = (number + 1, first)
         return sides
 
@@ -214,6 +222,8 @@ def _letter(name: str, state: str, retired: bool) -> str:
 
 def _numel(sizes: list) -> int:
     count = 1
+    if len(sizes) > MOST_DIMENSIONS:
+        raise ValueError(f"a tensor of {len(sizes)} dimensions")
     for size in sizes:
         count *= int(size)
     return count
@@ -221,16 +231,22 @@ def _numel(sizes: list) -> int:
 
 def _where(entry: dict) -> tuple[int, str, int]:
     """Time-out in ms, the frame of the user's own code, and the time of creation in ns."""
-    return int(entry["timeout_ms"] or 0), own_frame(entry["frames"]), int(entry["time_created_ns"] or 0)
+    return _number(entry["timeout_ms"]), own_frame(entry["frames"]), _number(entry["time_created_ns"])
 
 
 def own_frame(frames: Any) -> str:
     """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
     rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
-    own = [f for f in rows if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", str(f.get("filename", "")))] or rows
+    own = [f for f in rows if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", _text(f, "filename"))] or rows
     if not own:
         return ""
-    return f"{str(own[0].get('name'))[:80]}, {os.path.basename(str(own[0].get('filename')))[:80]}:{str(own[0].get('line'))[:8]}"
+    name, file, line = (_text(own[0], key) for key in ("name", "filename", "line"))
+    return _short(f"{name[:80]}, {os.path.basename(file)[:80]}:{line[:8]}")
+
+
+def _text(frame: dict, key: str) -> str:
+    value = frame.get(key)
+    return str(value) if isinstance(value, (str, int)) else ""
 
 
 def _waiting(entries: list) -> tuple[float, float] | None:
@@ -279,8 +295,8 @@ class _Recent:
         if not self._entries:
             return None
         entry = self._entries[-1]
-        name = entry["profiling_name"].rpartition(":")[2][:80]
-        return (int(entry["collective_seq_id"] or 0), name, "c" if entry["state"] == "completed" else "o", *_where(entry))
+        name = _short(entry["profiling_name"].rpartition(":")[2][:80])
+        return (_number(entry["collective_seq_id"]), name, "c" if entry["state"] == "completed" else "o", *_where(entry))
 
 
 def _step_name(group: tuple, name: str) -> str:

@@ -78,9 +78,12 @@ def read(data: bytes) -> Reading:
     gc.disable()  # it would look through millions of live objects again and again
     try:
         value = decode(data)
-        return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
+        with _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
+            return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
     except Refused:
         raise
+    except MemoryError:
+        raise Refused("asks for far more memory than a dump of its size holds") from None
     except _BROKEN as error:
         raise Refused(f"is no dump that can be understood: {type(error).__name__} {str(error)[:120]}") from None
     finally:

@@ -144,21 +144,25 @@ def _looks_in(value: Any, depth: int = 0) -> list[dict]:
 def _live_stacks(name: str, looks: list[dict]) -> list[Stack]:
     """The main thread of each rank in its last sample, as far as the look has it."""
     found = []
-    for rank in (r for look in looks for r in look["ranks"] if isinstance(r, dict) and type(r.get("rank")) is int):
-        sample = (rank.get("samples") or [{}])[-1]
-        threads, held = sample.get("threads"), sample.get("stacks")
-        state = str(threads[0].get("state", ""))[:4] if isinstance(threads, list) and threads else ""
-        rows = held[0].get("frames", []) if isinstance(held, list) and held else []
-        frames = [f"{f.get('function')}, {f.get('file')}:{f.get('line')}"[:300] for f in rows[:stacks.MOST_FRAMES] if isinstance(f, dict)]
+    for rank in (r for look in looks for r in _objects(look["ranks"]) if type(r.get("rank")) is int and r["rank"] >= 0):
+        sample = _objects(rank.get("samples"))[-1:]
+        threads, held = ([o for s in sample for o in _objects(s.get(what))[:1]] for what in ("threads", "stacks"))
+        state = "".join(str(t.get("state", ""))[:4] for t in threads)
+        rows = [f for h in held for f in _objects(h.get("frames"))]
+        frames = [f"{f.get('function')}, {f.get('file')}:{f.get('line')}"[:300] for f in rows[:stacks.MOST_FRAMES]]
         found.append(Stack(rank["rank"], name, frames, state))
     return found
+
+
+def _objects(value: Any) -> list[dict]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def rank_of(name: str) -> int | None:
     """The rank that a dump's name tells: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
     base = os.path.basename(name)
     word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
-    numbers = re.findall(r"\d{1,7}", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
+    numbers = re.findall(r"(?<!\d)\d{1,7}(?!\d)", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
     return int(word.group(1)) if word else int(numbers[-1]) if numbers else rank_of_name(name)
 
 

@@ -80,7 +80,8 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
                 found[int(name)] = _process(int(name), int(name) in all_users)
         except OSError:  # it ended meanwhile, or is another user's
             continue
-    return {pid: p for pid, p in found.items() if p}
+    shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
+    return {pid: p for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
@@ -199,10 +200,10 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
         try:
             if stat.S_ISREG(os.stat(path).st_mode):
                 with open(path, "rb") as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-                    text = file.read(TAIL_BYTES).decode("utf-8", "replace")
-                if text.strip():
-                    return [line[:400] for line in redactor.text(text).splitlines()[-TAIL_LINES:]]
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
+                    text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
+                if text.strip():  # the first half is read so that no secret is cut where the second one begins
+                    return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
                 reasons.append(f"{name} is an empty file")
             else:
                 reasons.append(f"{name} is no file")

@@ -21,6 +21,7 @@ KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped",
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
 # times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
 WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
+LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
 COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
@@ -200,6 +201,7 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
     waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
     evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_uneven(hang, lead.rank))
+    evidence = (*evidence[:1], *_undated(hang, lead, waits), *evidence[1:])
     uneven = _uneven(hang, lead.rank)
     counted = {c.rank: c.number for c in hang.counts}
     batches = f" Rank {lead.rank} had {counted[lead.rank]} minibatches, rank {min(set(counted) - {lead.rank})} had " \
@@ -208,6 +210,15 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
         lead = dataclasses.replace(lead, kind="skipped")
     sentence, decides = f"{said}{waiting}.{batches}", _decides(hang, lead)
     return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, decides)
+
+
+def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
+    """What a reader must know where nothing tells that the job stood still: no time-out, and the files have no time, or that of a copy."""
+    stood = any(w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S for w in waits)
+    if lead.kind not in ("skipped", "unmatched", "gpu-stuck") or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
+        return []
+    return [Evidence("nothing here tells when the dumps were written (copies, or an archive): if the job still moved then, a rank one step "
+                     "behind looks the same, and a second set, taken ten seconds later, decides", "times of the files")]
 
 
 def _rank_of_kind(kind: str) -> int:

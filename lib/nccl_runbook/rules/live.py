@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, share, view
+from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, of_ras, share, view
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
@@ -51,11 +52,16 @@ class Picture:
 
 
 def judge(looks: Sequence[Live]) -> List[Picture]:
-    """One picture a job, over the hosts that were looked at; none where no rank was found."""
+    """One picture a job, over the hosts that were looked at; none where no rank was found. Of several looks at a host the newest counts:
+    an older one shows where its ranks were then."""
     jobs: Dict[str, Members] = {}
-    for look in looks:
+    newest: Dict[Tuple[str, str, str], Live] = {}
+    for look in sorted(looks, key=lambda one: one.taken):
+        newest.update({(look.host, look.boot_id, rank.job): look for rank in look.ranks})
+    for look in {id(one): one for one in looks}.values():
         for rank in look.ranks:
-            jobs.setdefault(rank.job, []).append((rank, look))
+            if newest[look.host, look.boot_id, rank.job] is look:
+                jobs.setdefault(rank.job, []).append((rank, look))
     return [_picture(job, members) for job, members in jobs.items()]
 
 
@@ -88,7 +94,8 @@ def _world_size(members: Members) -> Optional[int]:
 def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str, seen: Iterable[Seen] = (),
           decides: str = "") -> Picture:
     """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
-    victims = [v for v in base.ranks if v not in accused and v.does in WAITING]
+    late = set(accused)
+    victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
     waiting = f"; {_count(victims, 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
     sentence = f"{_names(accused)} {why}" if accused else why
@@ -191,7 +198,7 @@ def missing_ranks(members: Members) -> List[int]:
     if None in seen or len(sizes) != 1 or None in sizes:
         return []
     if all(" in net:" in r.job for r, _ in members):
-        return [n for n in range(min(sizes)) if n not in seen][:4096]
+        return list(itertools.islice((n for n in range(min(sizes)) if n not in seen), 4096))
     expected = {r.rank - r.local_rank + n for r, _ in members if r.local_rank is not None and r.local_world_size
                 for n in range(min(r.local_world_size, 64))}
     return sorted(expected - seen)
@@ -212,9 +219,13 @@ def _unreachable(base: Picture, members: Members) -> Optional[Picture]:
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that launched fewer collectives than the others, by NCCL's RAS, while no count moved."""
     for c in (c for _, look in members for c in ([] if isinstance(look.ras, Gap) else look.ras)):
-        before, after = ({r.pid: sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
-        late = [v for v in base.ranks if after.get(v.pid, max(after.values(), default=0)) < max(after.values(), default=0)]
-        if late and before == after and len(late) < len(after):
+        before, after = ({(r.rank, r.pid): sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
+        most = max(after.values(), default=0)
+        if before != after or most == min(after.values(), default=0):
+            continue
+        late = [v for v in base.ranks for r in of_ras(c, c.later, v.pid, v.rank, base.world_size)
+                if after.get((r.rank, r.pid), most) < most]
+        if late and len(late) < len(after):
             seen = Seen(f"collectives launched by rank: { {r.rank: sum(r.launched.values()) for r in c.later} }", f"NCCL RAS, {c.id}")
             return _never_came(base, late, "established", [seen])
     return None
@@ -278,6 +289,10 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
         return _told(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                      [Seen(told, "stacks")])
+    unseen = (base.world_size or 0) - len(base.ranks)
+    if unseen > 0:
+        return _told(base, "unknown", [], f"all {_count(base.ranks, 'rank')} that were looked at wait in one place ({told}); of the other "
+                     f"{unseen} nothing is known: look on their hosts, too", None, "", (), "python3 nccl-look.pyz --live   # on each host")
     return _told(base, "symmetric", [], f"all {_count(base.ranks, 'rank')} wait in one place ({told}): nobody is missing; see the path "
                  "between them and the GPUs", None, "possible")
 
@@ -298,4 +313,9 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
 def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
-    return dataclasses.replace(base, kind="healthy", sentence=f"not hung: {_count(base.ranks, 'rank')} moved within the look")
+    busy = [v for v in base.ranks if v.does == "busy"]
+    said = f"not hung: {_count(base.ranks, 'rank')} moved within the look"
+    if busy:
+        said = (f"no rank waits in a collective: {len(busy)} of {_count(base.ranks, 'rank')} work on the host, the first in "
+                f"{busy[0].frame or 'its own code'}")
+    return dataclasses.replace(base, kind="healthy", sentence=said)

@@ -6,7 +6,7 @@ import re
 from typing import Callable, List, Optional, Tuple
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, Stack, Thread
+from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
 STILL_SWITCHES_PER_S = 3  # a wake-up now and then; a step of 200 ms makes at least ten
@@ -157,10 +157,18 @@ def holds_gil(rank: LiveRank) -> bool:
     return len(stacks) >= GIL_SAMPLES and all(s.owns_gil and s.is_active and s.frames[:1] == stacks[0].frames[:1] for s in stacks)
 
 
+def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int], world_size: Optional[int]) -> List[RasRank]:
+    """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host, in containers above all; a
+    communicator of the whole job has the job's ranks."""
+    rows = [r for r in ranks if r.pid == pid and (told.size != world_size or rank is None or r.rank == rank)]
+    return rows if len(rows) == 1 else []
+
+
 def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
     """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None where RAS did not tell."""
-    both = [[sum(r.launched.values()) for c in ([] if isinstance(look.ras, Gap) else look.ras) for r in ranks(c)
-             if r.pid == rank.pid and not r.missing] for ranks in (lambda c: c.ranks, lambda c: c.later)]
+    both = [[sum(r.launched.values()) for c in ([] if isinstance(look.ras, Gap) else look.ras)
+             for r in of_ras(c, ranks(c), rank.pid, rank.rank, rank.world_size) if not r.missing]
+            for ranks in (lambda c: c.ranks, lambda c: c.later)]
     return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
 
 
@@ -173,5 +181,6 @@ def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
     """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the pids of another namespace."""
     if isinstance(look.gpus, Gap):
         return None
-    by_ras = {(r.pid, r.nvml_index) for c in ([] if isinstance(look.ras, Gap) else look.ras) for r in c.ranks}
+    by_ras = {(r.pid, r.nvml_index) for c in ([] if isinstance(look.ras, Gap) else look.ras)
+              for r in of_ras(c, c.ranks, rank.pid, rank.rank, rank.world_size)}
     return next((g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids or (rank.pid, g.nvml_index) in by_ras), None)
