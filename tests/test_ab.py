@@ -19,6 +19,7 @@ from nccl_runbook.evidence import arms as reader
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.comparison import Comparison, Difference, Sample
 from nccl_runbook.findings import Severity
+from nccl_runbook.launch import command
 from nccl_runbook.probes import compare
 from nccl_runbook.rules import comparison as rules
 from pydantic import TypeAdapter
@@ -116,6 +117,27 @@ def test_what_the_expression_catches_and_is_no_number_does_not_count():
     assert json.loads(done.stdout)["samples"][0]["figures"] == {"figure": [1234.5, 1000.0]}
     none = json.loads(run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long").stdout)
     assert none["verdict"] == "unknown" and {s["ended"] for s in none["samples"]} == {"no figure found"}
+
+
+@pytest.mark.parametrize("job, ended", [(["echo", "a" * 60], "--figure was still searching"),
+                                        (["bash", "-c", f"echo {'a' * 60}; yes | head -c 300000"], "not done after")], ids=["short", "long"])
+def test_an_expression_that_backtracks_without_end_is_ended(job, ended):
+    done = subprocess.run([sys.executable, "-c", "from nccl_runbook.launch import command; import os;"
+                           f"s = command.run('A', {job!r}, os.environ, command.compiled(r'(?:\\w+\\s*)+: ([0-9.]+)'), 4.0);"
+                           "print(s.ended)"], capture_output=True, text=True, timeout=40, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+    assert done.stdout.startswith(ended) and not done.stderr
+
+
+def test_a_number_without_end_does_not_count():
+    seen = command.run("A", ["printf", "t 1e999\\nt 2\\n"], os.environ, command.compiled(r"t (\S+)"), 20.0)
+    assert seen.figures == {"figure": [2.0]}
+
+
+def test_a_secret_of_a_file_that_the_command_prints_is_not_told(tmp_path):
+    a = script(tmp_path, "a.env", {"MY_PASSWORD": "hunter2" * 3, "NCCL_DEBUG": "WARN"})
+    (tmp_path / "job.sh").write_text(f". {a}; echo login $MY_PASSWORD; exit 1")
+    done = run(a, "NCCL_DEBUG=INFO", "--json", "--rounds", "1", "--", "bash", str(tmp_path / "job.sh"))
+    assert "login" in done.stdout and "hunter2" not in done.stdout + done.stderr
 
 
 def test_a_role_gets_its_own_environment_where_the_command_names_it():

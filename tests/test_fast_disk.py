@@ -222,7 +222,7 @@ def test_a_reader_keeps_its_version_until_it_is_done(tmp_path):
     held = fast_disk._hold(folder, fcntl.LOCK_SH)
     fast_disk.save(weights(2), tmp_path / "w")
     assert Path(folder).is_dir() and len(left(tmp_path)) == 3
-    os.close(held)
+    fast_disk._let_go(held)
     fast_disk.save(weights(3), tmp_path / "w")
     assert not Path(folder).exists() and len(left(tmp_path)) == 2
 
@@ -239,3 +239,78 @@ def test_room_in_shm_is_bounded_by_memory_too():
         pytest.skip("no /dev/shm here")
     free, limit = fast_disk.room("/dev/shm")
     assert 0 < free <= shutil.disk_usage("/dev/shm").free and limit in ("space", "memory", "memory of this container")
+
+
+def test_a_child_forked_during_a_save_does_not_keep_the_lock(tmp_path, monkeypatch):
+    """As DataLoader's workers are while a thread saves."""
+    children = []
+
+    def fork(path):
+        children.append(os.fork())
+        if not children[-1]:
+            signal.pause()
+    monkeypatch.setattr(fast_disk, "_write_index", lambda *a, plain=fast_disk._write_index: (fork(a), plain(*a)))
+    try:
+        fast_disk.save(weights(1), tmp_path / "w")
+        held = fast_disk._hold(os.path.realpath(tmp_path / "w"), fcntl.LOCK_SH)
+        assert held is not None, "or load would wait for the child"
+        fast_disk._let_go(held)
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+
+
+def test_another_savers_sweep_takes_neither_the_link_nor_the_weights_it_has_just_led_to(tmp_path, monkeypatch):
+    fast_disk.save(weights(1), tmp_path / "w")
+    replace, listdir = os.replace, os.listdir
+    monkeypatch.setattr(os, "replace", lambda *a: (fast_disk.sweep(tmp_path / "w"), replace(*a)))
+    fast_disk.save(weights(2), tmp_path / "w")
+    monkeypatch.undo()
+
+    def late(folder):
+        found = listdir(folder)
+        if str(folder) == str(tmp_path):
+            monkeypatch.undo()
+            fast_disk.save(weights(3), tmp_path / "w", clean=False)
+            found = listdir(folder)
+        return found
+    monkeypatch.setattr(os, "listdir", late)
+    fast_disk.sweep(tmp_path / "w")
+    assert same(fast_disk.load(tmp_path / "w"), weights(3)) and len(left(tmp_path)) == 2
+
+
+def test_what_others_lay_out_under_such_names_is_not_followed(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("mine")
+    (tmp_path / ".w.0123456789abcdef").symlink_to(kept)
+    (tmp_path / ".w.0123456789abcde0").write_text("a file")
+    if not os.getuid():
+        (tmp_path / ".w.0123456789abcde1").mkdir()
+        os.chown(tmp_path / ".w.0123456789abcde1", 65534, 65534)
+    before = left(tmp_path)
+    fast_disk.save(weights(), tmp_path / "w")
+    assert (kept / "file").read_text() == "mine" and set(before) < set(left(tmp_path)) and same(fast_disk.load(tmp_path / "w"), weights())
+
+
+def test_the_old_weights_stay_below_a_linked_folder_too(tmp_path):
+    (tmp_path / "with blank").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "with blank")
+    for seed in range(2):
+        fast_disk.save(weights(seed), tmp_path / "link" / "w", clean=False)
+    assert len(left(tmp_path / "with blank")) == 3 and same(fast_disk.load(tmp_path / "link" / "w"), weights(1))
+
+
+@pytest.mark.parametrize("rows", [(-10, 10), (60, 80), (30, 10)])
+def test_rows_that_are_not_there_are_not_filled_with_the_next_tensors(tmp_path, rows):
+    fast_disk.save(weights(), tmp_path / "w")
+    into = {"layers.3.weight": torch.zeros(abs(rows[1] - rows[0]), 96, dtype=torch.bfloat16)}
+    with pytest.raises(ValueError, match=r"layers\.3\.weight.*rows"):
+        fast_disk.load(tmp_path / "w", into, rows={"layers.3.weight": rows}, verify=False)
+
+
+@pytest.mark.parametrize("odd", [torch.zeros(3, device="meta"), torch.eye(3).to_sparse()], ids=["meta", "sparse"])
+def test_a_tensor_without_bytes_of_its_own_is_named(tmp_path, odd):
+    with pytest.raises(ValueError, match="layer: a whole, dense tensor"):
+        fast_disk.save({"layer": odd}, tmp_path / "w")
+    assert left(tmp_path) == []

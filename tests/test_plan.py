@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -214,6 +216,17 @@ def test_ray_gives_the_trainer_whole_nodes_and_none_on_one():
 def test_a_huge_world_is_counted_and_only_its_first_ranks_are_listed():
     found = placed("sglang:d1000000+fsdp:d1", 8)
     assert found.verdict == "zero-visible" and found.groups[0].size == 1000000 and len(found.groups[0].ranks) == 4096
+
+
+@pytest.mark.parametrize("site", [{}, {"nodes": 10 ** 9}, {"launcher": "single-controller"}, {"launcher": "ray", "nodes": 2}])
+def test_sizes_beyond_any_machine_take_no_time(site):
+    """The remedies look for what would be clean; they must not try every number up to it."""
+    code = (f"from nccl_runbook.knowledge import allocation as k; from nccl_runbook.planning.allocation import parse;"
+            f"from nccl_runbook.planning.groups import Site, place; from nccl_runbook.rules.allocation import judge;"
+            f"r, t, s = k.newest(), 'sglang:d99999999999999999999+fsdp:d1', Site(8, **{site!r}); m = parse(t, r);"
+            f"print(judge(t, m, place(m, s), r, s).severity.value)")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=10, check=True)
+    assert ended.stdout.strip() == "broken"
 
 
 def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():

@@ -64,6 +64,7 @@ def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it
 @pytest.mark.parametrize("arguments, sentence", [
     (["sglang:d1+fsdp:d1"], "--gpus N"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher is one of"),
     (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no allocation that is known"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
+    (["sglang:d1", "--gpus", "99999999"], "at most 1024"),
     (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])
 def test_wrong_usage_is_one_sentence(arguments, sentence):
     done = run(*arguments)
@@ -153,6 +154,11 @@ def test_a_bomb_of_aliases_is_read_in_no_time():
     bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30))
     began = time.perf_counter()
     assert training_file.read(bomb).mode == "" and time.perf_counter() - began < 2
+
+
+def test_references_that_multiply_are_cut():
+    """100 references to itself, four levels deep, would be 100 million copies."""
+    assert len(training_file.read("allocation_mode: " + "${allocation_mode}" * 100).mode) <= 2000
 
 
 def test_secrets_of_a_file_are_not_printed(tmp_path):

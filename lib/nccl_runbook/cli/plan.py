@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
+MOST_GPUS = 1024  # of one node; more is a slip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +171,8 @@ def _named_config(commands: list[Any], file: Path | None) -> str:
 def _gpus(asked: Asked, told: int) -> int:
     if not asked.gpus and not told:
         raise ValueError("say how many GPUs a node has: --gpus N")
+    if (asked.gpus or told) > MOST_GPUS:
+        raise ValueError(f"{asked.gpus or told} GPUs of one node: at most {MOST_GPUS} can be planned")
     return asked.gpus or told
 
 

@@ -88,7 +88,7 @@ def _training(flat: dict[str, str]) -> Training:
     def told(name: str) -> str:
         value = flat.get(name, "")
         for _ in range(4):  # references to references
-            value = _REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value)
+            value = _REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value)[:2000]
         return value
 
     shares = {r: told(f"{r}.scheduling_strategy.target") for r in _ROLES if told(f"{r}.scheduling_strategy.type") == "colocation"}

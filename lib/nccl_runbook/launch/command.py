@@ -1,17 +1,23 @@
 """The user's own command, run once with a deadline: its figures are read out of what it prints, and nothing of it outlives this."""
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Dict, List, Mapping, Pattern
+from typing import IO, Dict, List, Mapping, Pattern
 
 from nccl_runbook.facts.comparison import Sample
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")
+_FIGURES = Path(__file__).with_name("figures.py")
+MATCH_S = 5.0
 LINE_CHARACTERS = 4000
 LAST_LINES = 20
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -19,30 +25,42 @@ END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 
 
 class _Reader(threading.Thread):
-    """Takes the figures out of a command's output while it is printed; keeps its last lines."""
+    """Passes a command's output on to figures.py while it is printed; keeps its last lines."""
 
-    def __init__(self, stream, figure: Pattern) -> None:
+    def __init__(self, stream, sink) -> None:
         super().__init__(daemon=True)
-        self.stream, self.figure = stream, figure
-        self.figures: Dict[str, List[float]] = {}
+        self.stream, self.sink = stream, sink
         self.lines: List[str] = []
 
     def run(self) -> None:
         for line in iter(lambda: self.stream.readline(LINE_CHARACTERS), ""):
             self.lines = [*self.lines[1 - LAST_LINES:], line.rstrip()]
-            for match in self.figure.finditer(line) if self.figure.groups else ():
-                for name, text in (match.groupdict() or {"figure": match[1]}).items():
-                    if text and _NUMBER.fullmatch(text):
-                        self.figures.setdefault(name, []).append(float(text.replace(",", "")))
+            with contextlib.suppress(BrokenPipeError):  # it was ended; the command's output is read on, so that it does not wait
+                self.sink.write((line.rstrip("\n") + "\n").encode("utf-8", "replace"))
+
+
+def _figures(found: IO[str]) -> Dict[str, List[float]]:
+    """Name -> every number that was caught."""
+    figures: Dict[str, List[float]] = {}
+    found.seek(0)
+    for row in found:
+        for name, text in json.loads(row).items() if row.endswith("\n") else ():
+            if text and _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace(",", ""))):
+                figures.setdefault(name, []).append(number)
+    return figures
 
 
 def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float) -> Sample:
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
     the seconds of the whole run."""
     began = time.monotonic()
-    with subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
-        reader = _Reader(child.stdout, figure)
+    match = [sys.executable, "-S", "-E", str(_FIGURES), figure.pattern]
+    supervised = [sys.executable, "-S", "-E", str(_SUPERVISED), *argv]
+    with tempfile.TemporaryFile("w+") as found, subprocess.Popen(
+            match, stdin=subprocess.PIPE, stdout=found, stderr=subprocess.DEVNULL, bufsize=0) as matcher, subprocess.Popen(
+            supervised, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace") as child:
+        reader = _Reader(child.stdout, matcher.stdin)
         reader.start()
         try:
             child.wait(deadline_s)
@@ -54,7 +72,16 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
             child.stdin.close()
             child.wait(END_S)
         reader.join(1.0)
-    figures = dict(reader.figures) if figure.groups else {"seconds": [wall_s]}
+        try:
+            if not reader.is_alive():
+                matcher.stdin.close()
+                matcher.wait(MATCH_S)
+        except subprocess.TimeoutExpired:
+            ended = f"--figure was still searching {MATCH_S:.0f} s after the end"
+        finally:
+            matcher.kill()
+            reader.join(1.0)
+        figures = _figures(found) if figure.groups else {"seconds": [wall_s]}
     return Sample(arm, figures, ended if figures or ended != "passed" else "no figure found", round(wall_s, 3), reader.lines)
 
 

@@ -85,9 +85,11 @@ class Job:
         at = self.start + rank
         return at % self.ring if self.ring else at if at < self.count else None
 
-    @property
-    def gpus(self) -> set[int | None]:
-        return {self.gpu(r) for r in range(min(self.size, self.ring or self.count))}
+    def has(self, gpu: int | None) -> bool:
+        """Whether one of its ranks gets this GPU; None: whether one gets none."""
+        if gpu is None:
+            return not self.ring and self.start + self.size > self.count
+        return (gpu - self.start) % self.ring < self.size if self.ring else self.start <= gpu < min(self.start + self.size, self.count)
 
 
 def place(mode: Mode, site: Site) -> Placed:
@@ -96,7 +98,7 @@ def place(mode: Mode, site: Site) -> Placed:
         return _ray(mode, site)
     controlled = site.launcher == "single-controller"
     engines, trainers = _jobs(mode, site, controlled)
-    shares = site.update == "xccl" and bool(engines and trainers) and trainers[0].gpu(0) in set().union(*(e.gpus for e in engines))
+    shares = site.update == "xccl" and bool(engines and trainers) and any(e.has(trainers[0].gpu(0)) for e in engines)
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))

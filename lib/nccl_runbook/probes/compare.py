@@ -14,6 +14,7 @@ from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
+from nccl_runbook.redact import Redactor
 
 Env = Dict[str, Optional[str]]
 Devices = List[Optional[int]]
@@ -114,8 +115,8 @@ def _sample(arm: str, world: World, name: str, values: List[float]) -> Sample:
 class _Clock:
     """Lets a run start only if one as long as the longest so far still fits into the budget (seconds)."""
 
-    def __init__(self, subject: Subject, budget_s: float) -> None:
-        self.subject, self.until, self.longest = subject, time.monotonic() + budget_s, 1.0
+    def __init__(self, subject: Subject, budget_s: float, secrets: Redactor) -> None:
+        self.subject, self.until, self.longest, self.secrets = subject, time.monotonic() + budget_s, 1.0, secrets
 
     def run(self, arm: str, env: Dict[str, Env]) -> Optional[Sample]:
         left = self.until - time.monotonic()
@@ -124,7 +125,7 @@ class _Clock:
         began = time.monotonic()
         sample = self.subject.run(arm, env, left)
         self.longest = max(self.longest, time.monotonic() - began)
-        return sample
+        return dataclasses.replace(sample, last_lines=[self.secrets.text(line) for line in sample.last_lines])
 
 
 def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Union[Walk, Gap]],
@@ -137,7 +138,7 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
         raise ValueError(f"role {unknown[0]!r} has no place here: write {{{unknown[0]}}} into your command where that process is started")
-    clock = _Clock(made, budget_s)
+    clock = _Clock(made, budget_s, arms.secrets)
     warm_up, samples = [], []
     for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
         env = arms.env(arms.keys if arm == "B" else [])
@@ -145,6 +146,7 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     for arm in "ABBA" * rounds if arms.keys else "":
         samples.append(clock.run(arm, arms.env(arms.keys if arm == "B" else [])))
     ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
-    seen = Comparison(made.what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
+    what = arms.secrets.text(made.what)
+    seen = Comparison(what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
                       Gap("not-run", "no difference to walk"))
     return dataclasses.replace(seen, walk=walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys))))

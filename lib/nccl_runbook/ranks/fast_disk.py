@@ -42,7 +42,6 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 class NotEnough(OSError):
     """Too little room: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
-
     def __init__(self, where, needed, free, limit="space"):
         super().__init__(errno.ENOSPC, f"not enough {limit} for the weights: {needed} bytes needed beside the old ones, {free} free", where)
         self.what, self.needed, self.free = f"{limit} in {where}", needed, free
@@ -59,16 +58,14 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     cannot). ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns bytes, files, seconds, and fsync_s of
     them. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
     """
-    path, began, device = os.path.abspath(path), time.perf_counter(), _device_of(tensors)
-    parent = os.path.dirname(path)
+    began, device, (parent, path) = time.perf_counter(), _device_of(tensors), _place(path)
     if os.path.lexists(path) and not os.path.islink(path):
         raise FileExistsError(errno.EEXIST, "the weights' path is to be a symbolic link; move away what is there", path)
     sweep(path)
     shards = [_Shard(names, tensors) for names in _balanced(tensors, lanes)]
     needed = sum(len(s.header) + s.size for s in shards)
-    free, limit = room(parent)
-    if free < needed + SPARE_BYTES:
-        raise NotEnough(parent, needed, free, limit)
+    if (found := room(parent))[0] < needed + SPARE_BYTES:
+        raise NotEnough(parent, needed, *found)
     folder, lock = _new_folder(path)
     try:
         for number, shard in enumerate(shards, 1):
@@ -78,8 +75,8 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
         written = time.perf_counter()
         _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
         fsync_s = time.perf_counter() - written
-        os.symlink(os.path.basename(folder), folder + ".link")
-        os.replace(folder + ".link", path)
+        os.symlink(os.path.basename(folder), os.path.join(folder, "link"))  # in there the lock guards it from other savers
+        os.replace(os.path.join(folder, "link"), path)
         if fsync:
             _fsync(parent)
     except OSError as error:
@@ -87,7 +84,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
             raise NotEnough(parent, needed, room(parent)[0]) from error
         raise
     finally:
-        os.close(lock)
+        _let_go(lock)
         if clean or os.path.realpath(path) != folder:  # the old weights, or what has just failed
             sweep(path)
     return {"bytes": sum(s.size for s in shards), "files": len(shards), "seconds": time.perf_counter() - began, "fsync_s": fsync_s}
@@ -101,8 +98,7 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
     """
     held = None
     while held is None and os.path.isdir(path):  # again where a save has just replaced it
-        folder = os.path.realpath(path)
-        held = _hold(folder, fcntl.LOCK_SH)
+        held = _hold(folder := os.path.realpath(path), fcntl.LOCK_SH)
     if held is None:
         raise FileNotFoundError(errno.ENOENT, "no weights here", path)
     try:
@@ -116,14 +112,13 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
                  for at in range(0, len(chunks), RUN)]
         _in_lanes(_device_of(into), lambda lane, task: _read(lane, task, verify), tasks)
     finally:
-        os.close(held)
+        _let_go(held)
     return into
 
 
 def room(folder):
     """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm."""
-    found = os.statvfs(folder)
-    limits = [(found.f_bavail * found.f_frsize, "space")]
+    limits = [((found := os.statvfs(folder)).f_bavail * found.f_frsize, "space")]
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
         with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
             limits += [(int(line.split()[1]) << 10, "memory") for line in lines if line.startswith("MemAvailable")]
@@ -134,20 +129,16 @@ def room(folder):
 
 def sweep(path):
     """Remove every folder of ``path`` that it does not lead to and that no living sender or reader holds."""
-    parent, name = os.path.split(os.path.abspath(path))
-    current = os.path.basename(os.path.realpath(path))
-    for found in os.listdir(parent):
-        whole = os.path.join(parent, found)
-        if found == current or not re.fullmatch(re.escape(f".{name}.") + r"[0-9a-f]{16}(\.link)?", found):
-            continue
-        if os.path.islink(whole):
-            os.remove(whole)
-            continue
-        held = _hold(whole, fcntl.LOCK_EX)
-        if held is not None:
-            _in_threads(os.remove, [os.path.join(whole, file) for file in os.listdir(whole)])
-            os.rmdir(whole)
-            os.close(held)
+    parent, path = _place(path)
+    ours = re.compile(re.escape(f".{os.path.basename(path)}.") + r"[0-9a-f]{16}")
+    for whole in [os.path.join(parent, n) for n in os.listdir(parent) if ours.fullmatch(n)]:
+        with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm anybody may lay out such names
+            held = _hold(whole, fcntl.LOCK_EX) if os.lstat(whole).st_uid == os.geteuid() else None
+            if held is not None:
+                if os.path.realpath(path) != whole:  # now that no saver can swap it in
+                    _in_threads(functools.partial(os.remove, dir_fd=held), os.listdir(held))  # its name may come to lead elsewhere
+                    os.rmdir(whole)
+                _let_go(held)
 
 
 class _Shard:
@@ -162,8 +153,7 @@ class _Shard:
             entries[name] = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [self.size, ends]}
             self.size = ends
         text = json.dumps(entries, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self.header = len(text).to_bytes(8, "little") + text
+        self.header = (len(text) + -len(text) % 8).to_bytes(8, "little") + text + b" " * (-len(text) % 8)
 
 
 class _Stored:
@@ -200,8 +190,10 @@ class _Stored:
             count = entry["shape"][0] if entry["shape"] else 1
             first, last = rows.get(name, (0, count))
             shape, tensor = [last - first, *entry["shape"][1:]] if name in rows else entry["shape"], into[name]
-            if list(tensor.shape) != shape or tensor.dtype != _TYPES.get(entry["dtype"]) or not tensor.is_contiguous():
-                raise ValueError(f"{name}: {entry['dtype']} {shape} is stored, the tensor to fill is {tensor.dtype} {list(tensor.shape)}")
+            fits = 0 <= first <= last <= count and list(tensor.shape) == shape and tensor.is_contiguous()
+            if not fits or tensor.dtype != _TYPES.get(entry["dtype"]):
+                raise ValueError(f"{name}: {entry['dtype']} {entry['shape']} is stored, of which rows {first} to {last} do not fit into "
+                                 f"{tensor.dtype} {list(tensor.shape)}")
             row = size // max(1, count)
             yield from ((None, row * first), (_bytes_of(tensor), row * (last - first)), (None, row * (count - last)))
 
@@ -212,6 +204,9 @@ def _bytes_of(tensor):
 
 def _device_of(tensors):
     devices = {t.device for t in tensors.values()}
+    for name, t in tensors.items():  # to_local: a DTensor, which holds a part (torch 2.5 to 2.13)
+        if t.device.type not in ("cpu", "cuda") or t.layout != torch.strided or hasattr(t, "to_local"):
+            raise ValueError(f"{name}: a whole, dense tensor in memory is needed, not a {type(t).__name__} ({t.layout}, {t.device})")
     if len(devices) != 1:
         raise ValueError("all tensors have to be on one device, not on " + (" and ".join(sorted(map(str, devices))) or "none"))
     return devices.pop()
@@ -245,9 +240,8 @@ def _read_index(folder):
 
 
 def _json(text, name):
-    with contextlib.suppress(ValueError):
-        found = json.loads(text)
-        if isinstance(found, dict):
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
             return found
     raise Torn(f"torn file: {name} holds no JSON object")
 
@@ -285,8 +279,7 @@ def _in_lanes(device, work, items):
     """``work(lane, item)`` for every item, in threads of a lane each; after a failure no other item is begun."""
     stop, gpu, own = threading.Event(), device.type == "cuda", threading.local()
     _weights(device)
-    if gpu:
-        torch.cuda.current_stream(device).synchronize()  # so that other streams see what was computed
+    torch.cuda.current_stream(device).synchronize() if gpu else None  # so that other streams see what was computed
 
     def one(item):
         try:
@@ -352,9 +345,8 @@ def _read(lane, task, verify):
             busy[number % 2] = lane.mark()
             if verify and stored.sums:
                 sums.append(lane.checksum(stage, size))
-            for (view, _), part in zip(chunk, stage[:size].split([n for _, n in chunk])):
-                if view is not None:
-                    view.copy_(part, non_blocking=True)
+            for view, part in ((v, p) for (v, _), p in zip(chunk, stage[:size].split([n for _, n in chunk])) if v is not None):
+                view.copy_(part, non_blocking=True)
     lane.stream.synchronize() if lane.gpu else None
     wrong = [i for i, found in enumerate(torch.stack(sums).tolist() if sums else [], start) if [found] != stored.sums[i:i + 1]]
     if wrong:
@@ -366,35 +358,43 @@ def _all(move, name, memory, after):
     if after:
         after.synchronize()
     while memory:
-        n = move(memory)
-        if not n:
+        if not (n := move(memory)):
             raise Torn(f"torn file: {name} ends early")
         memory = memory[n:]
 
 
+def _place(path):
+    """The folder that ``path`` is in, free of links, and ``path`` in there."""
+    parent = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    return parent, os.path.join(parent, os.path.basename(os.path.abspath(path)))
+
+
 def _new_folder(path):
     """A folder beside ``path`` and a descriptor that holds its lock, which ends with this process however it ends."""
-    parent, name = os.path.split(path)
-    while True:
-        folder = os.path.join(parent, f".{name}.{secrets.token_hex(8)}")
-        os.mkdir(folder)
+    held, (parent, name) = None, os.path.split(path)
+    while held is None:  # again where another save took it for a left-over before it was locked
+        os.mkdir(folder := os.path.join(parent, f".{name}.{secrets.token_hex(8)}"))
         held = _hold(folder, fcntl.LOCK_EX)
-        if held is not None and os.path.isdir(folder):  # else another save took it for a left-over before it was locked
-            return folder, held
+    return folder, held
 
 
 def _hold(folder, kind):
-    """A descriptor that locks the folder; None where somebody else does, or has removed it."""
-    with contextlib.suppress(FileNotFoundError):
-        held = os.open(folder, os.O_RDONLY)
+    """A descriptor that locks the folder; None where somebody else does, or has removed it, or it is no folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(held, kind | fcntl.LOCK_NB)
-            return held
+            if os.path.isdir(folder):
+                return held
         os.close(held)
     return None
 
 
+def _let_go(held):
+    fcntl.flock(held, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor, too
+    os.close(held)
+
+
 def _fsync(path):
-    opened = os.open(path, os.O_RDONLY)
-    os.fsync(opened)
+    os.fsync(opened := os.open(path, os.O_RDONLY))
     os.close(opened)

@@ -109,7 +109,8 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:
 def _more(mode: Mode, site: Site) -> list[Remedy]:
     """More hardware, where that alone makes it clean."""
     asked = sum(p.world_size for p in mode.parts)
-    nodes = next((n for n in range(site.nodes + 1, site.nodes + asked // site.gpus + 3)
+    least = max(site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus)  # the engines' nodes, then one for the trainer
+    nodes = next((n for n in range(least, least + 4)
                   if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"), 0) if site.launcher == "ray" else 0
     if nodes:
         return [Remedy("your launcher", f"Give the job {nodes} nodes: the same string is clean there.", (f"#SBATCH --nodes={nodes}",))]
@@ -134,7 +135,7 @@ def fitting(mode: Mode, site: Site) -> str:
         return ""
     engine, trainer = engines[0], trainers[0]
     shape = trainer.world_size // trainer.size("d")
-    sizes = [(d, (site.gpus - d * engine.instance_size) // shape) for d in range(1, site.gpus + 1)]
+    sizes = [(d, (site.gpus - d * engine.instance_size) // shape) for d in range(1, min(site.gpus, engine.size("d")) + 1)]
     fit = [(d, min(t, trainer.size("d"))) for d, t in sizes if t >= 1 and d <= engine.size("d")]
     if not fit:
         return ""
