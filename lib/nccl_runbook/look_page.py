@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import html
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
@@ -40,7 +40,11 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
 def gpu_cell(look: Live, rank: LiveRank) -> str:
     """ "GPU 3: 100 %, 131 W" at the last moment."""
     gpus = [] if isinstance(look.gpus, Gap) else [g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids]
-    return ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {g.power_w[-1]} W" for g in gpus)
+    return ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {_watts(g.power_w[-1])}" for g in gpus)
+
+
+def _watts(value: Union[float, Gap]) -> str:
+    return f"power {value}" if isinstance(value, Gap) else f"{value:.0f} W"
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:

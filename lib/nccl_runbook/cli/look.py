@@ -41,7 +41,11 @@ def look(
     if fail_on not in counts or record and (pid or save):
         _leave("--record stands alone, and --fail-on is one of broken, degraded, unknown, never", 2)
     redactor = Redactor(os.environ)
-    looks = _recorded(record) if record else [_seen(pid, gap, save, lambda line: print(plain(redactor.text(line)), file=sys.stderr, flush=True))]
+
+    def tell(line: str) -> None:
+        print(plain(redactor.text(line)), file=sys.stderr, flush=True)
+
+    looks = _recorded(record) if record else [_seen(pid, gap, save, tell)]
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = EXIT_CODES[word] if word in counts[fail_on] else 0

@@ -201,7 +201,8 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
     waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
     evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_uneven(hang, lead.rank))
-    evidence = (*evidence[:1], *_undated(hang, lead, waits), *evidence[1:])
+    undated = _undated(hang, lead, waits)
+    evidence, status = (*evidence[:1], *undated, *evidence[1:]), "possible" if undated else status
     uneven = _uneven(hang, lead.rank)
     counted = {c.rank: c.number for c in hang.counts}
     batches = f" Rank {lead.rank} had {counted[lead.rank]} minibatches, rank {min(set(counted) - {lead.rank})} had " \

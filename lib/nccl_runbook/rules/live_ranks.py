@@ -157,7 +157,8 @@ def holds_gil(rank: LiveRank) -> bool:
     return len(stacks) >= GIL_SAMPLES and all(s.owns_gil and s.is_active and s.frames[:1] == stacks[0].frames[:1] for s in stacks)
 
 
-def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int], world_size: Optional[int]) -> List[RasRank]:
+def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int],
+           world_size: Optional[int]) -> List[RasRank]:
     """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host, in containers above all; a
     communicator of the whole job has the job's ranks."""
     rows = [r for r in ranks if r.pid == pid and (told.size != world_size or rank is None or r.rank == rank)]
