@@ -30,6 +30,10 @@ def children(pid: int) -> list[int]:
     """Every descendant of a process, by /proc."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
+        try:
+            below = task.read_text().split()
+        except OSError:  # that thread has just ended
+            continue
+        for child in map(int, below):
             found += [child, *children(child)]
     return found

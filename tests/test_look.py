@@ -220,7 +220,7 @@ def lines_of_readme(word: str) -> str:
 
 @pytest.mark.parametrize("failed", [3, 0])
 def test_the_lines_for_a_batch_file_look_only_after_a_failure_and_keep_its_exit_code(pyz: Path, tmp_path: Path, failed: int) -> None:
-    script = lines_of_readme("sbatch").replace("srun python3 train.py", f"(exit {failed})").replace("/shared/nccl-look.pyz", shlex.quote(str(pyz)))
+    script = lines_of_readme("failed=").replace("srun python3 train.py", f"(exit {failed})").replace("/shared/nccl-look.pyz", shlex.quote(str(pyz)))
     script = re.sub(r"^(.*nccl-look\.pyz.*?)( *#.*)?$", r"\1 --step 01-gpu-visibility", script, count=1, flags=re.M)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     ended = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
