@@ -108,8 +108,7 @@ def moved_last(rank: LiveRank) -> bool:
     """Its main thread ran in the last second of the samples, so that it had not come to rest meanwhile."""
     last = rank.samples[-1]
     before = next((s for s in reversed(rank.samples) if s.at_s <= last.at_s - LAST_S), rank.samples[0])
-    now, then = last.threads[0], before.threads[0]
-    return now.cpu_s > then.cpu_s or now.switches > then.switches + 2
+    return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
