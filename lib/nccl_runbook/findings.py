@@ -24,6 +24,22 @@ _STEP_ORDER = (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN, Severity.SKIPPE
 EXIT_CODES = {"healthy": 0, "broken": 3, "degraded": 3, "unknown": 4}
 
 
+class FailOn(enum.StrEnum):
+    """From which verdict on the exit code is not 0; worst first."""
+
+    BROKEN = "broken"
+    DEGRADED = "degraded"
+    UNKNOWN = "unknown"
+    NEVER = "never"
+
+
+def exit_code(verdict: str, fail_on: str = FailOn.UNKNOWN) -> int:
+    """0, 3 or 4 for a verdict; ``fail_on``: a FailOn, which says from where on it is a failure."""
+    order = list(FailOn)
+    counts = fail_on != FailOn.NEVER and verdict in order[:order.index(FailOn(fail_on)) + 1]
+    return EXIT_CODES[verdict] if counts else 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path, a log and line, a trial)."""

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from nccl_runbook.cli.ending import FailsOn, leave
+from nccl_runbook.findings import FailOn, exit_code
+
 if TYPE_CHECKING:
     from nccl_runbook.facts import Gap
     from nccl_runbook.facts.comparison import Comparison
@@ -47,7 +50,7 @@ def ab(
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Run beside foreign jobs on the GPUs.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The comparison alone, as JSON, on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
-    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
+    fail_on: FailsOn = FailOn.UNKNOWN,
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
@@ -58,16 +61,15 @@ def ab(
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
-            if rounds < 1 or figure and not command or fail_on not in ("broken", "degraded", "unknown", "never"):
-                raise ValueError("--rounds is at least 1; --figure reads what your own command prints, so name that behind --; "
-                                 "--fail-on is broken, degraded, unknown or never")
+            if rounds < 1 or figure and not command:
+                raise ValueError("--rounds is at least 1; --figure reads what your own command prints, so name that behind --")
             subject = functools.partial(_subject, engine, gpus, command or [], figure, more_is_better, collective, size, sync, method,
                                         layers)
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
         except (ValueError, UsageError) as error:
-            _leave(str(error), 2)
+            leave(str(error), 2)
         except EngineError as error:
-            _leave(str(error), 1)
+            leave(str(error), 1)
     _tell(seen, libraries, json, html, fail_on)
 
 
@@ -110,7 +112,7 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.cli.env import _exit_code, _verdict
+    from nccl_runbook.cli.env import _verdict
     from nccl_runbook.findings import worst_first
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page_environment import document
@@ -119,12 +121,12 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, redactor, tables = _verdict(findings), Redactor(os.environ), tables_of(seen)
-    code = _exit_code(verdict, fail_on)
+    code = exit_code(verdict, fail_on)
     if html:
         try:
             html.write_text(redactor.text(document("A against B", verdict, findings, tables)), encoding="utf-8")
         except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+            leave(f"cannot write {html}: {error.strerror or error}", 1)
     rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
     lines = [line for row in rows for line in row]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
@@ -142,8 +144,3 @@ def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int
     kept = {n: to_json(getattr(seen, n)) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
             "walk": None if isinstance(seen.walk, Gap) else to_json(seen.walk)}
-
-
-def _leave(sentence: str, code: int) -> NoReturn:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nccl_runbook.cli.ending import FailsOn, leave
+from nccl_runbook.findings import FailOn, exit_code
+
 if TYPE_CHECKING:
     from nccl_runbook.facts.environment import Environment
     from nccl_runbook.findings import Finding
@@ -24,18 +27,18 @@ def env(
     nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL, such as 2.28.9.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The findings alone, as JSON, on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
-    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
+    fail_on: FailsOn = FailOn.UNKNOWN,
 ) -> None:
     """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
     from nccl_runbook.findings import worst_first
     from nccl_runbook.rules import environment
 
-    if file and pid or fail_on not in ("broken", "degraded", "unknown", "never") or any(p < 1 for p in pid):
-        _leave("name a file or processes, not both, and --fail-on one of broken, degraded, unknown, never", 2)
+    if file and pid or any(p < 1 for p in pid):
+        leave("name a file or processes, not both", 2)
     seen = _with_versions(_read(file, pid), torch, nccl)
     findings = worst_first(environment.judge(seen))
     verdict = _verdict(findings)
-    code = _exit_code(verdict, fail_on)
+    code = exit_code(verdict, fail_on)
     if html:
         _write_page(html, seen, findings, verdict)
     print(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
@@ -58,7 +61,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
         looked = probe.look()
         seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
     if isinstance(seen, Gap):
-        _leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
+        leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
     return seen
 
 
@@ -71,13 +74,6 @@ def _verdict(findings: list[Finding]) -> str:
     from nccl_runbook.findings import StepResult, step_status, verdict
 
     return verdict([StepResult("env", step_status(findings)[0].value, asked=True)])
-
-
-def _exit_code(word: str, fail_on: str) -> int:
-    from nccl_runbook.findings import EXIT_CODES
-
-    counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
-    return EXIT_CODES[word] if word in counts[fail_on] else 0
 
 
 def variable_of(finding: Finding) -> str:
@@ -113,9 +109,4 @@ def _write_page(path: Path, seen: Environment, findings: list[Finding], verdict:
     try:
         path.write_text(page(seen, findings, verdict), encoding="utf-8")
     except OSError as error:
-        _leave(f"cannot write {path}: {error.strerror or error}", 1)
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
+        leave(f"cannot write {path}: {error.strerror or error}", 1)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nccl_runbook.cli.ending import FailsOn, leave
+from nccl_runbook.findings import FailOn, exit_code
+
 if TYPE_CHECKING:
     from nccl_runbook.facts.recorder import Hang
     from nccl_runbook.rules.hang import Told
@@ -23,30 +26,25 @@ def hang(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, stacks, live looks; folders, archives.")],
     json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[
-        str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0: broken, degraded, unknown, never.")
-    ] = "unknown",
+    fail_on: FailsOn = FailOn.UNKNOWN,
 ) -> None:
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
-    from nccl_runbook.cli.triage import _exit_code, _leave
     from nccl_runbook.evidence.hang import collect
     from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import hang as rules
 
-    if fail_on not in ("broken", "degraded", "unknown", "never"):
-        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
     absent = [p for p in paths if not os.path.lexists(os.path.expanduser(p))]
     if absent:
-        _leave(f"there is no file {absent[0]}", 2)
+        leave(f"there is no file {absent[0]}", 2)
     seen = collect(paths)
     told = rules.judge(seen)
-    code = _exit_code(verdict(told), fail_on)
+    code = exit_code(verdict(told), fail_on)
     redactor = Redactor(os.environ)
     if html is not None:
         try:
             _write_page(html, seen, paths, code)
         except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+            leave(f"cannot write {html}: {error.strerror or error}", 1)
     if json:
         print(plain(json_format.dumps(redactor.json(document(seen, told, code)), indent=1, ensure_ascii=False)))
     else:

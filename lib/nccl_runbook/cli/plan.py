@@ -5,9 +5,11 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nccl_runbook.cli.ending import leave
 
 if TYPE_CHECKING:
     from nccl_runbook.evidence.training_file import Training
@@ -79,7 +81,7 @@ def plan(
     from nccl_runbook.planning.groups import LAUNCHERS
 
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
-        _leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk", 2)
+        leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk", 2)
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
@@ -87,7 +89,7 @@ def plan(
         plans, left_out = _plans(target, asked)
         plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
-        _leave(str(error), 2)
+        leave(str(error), 2)
     code = 0 if all(p.clean for p in plans) else 3
     if html:
         _write_page(html, plans, left_out)
@@ -286,9 +288,4 @@ def _write_page(path: Path, plans: list[Plan], left_out: list[str]) -> None:
     try:
         path.write_text(Redactor(os.environ).text(page(plans, left_out)), encoding="utf-8")
     except OSError as error:
-        _leave(f"cannot write {path}: {error.strerror or error}", 1)
-
-
-def _leave(sentence: str, code: int) -> NoReturn:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
+        leave(f"cannot write {path}: {error.strerror or error}", 1)

@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.cli.ending import leave
+
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
@@ -60,9 +62,9 @@ def reduce(
         combinations, wanted = reduction.smallest_first(reduction.axes_of(axis)), re.compile(fail_on)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (ValueError, re.error) as error:
-        _leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
+        leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
-        _leave(f"cannot write {out}: {error.strerror}", 1)
+        leave(f"cannot write {out}: {error.strerror}", 1)
     tried: list[Tried] = []
     with _nothing_left():
         for values in combinations:
@@ -96,13 +98,13 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
          tried: Tried) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
     if not shutil.which(words[0]):
-        _leave(f"cannot start {words[0]}: there is no such program", 2)
+        leave(f"cannot start {words[0]}: there is no such program", 2)
     until = time.monotonic() + deadline_s
     try:
         job = subprocess.Popen([sys.executable, "-S", "-E", str(SUPERVISED), *words], env={**os.environ, **values}, stdin=subprocess.PIPE,
                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     except OSError as error:
-        _leave(f"cannot start {words[0]}: {error.strerror}", 2)
+        leave(f"cannot start {words[0]}: {error.strerror}", 2)
     try:
         with open(log.name, encoding="utf-8", errors="replace") as lines:
             rest = ""
@@ -182,8 +184,3 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
         sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
-
-
-def _leave(sentence: str, code: int) -> Any:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

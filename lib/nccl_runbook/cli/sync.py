@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nccl_runbook.cli.ending import FailsOn, leave
+from nccl_runbook.findings import FailOn
+
 if TYPE_CHECKING:
     from nccl_runbook.report.tables import Table
     from nccl_runbook.step import Step
@@ -32,7 +35,7 @@ def sync(
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The record alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="broken, degraded, unknown, never.")] = "unknown",
+    fail_on: FailsOn = FailOn.UNKNOWN,
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
@@ -40,8 +43,6 @@ def sync(
     from nccl_runbook.launch.interpreters import InterpreterError
     from nccl_runbook.step import Step
 
-    if fail_on not in ("broken", "degraded", "unknown", "never"):
-        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
@@ -50,7 +51,7 @@ def sync(
             step = Step(STEP, given)
             tables = _own(step, trace) if trace else _measured(step, layers, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
-            _leave(str(error), 2)
+            leave(str(error), 2)
         _finish(step, tables, json, html, fail_on)
 
 
@@ -97,12 +98,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
         try:
             write_text(html, step.redactor.text(render_index(document, [record])))
         except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+            leave(f"cannot write {html}: {error.strerror or error}", 1)
     text = "\n\n".join([*map(repr, tables[:3]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
     print(step.redactor.text(record.model_dump_json(by_alias=True, indent=1) if json else text))
     sys.exit(document.exit_code)
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nccl_runbook.cli.ending import FailsOn, leave
+from nccl_runbook.findings import FailOn, exit_code
+
 if TYPE_CHECKING:
     from nccl_runbook.facts.logs import LogLine, Logs
     from nccl_runbook.rules.against import Comparison
@@ -28,32 +31,28 @@ def triage(
     context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: Annotated[bool, typer.Option("--json", help="The hypotheses alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[
-        str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0: broken, degraded, unknown, never.")
-    ] = "unknown",
+    fail_on: FailsOn = FailOn.UNKNOWN,
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
     from nccl_runbook.evidence.logs import collect
     from nccl_runbook.redact import Redactor
     from nccl_runbook.rules import triage as rules
 
-    if fail_on not in ("broken", "degraded", "unknown", "never"):
-        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
     missing = next((p for p in against if not os.path.lexists(os.path.expanduser(p))), None)
     if missing is not None:
-        _leave(f"there is no file {missing}", 2)
+        leave(f"there is no file {missing}", 2)
     if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
-        _leave(f"there is no file {paths[0]}", 2)
+        leave(f"there is no file {paths[0]}", 2)
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths)
     redactor = Redactor(os.environ)
-    code = _exit_code(_verdict(logs, told, compared), fail_on)
+    code = exit_code(_verdict(logs, told, compared), fail_on)
     if html is not None:
         try:
             _write_page(html, logs, told, paths, code, compared)
         except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+            leave(f"cannot write {html}: {error.strerror or error}", 1)
     if json:
         print(json_format.dumps(redactor.json(document(logs, told, code, compared)), indent=1, ensure_ascii=False))
     else:
@@ -204,15 +203,3 @@ def _now() -> str:
     import datetime as dt
 
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _exit_code(verdict: str, fail_on: str) -> int:
-    from nccl_runbook.findings import EXIT_CODES
-
-    fails = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}[fail_on]
-    return EXIT_CODES[verdict] if verdict in fails else 0
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
