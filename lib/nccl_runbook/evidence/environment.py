@@ -86,14 +86,15 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
 
 
 def of_arms(engine: Any, arms: Any) -> Environment | Gap:
-    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment."""
+    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one for each of their own roles."""
     if not arms.named:
         return Gap("absent", "no two set-ups were named")
-    both = [_of_rank(engine, arms.env(keys)[""]) for keys in ([], arms.keys)]
-    gap = next((said for said in both if isinstance(said, Gap)), None)
+    both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
+    seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
+    gap = next((said for said in seen.values() if isinstance(said, Gap)), None)
     if gap is not None:
         return gap
-    return _joined([(role_of(name, said), host_of(said)) for name, said in zip("AB", both)])
+    return _joined([(role_of(name, said), host_of(said)) for name, said in seen.items()])
 
 
 def _joined(seen: Sequence[tuple[Role, Host]]) -> Environment:
