@@ -151,4 +151,4 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
     else:
         sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
-            "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
+            "smallest": failing.values if failing else None, "combinations": count, "runs": tried}
