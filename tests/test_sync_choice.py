@@ -14,7 +14,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import sync_choice as table
-from nccl_runbook.records import Record, json_schema
+from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
 from nccl_runbook.rules import sync_choice
 from test_rules_sync import arm, broken, runs
@@ -112,7 +112,7 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html")
     assert (ended.returncode, ended.stderr) == (4, ""), ended.stderr
-    jsonschema.validate(json.loads(ended.stdout), json_schema())
+    jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
     record = Record.model_validate_json(ended.stdout)
     assert {f.id for f in record.findings} == {"rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
