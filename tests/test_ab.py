@@ -279,6 +279,19 @@ def test_a_collective_and_a_weight_sync_are_compared_in_real_ranks(engine):
         assert TypeAdapter(Comparison | Gap).validate_python(to_json(seen)) == seen
 
 
+def test_a_role_of_a_weight_sync_or_a_collective_gets_its_own_environment(engine):
+    """The interface that names nothing reaches the engine alone, so only its rank fails; rank0 of a collective gets a fresh interpreter."""
+    spec = {"name": "tiny", "dtype": "float32", "head": [["a", [8, 8]]], "layer": [], "tail": [], "layers": 1, "layers_of": 1, "prefix": "x.{i}."}
+    sync = compare.of_sync(engine, [None, None], spec, "gloo-flat")
+    assert sync.roles == ["trainer", "engine"] and sync.run("A", reader.read(".", "@engine NCCL_DEBUG=INFO", {}).env([]), 60).passed
+    arms = reader.read(".", "@engine GLOO_SOCKET_IFNAME=nope0", {})
+    assert not sync.run("B", arms.env(arms.keys), 30).passed
+    alone = compare.of_collective(engine, [None, None], "all_reduce", 4)
+    assert alone.roles == ["rank0", "rank1"] and alone.run("B", {"": {}, "rank0": {"OMP_NUM_THREADS": "3"}}, 60).passed
+    with pytest.raises(ValueError, match="roles: rank0, rank1"):
+        compare.collect(arms, 60, lambda: alone, rules.walk, 1)
+
+
 def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
     arms = reader.read(".", "GLOO_SOCKET_IFNAME=nope0", {})
     seen = compare.collect(arms, 90, lambda: compare.of_collective(engine, [None, None], "all_reduce", 4), rules.walk, 1)

@@ -1,6 +1,7 @@
 """The engine with real Gloo ranks: how worlds end, and that nothing outlives whatever is killed."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nccl_runbook.evidence.environment import request
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
@@ -229,6 +231,19 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
         assert engine.run(check()).passed
         assert [p.stat().st_mode & 0o777 for p in tmp_path.glob("nccl-runbook-*")] == [0o700]
     assert not list(tmp_path.glob("nccl-runbook-*"))
+
+
+def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
+    """The C library under a name of its own stands for a second libnccl: preloaded in rank 0 alone, which is started afresh for it."""
+    real = next(p for p in Path("/proc/self/maps").read_text().split() if p.startswith("/") and "/libc.so" in p)
+    (tmp_path / "libnccl.so.2").symlink_to(real)
+    asked = json.dumps({**json.loads(request()), "mapped": "/libc.so", "copies": []})
+    own = {0: {"LD_PRELOAD": str(tmp_path / "libnccl.so.2"), "NCCL_DEBUG": "INFO"}, 1: {"NCCL_ALGO": None}}
+    world = engine.run(WorldRequest("own", "environment.py", [None, None], [asked], {"NCCL_ALGO": "Ring"}, 60.0, of_ranks=own))
+    first, second = (r.first("environment") for r in world.ranks)
+    assert first["preloaded"] == [os.path.realpath(real)] and second["preloaded"] == []
+    assert (first["variables"]["NCCL_DEBUG"], first["variables"]["NCCL_ALGO"]) == ("INFO", "Ring")
+    assert not {"NCCL_DEBUG", "NCCL_ALGO"} & set(second["variables"])
 
 
 def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:

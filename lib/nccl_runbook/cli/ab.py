@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json as json_format
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.cli.ending import FailsOn, leave
-from nccl_runbook.findings import FailOn, exit_code
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.facts import Gap
@@ -48,16 +45,15 @@ def ab(
     python: Annotated[str, typer.Option(metavar="PREFIX", help="The job's interpreter.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Run beside foreign jobs on the GPUs.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The comparison alone, as JSON, on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
-    fail_on: FailsOn = FailOn.UNKNOWN,
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.launch.engine import EngineError
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    answer.end_on_signals()
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
@@ -67,9 +63,9 @@ def ab(
                                         layers)
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
         except (ValueError, UsageError) as error:
-            leave(str(error), 2)
+            answer.leave(error)
         except EngineError as error:
-            leave(str(error), 1)
+            answer.leave(error, 1)
     _tell(seen, libraries, json, html, fail_on)
 
 
@@ -112,25 +108,19 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.cli.env import _verdict
-    from nccl_runbook.findings import worst_first
-    from nccl_runbook.redact import Redactor
-    from nccl_runbook.report.page_environment import document
+    from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.report.tables_comparison import tables as tables_of
     from nccl_runbook.rules import comparison
 
     findings = worst_first(comparison.judge(seen, libraries))
-    verdict, redactor, tables = _verdict(findings), Redactor(os.environ), tables_of(seen)
+    verdict, tables = verdict_of(findings), tables_of(seen)
     code = exit_code(verdict, fail_on)
     if html:
-        try:
-            html.write_text(redactor.text(document("A against B", verdict, findings, tables)), encoding="utf-8")
-        except OSError as error:
-            leave(f"cannot write {html}: {error.strerror or error}", 1)
+        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code)
     rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
     lines = [line for row in rows for line in row]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
-    print(json_format.dumps(redactor.json(_document(seen, findings, verdict, code)), indent=1) if json else redactor.text(text))
+    answer.tell(_document(seen, findings, verdict, code) if json else text)
     sys.exit(code)
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nccl_runbook.cli.ending import FailsOn, leave
-from nccl_runbook.findings import FailOn
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.book.plan import Planned
@@ -36,8 +35,8 @@ def run(
     record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Judge these records again; no machine is touched.")] = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of this run; default: outputs/<UTC time>.")] = None,
     notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
-    fail_on: FailsOn = FailOn.UNKNOWN,
-    json: Annotated[bool, typer.Option("--json", help="The verdict document alone on standard output.")] = False,
+    fail_on: answer.FailOnOption = "unknown",
+    json: answer.JsonOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
@@ -58,9 +57,9 @@ def run(
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
-        leave(str(error), 2)
+        answer.leave(error)
     except OSError as error:
-        leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
+        answer.leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
     if json:
         print(document.model_dump_json(by_alias=True, indent=1), flush=True)
     book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {_from_here(book.page)}")
@@ -95,8 +94,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
 
     if any(p.record for p in plan):
         return ""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # until the runner takes over: the interpreter that is asked dies too
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    answer.end_on_signals()  # until the runner takes over: the interpreter that is asked dies too
     try:
         for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
             gpu_ranges(text)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nccl_runbook.cli.ending import FailsOn, leave
-from nccl_runbook.findings import FailOn
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.report.tables import Table
@@ -33,9 +32,9 @@ def sync(
     budget: Annotated[str, typer.Option(metavar="TIME", help="90s, 5m.")] = "5m",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="The record alone on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: FailsOn = FailOn.UNKNOWN,
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
@@ -51,7 +50,7 @@ def sync(
             step = Step(STEP, given)
             tables = _own(step, trace) if trace else _measured(step, layers, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
-            leave(str(error), 2)
+            answer.leave(error)
         _finish(step, tables, json, html, fail_on)
 
 
@@ -83,7 +82,6 @@ def _measured(step: Step, layers: int, tensor_parallel: int) -> tuple[list[Any],
 
 
 def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
-    from nccl_runbook.records import write_text
     from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -95,10 +93,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
                    asked=[STEP], fail_on=fail_on)
     document = verdict_document(info, [record])
     if html:
-        try:
-            write_text(html, step.redactor.text(render_index(document, [record])))
-        except OSError as error:
-            leave(f"cannot write {html}: {error.strerror or error}", 1)
+        answer.write(html, render_index(document, [record]))
     text = "\n\n".join([*map(repr, tables[:3]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
-    print(step.redactor.text(record.model_dump_json(by_alias=True, indent=1) if json else text))
+    answer.tell(record.model_dump(mode="json", by_alias=True) if json else text)
     sys.exit(document.exit_code)

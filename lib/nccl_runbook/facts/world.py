@@ -19,7 +19,7 @@ class WorldRequest:
     same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
     to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same
     after so many seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
-    ``timed``: its figures are to be kept, so nothing may be set up beside it.
+    ``timed``: its figures are to be kept, so nothing may be set up beside it. ``of_ranks``: rank -> its own difference on top of ``env``.
     """
 
     name: str
@@ -30,6 +30,7 @@ class WorldRequest:
     deadline_s: float = 30.0
     stall_s: Optional[float] = None
     timed: bool = True
+    of_ranks: Dict[int, Dict[str, Optional[str]]] = dataclasses.field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

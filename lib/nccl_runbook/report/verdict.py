@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nccl_runbook.findings import STATUSES, Evidence, FailOn, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
+from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
 from nccl_runbook.records import Judged, Record
 
 SCHEMA = "nccl-runbook/verdict/1"
@@ -14,6 +14,7 @@ VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
+FailOn = Literal["broken", "degraded", "unknown", "never"]
 
 
 class _Strict(BaseModel):
@@ -34,7 +35,7 @@ class RunInfo(_Strict):
     planned: list[str] = []
     asked: list[str] = []
     not_run: dict[str, str] = {}
-    fail_on: FailOn = FailOn.UNKNOWN
+    fail_on: FailOn = "unknown"
     interrupted: bool = False
 
 
