@@ -38,6 +38,7 @@ def sync(
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
+    from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
     if fail_on not in ("broken", "degraded", "unknown", "never"):
@@ -45,10 +46,10 @@ def sync(
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
-                     "model": model, "methods": methods, "directory": directory, "repeats": max(1, repeats),
-                     "receivers_busy": receivers_busy}
-            step = Step(STEP, given)
-            tables = _own(step, trace) if trace else _measured(step, layers, tensor_parallel)
+                     "model": model, "methods": methods, "directory": directory, "repeats": repeats,
+                     "receivers_busy": receivers_busy, "layers": layers}
+            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
+            tables = _own(step, trace) if trace else _measured(step, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
             _leave(str(error), 2)
         _finish(step, tables, json, html, fail_on)
@@ -56,14 +57,17 @@ def sync(
 
 def _own(step: Step, trace: str) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.evidence import sync_trace
+    from nccl_runbook.facts import Gap
     from nccl_runbook.report.tables_sync import own_table
     from nccl_runbook.rules.sync_choice import own_sync
 
     own = step.collect("own", sync_trace.collect, trace)
+    if isinstance(own, Gap) and own.reason == "failed":
+        raise ValueError(own.detail)
     return own_sync(own), ("own",), [own_table(own)]
 
 
-def _measured(step: Step, layers: int, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.knowledge import models
     from nccl_runbook.planning import placement
     from nccl_runbook.probes import sync as probe
@@ -75,7 +79,7 @@ def _measured(step: Step, layers: int, tensor_parallel: int) -> tuple[list[Any],
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     runs = step.collect("runs", probe.collect, lambda: step.engine,
-                        lambda: shapes.spec(placement.layers_to_move(plan, layers, shapes.layers)), lambda: plan.devices, p["methods"],
+                        lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody)
     tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(sync_choice.topology(runs))]
     return weight_sync.judge(runs, plan), weight_sync.RESTS_ON, tables
