@@ -30,6 +30,7 @@ def sync(
     budget: Annotated[str, typer.Option(metavar="TIME", help="90s, 5m.")] = "5m",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer and engines that run: sample their stacks for --budget; no test.")] = [],  # noqa: B006
     json: Annotated[bool, typer.Option("--json", help="The record alone on standard output.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
     fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="broken, degraded, unknown, never.")] = "unknown",
@@ -49,22 +50,25 @@ def sync(
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,
                      "receivers_busy": receivers_busy, "layers": layers}
             step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
-            tables = _own(step, trace) if trace else _measured(step, tensor_parallel)
+            tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
             _leave(str(error), 2)
         _finish(step, tables, json, html, fail_on)
 
 
-def _own(step: Step, trace: str) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.evidence import sync_trace
     from nccl_runbook.facts import Gap
+    from nccl_runbook.knowledge.sync_choice import phase_of
+    from nccl_runbook.probes import own_sync
     from nccl_runbook.report.tables_sync import own_table
-    from nccl_runbook.rules.sync_choice import own_sync
+    from nccl_runbook.rules import sync_choice
 
-    own = step.collect("own", sync_trace.collect, trace)
+    own = step.collect("own", sync_trace.collect, trace) if trace else \
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
-    return own_sync(own), ("own",), [own_table(own)]
+    return sync_choice.own_sync(own), ("own",), [own_table(own)]
 
 
 def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
