@@ -164,11 +164,15 @@ def test_ranks_that_launched_less_by_ras_while_no_count_moves() -> None:
 
 
 def test_a_straggler_waits_least_and_a_busy_step_is_none() -> None:
-    def stepping(number: int, waits: int):
-        return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+    def stepping(number: int, waits: int, cpu_s: float = 0.2, switches: int = 30, at: float = 3.0):
+        one = s.rank(number, s.IN_ALL_REDUCE, cpu_s=cpu_s, switches=switches, lines=(0, 2, 0, 1, 0, 2, 0),
+                     moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+        return dataclasses.replace(one, samples=[dataclasses.replace(seen, at_s=n * at) for n, seen in enumerate(one.samples)])
 
     slow = told(s.look(stepping(0, 90), stepping(1, 10), stepping(2, 88), stepping(3, 95)))
     assert (slow.kind, culprits(slow), slow.cause, verdict([slow])) == ("slow", [1], "straggler", "degraded")
+    close = told(s.look(stepping(0, 90), stepping(1, 10, 0.0, 2, 0.27), stepping(2, 88), stepping(3, 95)))
+    assert (close.kind, culprits(close)) == ("slow", [1]), "samples closer together than its steps"
     even = told(s.look(stepping(0, 60), stepping(1, 45), stepping(2, 62), stepping(3, 70)))
     assert (even.kind, verdict([even])) == ("healthy", "healthy")
 

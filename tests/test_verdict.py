@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
 from nccl_runbook.facts.run import RunFolder
-from nccl_runbook.findings import EXIT_CODES, Evidence, Finding, Remedy, Severity
+from nccl_runbook.findings import EXIT_CODES, Evidence, Finding, Remedy, Severity, exit_code
 from nccl_runbook.report import RunInfo, info_of, verdict_document, write_run
 from nccl_runbook.report import verdict as verdict_module
 from nccl_runbook.report.tables_verdict import not_looked_at_table
-from nccl_runbook.report.verdict import exit_code, fixes, merge_causes
+from nccl_runbook.report.verdict import fixes, merge_causes
 from nccl_runbook.rules import verdict as rules
 
 SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"

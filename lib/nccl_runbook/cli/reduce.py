@@ -1,22 +1,21 @@
 """`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json as json_format
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from nccl_runbook.cli import answer
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
@@ -49,7 +48,7 @@ def reduce(
     fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs.")] = Path("reduce-logs"),
-    json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
+    json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
     from nccl_runbook.planning import reduction
@@ -60,19 +59,19 @@ def reduce(
         combinations, wanted = reduction.smallest_first(reduction.axes_of(axis)), re.compile(fail_on)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (ValueError, re.error) as error:
-        _leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
+        answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
-        _leave(f"cannot write {out}: {error.strerror}", 1)
+        answer.leave(f"cannot write {out}: {error.strerror}", 1)
     tried: list[Tried] = []
-    with _nothing_left():
-        for values in combinations:
-            words = reduction.command_for(command, values)
-            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}"))
-            print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
-            if tried[-1].failed:
-                break
+    answer.end_on_signals()
+    for values in combinations:
+        words = reduction.command_for(command, values)
+        tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}"))
+        print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
+        if tried[-1].failed:
+            break
     document = _document(tried, len(combinations))
-    print(say(json_format.dumps(document, indent=1, ensure_ascii=False) if json else document["sentence"]))
+    answer.tell(document if json else document["sentence"])
     sys.exit(document["exit_code"])
 
 
@@ -96,13 +95,13 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
          tried: Tried) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
     if not shutil.which(words[0]):
-        _leave(f"cannot start {words[0]}: there is no such program", 2)
+        answer.leave(f"cannot start {words[0]}: there is no such program", 2)
     until = time.monotonic() + deadline_s
     try:
         job = subprocess.Popen([sys.executable, "-S", "-E", str(SUPERVISED), *words], env={**os.environ, **values}, stdin=subprocess.PIPE,
                                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     except OSError as error:
-        _leave(f"cannot start {words[0]}: {error.strerror}", 2)
+        answer.leave(f"cannot start {words[0]}: {error.strerror}", 2)
     try:
         with open(log.name, encoding="utf-8", errors="replace") as lines:
             rest = ""
@@ -135,14 +134,6 @@ def _looked_at(pid: int) -> str:
 
 
 # --- nothing is left behind
-
-@contextlib.contextmanager
-def _nothing_left() -> Iterator[None]:
-    """A signal to us ends what runs before it ends us."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
-    yield
-
 
 def _end_all(job: subprocess.Popen[bytes]) -> None:
     """Closed input is the supervisor's sign to end every process that came of the job, and none else; our own death closes it, too."""
@@ -182,8 +173,3 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
         sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
-
-
-def _leave(sentence: str, code: int) -> Any:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nccl_runbook.cli import answer
+
 if TYPE_CHECKING:
     from nccl_runbook.report.tables import Table
     from nccl_runbook.step import Step
@@ -31,9 +33,9 @@ def sync(
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
     pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer and engines that run: sample their stacks for --budget; no test.")] = [],  # noqa: B006
-    json: Annotated[bool, typer.Option("--json", help="The record alone on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="broken, degraded, unknown, never.")] = "unknown",
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
@@ -42,8 +44,6 @@ def sync(
     from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
-    if fail_on not in ("broken", "degraded", "unknown", "never"):
-        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
@@ -52,7 +52,7 @@ def sync(
             step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
             tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
-            _leave(str(error), 2)
+            answer.leave(error)
         _finish(step, tables, json, html, fail_on)
 
 
@@ -90,7 +90,6 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
 
 
 def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
-    from nccl_runbook.records import write_text
     from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -102,15 +101,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
                    asked=[STEP], fail_on=fail_on)
     document = verdict_document(info, [record])
     if html:
-        try:
-            write_text(html, step.redactor.text(render_index(document, [record])))
-        except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+        answer.write(html, render_index(document, [record]))
     text = "\n\n".join([*map(repr, tables[:3]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
-    print(step.redactor.text(record.model_dump_json(by_alias=True, indent=1) if json else text))
+    answer.tell(record.model_dump(mode="json", by_alias=True) if json else text)
     sys.exit(document.exit_code)
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

@@ -7,10 +7,10 @@ import functools
 import re
 import re._constants as sre
 import re._parser as parser
-import tomllib
 from collections.abc import Iterable
-from importlib.resources import files
 from typing import Any
+
+from nccl_runbook.knowledge import table
 
 try:
     import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike
@@ -53,10 +53,9 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
-    rows = tomllib.loads((files(__package__) / "clues.toml").read_text(encoding="utf-8"))["clue"]
     return tuple(
         Clue(r["cause"], _spelt(r["line"]), r["status"], tuple(map(_spelt, r.get("also", ()))), tuple(map(_spelt, r.get("not", ()))))
-        for r in rows
+        for r in table("clues")["clue"]
     )
 
 

@@ -51,8 +51,20 @@ def _homeless(group: Any) -> list[Cell]:
     return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
 
 
-def plans_table(plans: Sequence[Any]) -> Table:
-    """One row a plan of cli/plan.py."""
+def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
+    """One row a plan of cli/plan.py, then the files that hold none, with why."""
     rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
+    rows += [[file, Cell("not read", "unknown"), why, ""] for file, _, why in (line.partition(": ") for line in left_out)]
     return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)
+
+
+def groups_tables(plans: Sequence[Any]) -> list[Table]:
+    """groups_table of each of these plans of cli/plan.py that parses, headed by what it is."""
+    return [dataclasses.replace(groups_table(p.placed.groups), caption=_head(p)) for p in plans if p.placed]
+
+
+def _head(plan: Any) -> str:
+    told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
+            plan.launcher and f"launcher {plan.launcher}", f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} a node"]
+    return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, told))})"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nccl_runbook.findings import EXIT_CODES, STATUSES, Evidence, Finding, Remedy, Severity, StepResult, verdict, worst_first
+from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
 from nccl_runbook.records import Judged, Record
 
 SCHEMA = "nccl-runbook/verdict/1"
@@ -15,7 +15,6 @@ START_STEP = "00-start"  # reads what was brought and tests nothing: that it wen
 DONE = ("ok", "note")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
 FailOn = Literal["broken", "degraded", "unknown", "never"]
-_FAILS = {"broken": {"broken"}, "degraded": {"broken", "degraded"}, "unknown": {"broken", "degraded", "unknown"}, "never": set()}
 
 
 class _Strict(BaseModel):
@@ -102,11 +101,6 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
         exit_code=exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
         not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found))
-
-
-def exit_code(word: str, fail_on: str = "unknown") -> int:
-    """0, 3 or 4 for a verdict; --fail-on says from where on it is a failure."""
-    return EXIT_CODES[word] if word in _FAILS[fail_on] else 0
 
 
 def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
