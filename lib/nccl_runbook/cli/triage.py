@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json as json_format
 import os
 import sys
@@ -44,6 +45,7 @@ def triage(
         _leave(f"there is no file {missing}", 2)
     if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
         _leave(f"there is no file {paths[0]}", 2)
+    gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths)
