@@ -37,7 +37,7 @@ _WATCHED = re.compile(
     r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
 )
 _PROGRESS = re.compile(
-    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|(?<!\d)\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
 )
 _ENDED = re.compile(
     r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"

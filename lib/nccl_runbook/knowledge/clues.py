@@ -127,7 +127,7 @@ class Matcher:
             if not literals:
                 self._always.append(expression)
         # the longest literal at a place stands for those that it begins with
-        self._wanted = {n: [(e, _branches(e)) for other, of in wanted.items() if n.startswith(other) for e in of] for n in wanted}
+        self._wanted = {n: [(e, _branches(e)) for end in range(1, len(n) + 1) for e in wanted.get(n[:end], ())] for n in wanted}
         self._literals = tuple(wanted)
         by_letter = itertools.groupby(sorted(wanted), lambda n: n[0])  # an expression that begins with one letter is searched for fastest
         self._patterns = [(letter, re.compile(re.escape(letter) + f"(?=({_tree(list(words))}))")) for letter, words in by_letter]
