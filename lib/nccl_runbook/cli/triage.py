@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def triage(
         answer.leave(f"there is no file {missing}")
     if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
         answer.leave(f"there is no file {paths[0]}")
+    gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths)

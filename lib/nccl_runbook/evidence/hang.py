@@ -114,7 +114,7 @@ class _Inputs:
 def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
     try:
         with open(name, "rb") as file:
-            return _outcome(file.read(dump_file.MAX_BYTES + 1))
+            return _outcome(file.read(min(os.fstat(file.fileno()).st_size, dump_file.MAX_BYTES) + 1))  # no buffer for more than is there
     except OSError as error:
         return None, None, f"cannot be read: {error.strerror or error}"
 

@@ -59,15 +59,14 @@ def choice_table(here: str = "") -> Table:
 
 @titled("Your own sync")
 def own_table(own: OwnSync) -> Table:
-    """The slowest of the user's own syncs by rank, in phases."""
-    slowest: dict[int, OwnSyncTime] = {}
-    for one in own.syncs:
-        if one.rank not in slowest or sum(one.phases.values()) > sum(slowest[one.rank].phases.values()):
-            slowest[one.rank] = one
+    """The slowest of the user's own syncs by rank or process, in phases."""
+    slowest: dict[tuple[int, str], OwnSyncTime] = {}
+    for one in sorted(own.syncs, key=lambda s: sum(s.phases.values())):
+        slowest[one.rank, one.who] = one
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
-    rows = [[f"rank {rank}", f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
-            for rank, s in sorted(slowest.items())[:64]]
-    return Table(", the slowest of each rank", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
+    rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
+            for _, s in sorted(slowest.items())[:64]]
+    return Table(", the slowest of each process", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
 
 
 def _layers(runs: SyncRuns) -> str:
