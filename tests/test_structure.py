@@ -46,8 +46,8 @@ PURE_ON_NODE = [LIB / "planning" / "placement.py", LIB / "planning" / "guard.py"
 # in rooms of the node, but not in nccl-look.pyz: it judges the interpreter that runs it, brings no log and does not ask what 02 asks
 ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB / "facts" / "run.py", LIB / "facts" / "environment.py",
              LIB / "ranks" / "environment.py", LIB / "facts" / "logs.py", LIB / "facts" / "recorder.py",
-             LIB / "facts" / "comparison.py", LIB / "launch" / "command.py", LIB / "launch" / "supervised.py", LIB / "probes" / "compare.py",
-             LIB / "probes" / "own_sync.py"]
+             LIB / "facts" / "comparison.py", LIB / "launch" / "command.py", LIB / "launch" / "supervised.py", LIB / "launch" / "figures.py",
+             LIB / "probes" / "compare.py", LIB / "probes" / "own_sync.py"]
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it

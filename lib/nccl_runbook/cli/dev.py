@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ import typer
 from nccl_runbook.cli import answer
 
 app = typer.Typer(name="dev", no_args_is_help=True, rich_markup_mode=None, help="For those who work on the runbook itself.")
-Z = 1.96  # of a 95 % interval
 CONFIDENT = ("established", "likely")
 # a score: its words, what of a result counts as a hit, and of which results
 SCORES: dict[str, tuple[str, str, Callable[[dict[str, Any]], bool]]] = {
@@ -84,13 +82,12 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def share(hits: list[bool]) -> dict[str, Any]:
     """How many are hits, with the interval in which the true share lies with 95 %."""
-    of = len(hits)
-    if not of:
+    from nccl_runbook.planning.group_testing import wilson
+
+    if not hits:
         return {"hits": 0, "of": 0, "share": None, "low": None, "high": None}
-    p, spread = sum(hits) / of, Z * Z / of
-    middle, half = (p + spread / 2) / (1 + spread), Z * math.sqrt(p * (1 - p) / of + spread / (4 * of)) / (1 + spread)
-    return {"hits": sum(hits), "of": of, "share": round(p, 4), "low": round(max(0.0, middle - half), 4),
-            "high": round(min(1.0, middle + half), 4)}
+    low, high = wilson(sum(hits), len(hits))
+    return {"hits": sum(hits), "of": len(hits), "share": round(sum(hits) / len(hits), 4), "low": round(low, 4), "high": round(high, 4)}
 
 
 def text(told: dict[str, Any], results: list[dict[str, Any]]) -> str:
