@@ -41,9 +41,9 @@ class RankResult:
     """How one rank ended.
 
     ``outcome``: exited, signalled, timed-out, or lost (the warm process above it was killed); ``code``: exit code or signal number;
-    ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline;
-    ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where
-    none was kept; ``dropped_bytes``: how much of a flood was left out of it.
+    ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
+    stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its
+    whole log, "" where none was kept; ``dropped_bytes``: how much of a flood was left out of it.
     """
 
     rank: int
