@@ -238,12 +238,17 @@ class Job:
                 del row[late]
         return row
 
-    def write(self, folder: Path, version: str = "2.10", as_json: bool = False, age_s: float = 700.0, without: tuple[int, ...] = (), **how: int) -> Path:
-        """All dumps into ``folder``, as of ``age_s`` after the last tick."""
+    def write(self, folder: Path, version: str = "2.10", as_json: bool = False, age_s: float = 700.0, without: tuple[int, ...] = (),
+              ahead: dict[int, float] | None = None, own_clock: bool = False, **how: int) -> Path:
+        """All dumps into ``folder``, as of ``age_s`` after the last tick. ``ahead``: rank -> seconds that its host's clock is ahead; the times of
+        files are by ``own_clock``, or by that of one server."""
         folder.mkdir(parents=True, exist_ok=True)
         for rank in (r for r in range(self.world) if r not in without):
             dump, path = self.dump(rank, version, **how), folder / f"nccl_trace_rank_{rank}"
+            off = (ahead or {}).get(rank, 0.0)
+            for entry in dump["entries"]:
+                entry.update({key: entry[key] + int(off * 1e9) for key in ("time_created_ns", "time_discovered_completed_ns") if entry.get(key)})
             path.write_bytes(json.dumps(dump).encode() if as_json else pickle.dumps(dump, protocol=2))
-            at = (START_NS + self._record(rank)[0] * TICK_NS) / 1e9 + age_s
+            at = (START_NS + self._record(rank)[0] * TICK_NS) / 1e9 + age_s + off * own_clock
             os.utime(path, (at, at))
         return folder

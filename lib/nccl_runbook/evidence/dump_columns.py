@@ -57,7 +57,8 @@ class Column:
 @dataclasses.dataclass
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
-    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart."""
+    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
+    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued."""
 
     version: str
     gloo: bool
@@ -72,6 +73,7 @@ class Reading:
     order: list[str]
     last: tuple | None
     waiting: tuple[float, float] | None
+    ends: dict[str, int]
     digest: bytes
 
 
@@ -88,7 +90,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _short(dump.get("version", "")), table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
         max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
-        recent.steps(), recent.order(), recent.last(), _waiting(entries), digest)
+        recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members), digest)
 
 
 def _alike(entries: list) -> list:
@@ -261,6 +263,15 @@ def _waiting(entries: list) -> tuple[float, float] | None:
     if len(rows) < LEAST or until <= rows[0][0]:
         return None
     return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
+
+
+def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+    """By the name that all members have for an operation. One name may stand for several groups, so that its members belong to it."""
+    last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
+    done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
+    names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
+    rows, what = (done, "") if done else ([(e, e["time_created_ns"]) for e in last], "issued ")
+    return {f"{what}{names.get(_short(e['process_group'][0]), '')}:{e['collective_seq_id']}": _number(at) for e, at in rows}
 
 
 class _Recent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
-from nccl_runbook.facts.logs import LogLine, Logs
+from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs
 
 # no member completes these before each has issued them; a broadcast's root may
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
@@ -140,7 +140,8 @@ class HangFile:
 
 @dataclasses.dataclass(frozen=True)
 class Hang:
-    """Everything that was handed over."""
+    """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one, to which all times here are
+    brought; empty where they are together."""
 
     files: List[HangFile]
     dumps: List[Dump]
@@ -149,3 +150,4 @@ class Hang:
     stacks: List[Stack]
     logs: Logs
     counts: List[Count] = dataclasses.field(default_factory=list)
+    clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
