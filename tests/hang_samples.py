@@ -100,6 +100,15 @@ class Job:
             items.append(Item("0", "all_reduce", 1))
         return items
 
+    def add_phase(self, step: int) -> None:
+        """An evaluation before ``step``: calls that no rank made before, and some that only every fourth rank makes."""
+        log = str(len(self.groups))
+        self.groups[log] = ("log", tuple(range(0, self.world, 4)))
+        for rank, program in enumerate(self.programs):
+            mine = [Item(log, "all_reduce", 5)] if rank % 4 == 0 else []
+            at = 1 + step * ((len(program) - 1) // self.steps)
+            program[at:at] = [Item("0", "all_gather"), *mine, *[Item(self.group_of(rank, "tp") or "0", "broadcast", 32)] * 2, Item("0", "barrier", 1)]
+
     # faults
 
     def inject(self, rank: int, fault: str, step: int) -> None:
@@ -211,11 +220,19 @@ class Job:
 
     # what is left of it
 
-    def dump(self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2) -> dict[str, Any]:
-        """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees)."""
+    def dump(self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2, active: bool = False) -> dict[str, Any]:
+        """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees); ``active``: only what is open, and
+        a table of groups, as torch 2.5 and later write it with TORCH_INCLUDE_ONLY_ACTIVE."""
         entries = [self._entry(rank, i + shift, e, version, frames) for i, e in enumerate(self._record(rank)[1])][-buffer:]
         groups = {n: {"name": n, "desc": d, "ranks": str(list(ranks))} for n, (d, ranks) in self.groups.items() if rank in ranks}
-        return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": {}, "entries": entries}
+        status: dict[str, dict[str, int]] = {}
+        for one in self._record(rank)[1] if active else []:
+            row = status.setdefault(one.item.group, {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1})
+            if not one.item.p2p:
+                row["last_enqueued_collective"] = one.seq
+                row["last_completed_collective"] = one.seq if one.done else row["last_completed_collective"]
+        entries = [e for e in entries if e["state"] != "completed"] if active else entries
+        return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": status, "entries": entries}
 
     def _record(self, rank: int) -> tuple[int, list[Entry]]:
         return self.taken.get(rank) or (self.tick, self.records[rank])

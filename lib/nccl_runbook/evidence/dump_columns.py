@@ -69,7 +69,7 @@ class Reading:
     columns: dict[str, Column]
     calls: dict[int, str]
     sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
-    steps: dict[int, tuple[int, int]]
+    steps: dict[int, tuple[int, int, tuple[str, ...]]]
     order: list[str]
     last: tuple | None
     waiting: tuple[float, float] | None
@@ -280,9 +280,10 @@ class _Recent:
     def __init__(self, entries: list, open_ats: list[int]) -> None:
         self._entries, self._open = entries, sorted(open_ats)[:TAIL]
 
-    def steps(self) -> dict[int, tuple[int, int]]:
-        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor). 0: taken before the last
-        ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or more."""
+    def steps(self) -> dict[int, tuple[int, int, tuple[str, ...]]]:
+        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor, the operation). 0: taken
+        before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
+        more; then in place of the operation those others."""
         until = (self._open[0] if self._open else len(self._entries) - 1) + 1
         number: dict[tuple, int] = {}
         marks = map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until])
@@ -298,7 +299,11 @@ class _Recent:
         for one, other in zip(last, last[1:]):
             found.setdefault((one, other), 0 if again[one, other] > 1 else 2 if followed[one] >= 2 else 1)
             followed[one] += 1
-        return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
+        usual: dict[str, list[str]] = collections.defaultdict(list)
+        for (one, other), level in found.items():
+            usual[one] += [other] * (level == 0)
+        return {_hash(f"{one}>{other}"): (level, _hash(one), tuple(usual[one]) if level == 2 else (other,))
+                for (one, other), level in found.items()}
 
     def order(self) -> list[str]:
         """Operations that are not complete, as issued."""
@@ -317,7 +322,7 @@ class _Recent:
 def _step_name(group: tuple, name: str) -> str:
     """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and so do peers equally far away."""
     desc, peer = _short(group[1]), _P2P.search(name)
-    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name
+    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name.rpartition(":")[2].strip("_")
     return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
 
 

@@ -250,18 +250,24 @@ def _log_track(row: RankLog, label: str) -> Track:
     return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
 
 
-def _dump(rank: int, reading: Reading, name: str, times: Times, odd: bool) -> Dump:
+def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None) -> Dump:
     return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped,
-                times.written.get(rank), odd, reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)))
+                times.written.get(rank), left_out, reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)))
 
 
-def _odd(readings: dict[int, Reading]) -> dict[int, bool]:
-    """Ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere."""
+def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
+    """Of ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere: what
+    their habit, or that of the others, had in the place of such steps. None for all others."""
     holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
-    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one in reading.steps.values()})
+    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one, _ in reading.steps.values()})
     few = max(1, len(readings) // 4)
-    return {rank: any(level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2
-                      for step, (level, one) in reading.steps.items()) for rank, reading in readings.items()}
+    usual = collections.defaultdict(set)
+    for one, names in ((one, names) for reading in readings.values() for level, one, names in reading.steps.values() if level < 2):
+        usual[one] |= set(names)
+    odd = {rank: [set(names) if level == 2 else usual[one] - set(names) for step, (level, one, names) in reading.steps.items()
+                  if level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2]
+           for rank, reading in readings.items()}
+    return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 
 
 def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
@@ -307,7 +313,7 @@ def _differences(columns: dict[int, Column], calls: dict[int, str], readings: di
         if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
             alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == column.desc]
             there = collections.Counter(c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls))
-            before = {call: there[call] for call in by_call}
+            before = {call: there[call] if there[call] > 1 else 0 for call in by_call}  # one witness may be a culprit, too
         found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()},
                                 {calls[h]: calls[after] for h in by_call if (after := _next(columns[longest], h)) is not None}))
     return found

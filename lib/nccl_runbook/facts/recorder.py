@@ -90,10 +90,10 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its
-    operations that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that operations were
-    under way, and ``pace_ms`` from one to the next, None where nothing tells; ``written``: seconds since the epoch, None where the file's
-    time is not to be trusted."""
+    """One rank's dump. ``left_out``: not None where among its last steps is one that no other rank took, or that broke its own habit; then
+    what that habit had there ("tp all_reduce"); ``order``: its operations that are not complete, as issued ("group:number", "group:p2p");
+    ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the next, None where nothing tells;
+    ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
 
     rank: int
     file: str
@@ -102,7 +102,7 @@ class Dump:
     entries: int
     wrapped: bool
     written: Optional[float]
-    odd: bool
+    left_out: Optional[List[str]]
     order: List[str]
     last: Optional[Op] = None
     waiting: Optional[float] = None

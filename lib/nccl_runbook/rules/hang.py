@@ -82,6 +82,7 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
     first = [*_ended(hang, found), *_different(hang)]
     late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
     late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(found), **graphs.stuck(hang, found)}.items())]
+    late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
     known = {a.rank: a for a in reversed([*first, *late])}
     if not known:
         known = {a.rank: a for a in [*_in_circles(hang, found), *_silent(hang, found)]}
@@ -156,6 +157,15 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
                                 f"{min(w.op.seq for w in waits)}", track.source))
     return Accused(rank, kind, says, _frame(hang, rank), tuple(seen), wait.op, wait.group)
+
+
+def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
+    wait, own = waits[0], found.waits[rank][0]
+    issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
+    says = f"{'came late to' if issued else 'left out'} {_call(hang, wait)}, which it had there in every step before: it is in {_call(hang, own)}"
+    seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
+    return Accused(rank, "order" if issued else "skipped", says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op, own.group)
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
