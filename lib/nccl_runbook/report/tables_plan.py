@@ -36,7 +36,7 @@ def intended_table(intended: Any) -> Table:
         return Table("Your allocation", ["group"], [], why)
     table = groups_table(intended.placed.groups)
     gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
-    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} on {gpus}: {intended.placed.verdict}")
+    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} (AReaL {intended.tag}) on {gpus}: {intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:
