@@ -163,9 +163,11 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
-    says = f"{'came late to' if issued else 'left out'} {_call(hang, wait)}, which it had there in every step before: it is in {_call(hang, own)}"
+    what = "came late to" if issued else "left out"
+    says = f"{what} {_call(hang, wait)}, which it had there in every step before: it is in {_call(hang, own)}"
     seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
-    return Accused(rank, "order" if issued else "skipped", says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op, own.group)
+    return Accused(rank, "order" if issued else "skipped", says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op,
+                   own.group)
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
