@@ -166,13 +166,14 @@ def test_no_line_breaks_the_reader(junk):
 
 def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
-    ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html")
-    assert (ended.returncode, ended.stderr) == (4, ""), ended.stderr
+    ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
+                    "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
+    assert (ended.returncode, ended.stderr) == (3, ""), ended.stderr
     jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
     record = Record.model_validate_json(ended.stdout)
-    assert {f.id for f in record.findings} == {"rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
+    assert {f.id for f in record.findings} == {"allocation-duplicate", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
-    assert "Which way to move the weights" in page and "<script" not in page and len(page) < 300_000
+    assert "Which way to move the weights" in page and "(AReaL v0.4.0) on 1 GPU: duplicate" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
 
 
 def test_the_command_reads_a_trace_without_a_test(tmp_path):

@@ -57,7 +57,8 @@ class Column:
 @dataclasses.dataclass
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
-    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart."""
+    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
+    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued."""
 
     version: str
     gloo: bool
@@ -68,10 +69,11 @@ class Reading:
     columns: dict[str, Column]
     calls: dict[int, str]
     sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
-    steps: dict[int, tuple[int, int]]
+    steps: dict[int, tuple[int, int, tuple[str, ...]]]
     order: list[str]
     last: tuple | None
     waiting: tuple[float, float] | None
+    ends: dict[str, int]
     digest: bytes
 
 
@@ -88,7 +90,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _short(dump.get("version", "")), table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
         max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
-        recent.steps(), recent.order(), recent.last(), _waiting(entries), digest)
+        recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members), digest)
 
 
 def _alike(entries: list) -> list:
@@ -263,15 +265,25 @@ def _waiting(entries: list) -> tuple[float, float] | None:
     return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
 
 
+def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+    """By the name that all members have for an operation. One name may stand for several groups, so that its members belong to it."""
+    last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
+    done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
+    names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
+    rows, what = (done, "") if done else ([(e, e["time_created_ns"]) for e in last], "issued ")
+    return {f"{what}{names.get(_short(e['process_group'][0]), '')}:{e['collective_seq_id']}": _number(at) for e, at in rows}
+
+
 class _Recent:
     """The order in which this rank issued its last operations, against what it did before."""
 
     def __init__(self, entries: list, open_ats: list[int]) -> None:
         self._entries, self._open = entries, sorted(open_ats)[:TAIL]
 
-    def steps(self) -> dict[int, tuple[int, int]]:
-        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor). 0: taken before the last
-        ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or more."""
+    def steps(self) -> dict[int, tuple[int, int, tuple[str, ...]]]:
+        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor, the operation). 0: taken
+        before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
+        more; then in place of the operation those others."""
         until = (self._open[0] if self._open else len(self._entries) - 1) + 1
         number: dict[tuple, int] = {}
         marks = map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until])
@@ -287,7 +299,11 @@ class _Recent:
         for one, other in zip(last, last[1:]):
             found.setdefault((one, other), 0 if again[one, other] > 1 else 2 if followed[one] >= 2 else 1)
             followed[one] += 1
-        return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
+        usual: dict[str, list[str]] = collections.defaultdict(list)
+        for (one, other), level in found.items():
+            usual[one] += [other] * (level == 0)
+        return {_hash(f"{one}>{other}"): (level, _hash(one), tuple(usual[one]) if level == 2 else (other,))
+                for (one, other), level in found.items()}
 
     def order(self) -> list[str]:
         """Operations that are not complete, as issued."""
@@ -306,7 +322,7 @@ class _Recent:
 def _step_name(group: tuple, name: str) -> str:
     """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and so do peers equally far away."""
     desc, peer = _short(group[1]), _P2P.search(name)
-    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name
+    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name.rpartition(":")[2].strip("_")
     return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
 
 

@@ -54,8 +54,8 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
     for one in watched:
         one.end()
     syncs = [sync for one in watched for sync in one.syncs]
-    nothing = f"no function that syncs weights was on the stacks of {', '.join(map(str, pids))} in {seconds:.0f} s; wrap yours in pause_trace()"
-    return OwnSync(syncs) if syncs else Gap("absent", f"{nothing} (nccl_guards.py)")
+    nothing = f"no function that syncs weights was on the stacks of {', '.join(map(str, pids))} in {seconds:.0f} s"
+    return OwnSync(syncs) if syncs else Gap("absent", f"{nothing}; wrap yours in pause_trace() of nccl_guards.py")
 
 
 def _frames(stack: Stack) -> List[str]:

@@ -35,7 +35,7 @@ def intended_table(intended: Any) -> Table:
         return Table("", ["group"], [], why)
     table = groups_table(intended.placed.groups)
     gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
-    return dataclasses.replace(table, caption=f": {intended.text} on {gpus}: {intended.placed.verdict}")
+    return dataclasses.replace(table, caption=f": {intended.text} (AReaL {intended.tag}) on {gpus}: {intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:
