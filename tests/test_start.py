@@ -87,7 +87,7 @@ def test_every_line_is_kept_with_its_number(tmp_path_factory, lines):
 
 
 def test_of_a_long_log_both_ends_are_read_and_the_rest_is_told(tmp_path, monkeypatch):
-    part = 64 << 10  # looking stops after seconds, which a busy machine may need for megabytes
+    part = 512 << 10  # looking stops after seconds, which a busy machine may need for megabytes
     monkeypatch.setattr(log_file, "PART_BYTES", part)
     body = b"x" * 99 + b"\n"
     path = tmp_path / "long.log"
