@@ -91,7 +91,7 @@ def test_of_a_long_log_both_ends_are_read_and_the_rest_is_told(tmp_path, monkeyp
     monkeypatch.setattr(log_file, "PART_BYTES", part)
     body = b"x" * 99 + b"\n"
     path = tmp_path / "long.log"
-    path.write_bytes(b"first\n" + body * (part // 50) + b"NCCL WARN Duplicate GPU detected : rank 0\nlast\n")
+    path.write_bytes(b"first\n" + body * (part // 33) + b"NCCL WARN Duplicate GPU detected : rank 0\nlast\n")
     for packed in (False, True):
         if packed:
             path.write_bytes(gzip.compress(path.read_bytes()))
