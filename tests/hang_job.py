@@ -7,6 +7,7 @@ of its own SECONDS after that, whatever its main thread is in. What a rank print
 Several faults are one job each, in OUT/FAULT, the culprit one rank further each time.
 """
 import datetime
+import faulthandler
 import os
 import signal
 import sys
@@ -32,6 +33,10 @@ def write_dump(rank: int) -> None:
 
 
 def write_and_leave(rank: int, at: float) -> None:
+    time.sleep(max(0.0, at - 0.5 - time.monotonic()))
+    if FAULT in ("send", "recv"):  # Gloo records neither (torch 2.13): a stack shows them
+        with open(f"{OUT}/stack_rank{rank}.txt", "w") as file:
+            faulthandler.dump_traceback(file)
     time.sleep(max(0.0, at - time.monotonic()))
     write_dump(rank)
     os._exit(0)

@@ -214,7 +214,7 @@ class _Members:
         for name, ranks in users.items():
             desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
             known = tuple(sorted(everybody if desc == "default_pg" else ranks))
-            self.groups.setdefault((name, desc, known), (known, desc == "default_pg"))
+            self.groups.setdefault((name, desc, known), (known, False))
         self._by_rank = {(name, r): ranks for (name, _, ranks) in self.groups for r in ranks}
 
     def of(self, name: str, rank: int) -> tuple[int, ...]:

@@ -164,7 +164,7 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
-    what = f"{'came late to' if issued else 'left out'} {_call(hang, wait)}"
+    what = f"{'came late to' if issued else 'left out, or put off,'} {_call(hang, wait)}"
     says = f"{what}, which it, or every other rank, had there in the steps before: it is in {_call(hang, own)}"
     seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
     kind = "order" if issued else "skipped"
@@ -272,6 +272,10 @@ def _nobody(hang: Hang, found: Graph) -> Told:
         where = ", ".join(call for call, _ in calls.most_common(3))
         said = f"the ranks wait for each other ({where}); which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
+    if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
+        said = f"all {_count(len(victims), 'rank')} that told anything wait in {collective}; whether there are others nothing tells."
+        collect = "collect the dumps, logs or stacks of all ranks"
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
     late = [w for w in first if _is_hung(hang, w)]
     said = f"all members wait in {collective}: nobody is missing, so it is the path between them, a GPU, or the library."
     if late:
