@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
+from collections.abc import Sequence
 
 from nccl_runbook.knowledge import table
 
@@ -28,3 +30,11 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
     """(framework and versions, its lines) for the way that ``method`` stands for: nccl, ipc, gloo or disk."""
     way = "disk" if "disk" in method else method.partition("-")[0]
     return [(row["name"], row[way]) for row in table("sync_choice")["framework"] if way in row]
+
+
+def phase_of(frames: Sequence[str]) -> str:
+    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first; "" where none of them syncs weights."""
+    own = table("sync_choice")["own"]
+    roots = [number for number, frame in enumerate(frames) if re.match(own["sync"], frame)]
+    inside = frames[:roots[-1] + 1] if roots else []
+    return next((phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside)), "other") if inside else ""
