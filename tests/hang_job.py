@@ -48,7 +48,8 @@ class Rank:
         self.device = torch.device(f"cuda:{rank}" if BACKEND == "nccl" else "cpu")
         if BACKEND == "nccl":
             torch.cuda.set_device(rank)
-        dist.init_process_group(BACKEND, init_method=f"file://{OUT}/store", rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=90))
+        dist.init_process_group(BACKEND, init_method=f"file://{OUT}/store", rank=rank, world_size=WORLD,
+                                timeout=datetime.timedelta(seconds=4 if FAULT == "minibatch" else 90))
         self.other = dist.new_group(list(range(WORLD)))
         half = [list(range(WORLD // 2)), list(range(WORLD // 2, WORLD))]
         self.half = [dist.new_group(ranks) for ranks in half][rank >= WORLD // 2]
@@ -108,7 +109,7 @@ def main(rank: int) -> None:
     me = Rank(rank)
     for step in range(STEPS if FAULT == "slow" else FAULTY_STEP):
         if step == FAULTY_STEP - 1 and FAULT != "slow":
-            threading.Thread(target=write_and_leave, args=(rank, time.monotonic() + WAIT_S), daemon=True).start()
+            threading.Thread(target=write_and_leave, args=(rank, time.monotonic() + WAIT_S + 5.0 * (FAULT == "minibatch")), daemon=True).start()
         faulty = rank == CULPRIT and (step == FAULTY_STEP - 1 or FAULT == "slow")
         try:
             me.step(FAULT if faulty else "")
