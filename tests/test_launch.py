@@ -94,14 +94,6 @@ def test_a_variable_that_acts_at_import_gets_a_warm_process_of_its_own(engine):
     assert len(engine._links) == 2
 
 
-def test_a_parent_with_threads_is_not_forked(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
-        world = engine.run(check(deadline_s=60))
-    assert world.passed and world.started.startswith("exec (2 threads")
-
-
 def test_the_shell_line_runs_as_printed(engine):
     world = engine.run(check(env={"NCCL_DEBUG": "WARN"}))
     assert world.shell_line.startswith("NCCL_DEBUG=WARN timeout")

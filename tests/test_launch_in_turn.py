@@ -75,7 +75,7 @@ def test_a_slow_world_that_gives_signs_of_life_is_left_alone(engine):
     assert engine.run(slow).passed
 
 
-def test_a_parent_with_threads_holds_fresh_interpreters_at_the_gate(tmp_path, monkeypatch):
+def test_a_parent_with_threads_is_not_forked_and_holds_fresh_interpreters_at_the_gate(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:

@@ -224,6 +224,23 @@ def test_no_signal_is_sent_not_even_where_a_handler_would_catch_it(tmp_path: Pat
         frail.wait()
 
 
+def test_only_who_is_named_like_a_rank_and_began_with_it_can_be_the_one_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below pid 1 of a container anything may end, and nobody waits for it."""
+    running = [subprocess.Popen(words) for words in (["sleep", "30"], ["sleep", "0"], ["true"])]
+    rank, gone, other = (one.pid for one in running)
+    try:
+        while alive(gone) or alive(other):
+            time.sleep(0.02)
+        found = {one.pid: one.code for one in live_processes.ended([rank])}
+        assert found.get(gone) == 0 and other not in found and rank not in found
+        monkeypatch.setattr(live_processes, "TOGETHER_S", -1)
+        assert live_processes.ended([rank]) == []
+    finally:
+        running[0].kill()
+        for one in running:
+            one.wait()
+
+
 SERVED = """
 import os, sys, time
 os.environ.update(RANK="0", WORLD_SIZE="1")

@@ -16,7 +16,7 @@ from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import sync_choice as table
 from nccl_runbook.probes import own_sync
-from nccl_runbook.records import Record, json_schema
+from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
 from nccl_runbook.rules import sync_choice
 from test_rules_sync import arm, broken, runs
@@ -75,7 +75,7 @@ def test_a_fit_comes_from_two_sizes_and_sweeps_are_rows():
     text = repr(sweeps_table(runs(swept)))
     assert "4096 x 4096" in text and "10.0" in text and "9.9" in text
     assert arm("nccl-flat", (0.5, 0.001), variants=[SyncVariant(512, 0, part, 0.002)]).fit(290, whole) is None, "near miss: time did not grow"
-    assert "busy" in sweeps_table(Gap("not-run", "busy")).note
+    assert "busy" in repr(sweeps_table(Gap("not-run", "busy")))
 
 
 # as nccl_guards.py prints it (schema 1)
@@ -166,7 +166,7 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     assert (ended.returncode, ended.stderr) == (3, ""), ended.stderr
-    jsonschema.validate(json.loads(ended.stdout), json_schema())
+    jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
     record = Record.model_validate_json(ended.stdout)
     assert {f.id for f in record.findings} == {"allocation-duplicate", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()

@@ -125,12 +125,12 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    from nccl_runbook.facts import Gap, to_json
+    from nccl_runbook.facts import Gap
     from nccl_runbook.rules.comparison import names, ratio
 
     ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
-    kept = {n: to_json(getattr(seen, n)) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
+    kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
-            "walk": None if isinstance(seen.walk, Gap) else to_json(seen.walk)}
+            "walk": None if isinstance(seen.walk, Gap) else seen.walk}

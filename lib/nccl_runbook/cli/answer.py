@@ -44,14 +44,15 @@ def end_on_signals() -> None:
 
 
 def tell(answer: str | dict[str, Any]) -> None:
-    """On standard output, a dict as JSON; no secrets, and nothing that a terminal would obey."""
+    """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey."""
     import json
 
+    from nccl_runbook.facts import to_json
     from nccl_runbook.redact import Redactor, plain
 
     redactor = Redactor(os.environ)
     as_json = isinstance(answer, dict)
-    print(plain(json.dumps(redactor.json(answer), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)))
+    print(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)))
 
 
 def write(path: Path, text: str) -> None:

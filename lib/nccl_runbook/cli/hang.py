@@ -54,22 +54,8 @@ def verdict(told: Told) -> str:
 
 def document(seen: Hang, told: Told, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
-    return {
-        "schema": SCHEMA,
-        "verdict": verdict(told),
-        "exit_code": code,
-        "sentence": told.sentence,
-        "culprits": list(told.culprits),
-        "victims": list(told.victims),
-        "kind": told.kind,
-        "collective": told.collective or None,
-        "frame": told.frame or None,
-        "cause": told.cause,
-        "status": told.status,
-        "evidence": [{"text": e.text, "source": e.source} for e in told.evidence],
-        "files": [{"name": f.name, "what": f.what, "rank": f.rank, "problem": f.problem} for f in seen.files],
-        "decides": told.decides,
-    }
+    return {"schema": SCHEMA, "verdict": verdict(told), "exit_code": code, **vars(told), "collective": told.collective or None,
+            "frame": told.frame or None, "files": seen.files}
 
 
 def text(seen: Hang, told: Told) -> str:

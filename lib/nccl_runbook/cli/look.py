@@ -104,13 +104,9 @@ def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, c
 
 
 def _job(picture: Picture) -> dict[str, Any]:
-    return {
-        "job": picture.job, "world_size": picture.world_size, "kind": picture.kind, "sentence": picture.sentence, "cause": picture.cause,
-        "status": picture.status or None, "collective": picture.collective, "frame": picture.culprits[0].frame if picture.culprits else "",
-        "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims],
-        "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks],
-        "evidence": [{"text": e.text, "source": e.source} for e in picture.evidence], "not_seen": picture.not_seen,
-        "decides": picture.decides}
+    ranks = [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks]
+    return {**vars(picture), "status": picture.status or None, "frame": picture.culprits[0].frame if picture.culprits else "",
+            "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims], "ranks": ranks}
 
 
 def _who(view: RankView) -> dict[str, Any]:

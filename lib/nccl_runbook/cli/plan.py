@@ -246,9 +246,9 @@ def document(one: Plan) -> dict[str, Any]:
                        for p in (mode.parts if mode else ())],
         "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
         "total_gpus": mode.total_gpus if mode else None,
-        "groups": [{"name": g.name, "ranks": [dataclasses.asdict(r) for r in g.ranks]} for g in (placed.groups if placed else ())],
+        "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
         "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
-        "remedies": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in one.finding.remedy],
+        "remedies": one.finding.remedy,
         "devices": None if one.devices is None else [f.title for f in one.devices],
         "exit_code": 0 if one.clean else 3,
     }

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -20,8 +19,6 @@ from nccl_runbook.cli import answer
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
-SUPERVISED = Path(__file__).parents[1] / "launch" / "supervised.py"
-END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 LOOK_S = 3.0
 POLL_S = 0.2
 
@@ -94,31 +91,25 @@ def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | Non
 def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
          tried: Tried) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
+    from nccl_runbook.launch.command import supervised
+
     if not shutil.which(words[0]):
         answer.leave(f"cannot start {words[0]}: there is no such program", 2)
     until = time.monotonic() + deadline_s
-    try:
-        job = subprocess.Popen([sys.executable, "-S", "-E", str(SUPERVISED), *words], env={**os.environ, **values}, stdin=subprocess.PIPE,
-                               stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    except OSError as error:
-        answer.leave(f"cannot start {words[0]}: {error.strerror}", 2)
-    try:
-        with open(log.name, encoding="utf-8", errors="replace") as lines:
-            rest = ""
-            while True:
-                code = job.poll()
-                *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
-                found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
-                if found is not None:
-                    return "failed", code, found.strip()[:400]
-                if code is not None:
-                    return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
-                if time.monotonic() > until:
-                    tried.look = _looked_at(job.pid)
-                    return "hung", None, f"still running after {deadline_s:g} s"
-                time.sleep(POLL_S)
-    finally:
-        _end_all(job)
+    with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
+        rest = ""
+        while True:
+            code = job.poll()
+            *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
+            found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
+            if found is not None:
+                return "failed", code, found.strip()[:400]
+            if code is not None:
+                return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
+            if time.monotonic() > until:
+                tried.look = _looked_at(job.pid)
+                return "hung", None, f"still running after {deadline_s:g} s"
+            time.sleep(POLL_S)
 
 
 def _looked_at(pid: int) -> str:
@@ -131,18 +122,6 @@ def _looked_at(pid: int) -> str:
         return ""
     looking.first()
     return "; ".join(p.sentence for p in judge([looking.after(LOOK_S)]))
-
-
-# --- nothing is left behind
-
-def _end_all(job: subprocess.Popen[bytes]) -> None:
-    """Closed input is the supervisor's sign to end every process that came of the job, and none else; our own death closes it, too."""
-    if job.stdin:
-        job.stdin.close()
-    try:
-        job.wait(END_S)
-    except subprocess.TimeoutExpired:  # in the kernel for good (state D): nothing a process can do ends it
-        job.kill()
 
 
 # --- how it is told
@@ -172,4 +151,4 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
     else:
         sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
-            "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
+            "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def triage(
         answer.leave(f"there is no file {missing}")
     if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
         answer.leave(f"there is no file {paths[0]}")
+    gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths)
@@ -87,35 +89,11 @@ def _sentence(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -
 
 def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison | None = None) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
-    from nccl_runbook.facts import to_json
-
     verdict = _verdict(logs, told, compared)
-    return {
-        "schema": SCHEMA,
-        "verdict": verdict,
-        "exit_code": code,
-        "sentence": _sentence(logs, told, compared),
-        "undecided": verdict == "unknown",
-        "hypotheses": [_hypothesis(h) for h in told],
-        "ranks": to_json(logs.ranks),
-        "files": to_json(logs.files),
-        "launcher": logs.launcher,
-        "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
-        "against": to_json(compared),
-    }
-
-
-def _hypothesis(told: Hypothesis) -> dict[str, Any]:
-    return {
-        "cause": told.cause,
-        "status": told.status,
-        "title": told.title,
-        "says": told.says,
-        "evidence": [_line(e) for e in told.evidence],
-        "against": list(told.against),
-        "remedy": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in told.remedy],
-        "decides": {"probe": told.decides.probe, "why": told.decides.why, "line": told.decides.line},
-    }
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "sentence": _sentence(logs, told, compared),
+            "undecided": verdict == "unknown", "hypotheses": [{**vars(h), "evidence": [_line(e) for e in h.evidence]} for h in told],
+            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "against": compared,
+            "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown]}
 
 
 def _line(line: LogLine) -> dict[str, Any]:

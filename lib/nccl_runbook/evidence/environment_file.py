@@ -20,7 +20,8 @@ _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 _ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
 _SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
 # NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
-_MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)(?=[^\s{{\[])(?:{_VALUE})")
+_MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
+                     rf"(?=[^\s{{\[])(?:{_VALUE})")
 _CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
 _KEY = rf"[\"']?name[\"']?\s*:\s*[\"']?(?P<name>{_NAME})[\"']?\s*"  # of a Kubernetes pair, whose value follows
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*:\s*(?:{_VALUE})")
@@ -92,10 +93,12 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
 
 def _pairs(line: str) -> list[tuple[str, str]]:
     exported = _EXPORT_LIST.search(line)
-    slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []  # a comma ends a value
+    # a comma ends a value
+    slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
     rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
     matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)]
-    return [*((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())), *((n, v) for n, v in slurm if re.fullmatch(_NAME, n))]
+    in_order = ((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start()))
+    return [*in_order, *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
 
 
 def _value(match: re.Match[str]) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
-from nccl_runbook.knowledge.clues import ECHO, needed, stands_in
+from nccl_runbook.knowledge.clues import ECHO
+
+if TYPE_CHECKING:
+    from nccl_runbook.evidence.log_templates import Texts
 
 # torch 1.9 (no SeqNum) to 2.13
 _WORK = re.compile(
@@ -22,7 +25,7 @@ _COMM = re.compile(
     r"(?: commId 0x([0-9a-f]+))?"
 )
 _NCCL = re.compile(r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)")
-_TORCH = re.compile(r"\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)", re.I)
+_TORCH = re.compile(r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)")
 _NET = re.compile(r"Using network (\w+)")
 _VIA = re.compile(r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)")
 _ERROR = re.compile(
@@ -34,70 +37,46 @@ _WATCHED = re.compile(
     r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
 )
 _PROGRESS = re.compile(
-    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|(?<!\d)\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
 )
 _ENDED = re.compile(
     r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
     r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
 )
 # an expression, and lower-case words of which a line that it matches holds one
-_MUCH = (
-    (_WORK, ("worknccl",)),
-    (_STATUS, ("enqueued",)),
-    (_COMM, ("comm 0x",)),
-    (_ERROR, ("error", "exception", "interrupt", "systemexit", "terminate", "segmentation", "killed")),
-    (_WATCHED, ("watchdog", "checktimeout", "dump", "operations have failed", "remote error")),
-    (_ENDED, ("done", "training", "finish", "completed", "successfully", "stopped")),
-)
-_TELLING = (
-    *_MUCH,
-    (_NCCL, ("nccl version", "nccl==")),
-    (_TORCH, ("torch",)),
-    (_NET, ("using network",)),
-    (_VIA, (" via ",)),
-    (_PROGRESS, ("step", "iter", "epoch", "batch", " [", "it/s", "s/it", "loss")),
-)
-_HINTS = tuple(dict.fromkeys(h for _, hints in _TELLING for h in hints))
+_MUCH = {
+    _WORK: ("worknccl",),
+    _STATUS: ("enqueued",),
+    _COMM: ("comm 0x",),
+    _ERROR: ("error", "exception", "interrupt", "systemexit", "terminate", "segmentation", "killed"),
+    _WATCHED: ("watchdog", "checktimeout", "dump", "operations have failed", "remote error"),
+    _ENDED: ("done", "training", "finish", "completed", "successfully", "stopped"),
+}
+_TELLING = {
+    **_MUCH,
+    _NCCL: ("nccl version", "nccl=="),
+    _TORCH: ("torch",),
+    _NET: ("using network",),
+    _VIA: ("via ",),
+    _PROGRESS: ("step", "iter", "epoch", "batch", "[0", "[1", "[2", "[3", "[4", "[5", "it/s", "s/it", "loss"),
+}
+HINTS = {pattern.pattern: words for pattern, words in _TELLING.items()}  # every expression that tells about a rank
+MUCH = frozenset(pattern.pattern for pattern in _MUCH)  # of these every line counts, and not only the first and the last ones
 _LAUNCHERS = (
-    ("ray", re.compile(r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b")),
-    ("deepspeed", re.compile(r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed ")),
-    ("accelerate", re.compile(r"accelerate launch|accelerate\.commands")),
-    ("srun", re.compile(r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b")),
-    ("kubernetes", re.compile(r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes")),
-    ("beaker", re.compile(r"\b[Bb]eaker\b")),
-    ("torchrun", re.compile(r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)")),
-    ("docker", re.compile(r"\bdocker\b")),
+    ("ray", r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b"),
+    ("deepspeed", r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed "),
+    ("accelerate", r"accelerate launch|accelerate\.commands"),
+    ("srun", r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b"),
+    ("kubernetes", r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes"),
+    ("beaker", r"\b[Bb]eaker\b"),
+    ("torchrun", r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)"),
+    ("docker", r"\bdocker\b"),
 )
 
 
-def tells(text: str) -> bool:
-    """Whether the line says anything about a rank."""
-    low = text.lower()
-    for hint in _HINTS:  # plain loops: most lines of a log that never repeats hold none, and there may be millions
-        if hint in low:
-            break
-    else:
-        return False
-    for pattern, hints in _TELLING:
-        for hint in hints:
-            if hint in low:
-                if pattern.search(text):
-                    return True
-                break
-    return False
-
-
-def tells_much(text: str) -> bool:
-    """Whether every line of this kind counts, and not only the first and the last ones."""
-    low = text.lower()
-    return any(any(h in low for h in hints) and p.search(text) for p, hints in _MUCH)
-
-
-def launcher(texts: list[tuple[str, LogLine]]) -> str:
+def launcher(texts: Texts) -> str:
     """What started the job, "" where nothing tells."""
-    low = "\n".join(text for text, _ in texts).lower()
-    told = (n for n, p in _LAUNCHERS if any(w in low for w in needed(p.pattern)) and any(stands_in(p, text) for text, _ in texts))
-    return next(told, "")
+    return next((name for name, expression in _LAUNCHERS if texts.first(expression)), "")
 
 
 class Ranks:

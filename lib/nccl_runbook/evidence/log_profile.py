@@ -45,7 +45,7 @@ _TIMES = (
     ("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
     ("sync", re.compile(rf"(?i)(?:{_SYNC})\b[^\n\d]{{0,40}}{_NUMBER}")),
     ("step", re.compile(rf"(?i){_STEP}[^\n\d]{{0,20}}{_NUMBER}|elapsed time per iteration \((?P<paren2>ms|s)\): (?P<number2>[\d.]+)")),
-    ("step", re.compile(r"(?P<number>\d+\.\d+)s/it\b|(?P<per>\d+\.\d+)it/s\b")),
+    ("step", re.compile(r"(?<![\d.])(?:(?P<number>\d+\.\d+)s/it|(?P<per>\d+\.\d+)it/s)\b")),
 )
 _HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
 

@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Optional, Union
 from nccl_runbook.facts import Gap
 
 WRONG_VALUES = 6  # exit code of ranks/check.py
-OUTCOMES = ("exited", "signalled", "timed-out", "lost")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +40,10 @@ class WorldRequest:
 class RankResult:
     """How one rank ended.
 
-    ``outcome``: one of OUTCOMES (lost: the warm process above it was killed); ``code``: exit code or signal number; ``events``: what the
-    rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline;
-    ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where
-    none was kept; ``dropped_bytes``: how much of a flood was left out of it.
+    ``outcome``: exited, signalled, timed-out, or lost (the warm process above it was killed); ``code``: exit code or signal number;
+    ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
+    stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its
+    whole log, "" where none was kept; ``dropped_bytes``: how much of a flood was left out of it.
     """
 
     rank: int

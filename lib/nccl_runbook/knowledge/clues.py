@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
+import collections
 import dataclasses
 import functools
+import itertools
 import re
 import re._constants as sre
 import re._parser as parser
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from nccl_runbook.knowledge import table
@@ -32,15 +36,21 @@ ECHO = re.compile(
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what both tell is in rules/triage_ranks.py
-_SHORTEST = 3  # a literal of two characters is in every line
-_OFTEN = " etaoinsrhldcumfpgwyb0123456789.:-_/vkxjqz"  # by how often logs hold them
+_SHORTEST = 3  # a literal of two letters is in every line
+_DIGITS = frozenset("0123456789")
+# words that logs are full of, so that they single no line out
+_COMMON = re.compile(
+    r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
+    r"process|host|index|read|check|cach|load|sav|slow|run|start|local|device|step|batch|loss|sys|map|dist|direct|weight|port|is|out|call"
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Clue:
     """One row of clues.toml: ``line`` on one line, each of ``also`` on some line or in the reporter's words, none of ``without``.
 
-    ``status``: the most that this clue alone allows; established only where the line is the fault itself.
+    ``status``: the most that this clue alone allows; established only where the line is the fault itself. ``words``: a reporter says it,
+    no program.
     """
 
     cause: str
@@ -48,13 +58,21 @@ class Clue:
     status: str
     also: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    words: bool = False
 
 
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
     return tuple(
-        Clue(r["cause"], _spelt(r["line"]), r["status"], tuple(map(_spelt, r.get("also", ()))), tuple(map(_spelt, r.get("not", ()))))
+        Clue(
+            r["cause"],
+            _spelt(r["line"]),
+            r["status"],
+            tuple(map(_spelt, r.get("also", ()))),
+            tuple(map(_spelt, r.get("not", ()))),
+            r.get("words", False),
+        )
         for r in table("clues")["clue"]
     )
 
@@ -78,51 +96,85 @@ def compiled(expression: str) -> re.Pattern[str]:
 @functools.cache
 def matcher() -> Matcher:
     """The matcher of every clue's own line."""
-    return Matcher(dict.fromkeys([*(c.line for c in clues()), FIRST_CALL, NETWORK, GUARD]))
+    return Matcher([*printed(), *spoken()])
+
+
+def printed() -> list[str]:
+    """Every expression that is asked of every line that a job printed."""
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), FIRST_CALL, NETWORK, GUARD]))
+
+
+def spoken() -> list[str]:
+    """Those of which only a reporter's words, or a short log, are asked."""
+    return list(dict.fromkeys(c.line for c in clues() if c.words))
 
 
 class Matcher:
-    """Which of many expressions match a line. Most lines hold none of the literals that the expressions need, which is asked first."""
+    """Which of many expressions match a line. Most lines hold none of the literals that the expressions need: one pass over many lines
+    finds those that do.
 
-    def __init__(self, expressions: Iterable[str]) -> None:
-        self._by_literal: dict[str, list[str]] = {}
+    ``hints``: literals for expressions whose own are too short, of which a matching line holds one.
+    """
+
+    def __init__(self, expressions: Iterable[str], hints: Mapping[str, Iterable[str]] = types.MappingProxyType({})) -> None:
+        wanted: dict[str, list[str]] = {}
         self._always: list[str] = []
         for expression in expressions:
-            literals = needed(expression)
+            literals = hints.get(expression) or needed(expression)
             for literal in literals:
-                self._by_literal.setdefault(literal, []).append(expression)
+                wanted.setdefault(literal, []).append(expression)
             if not literals:
                 self._always.append(expression)
-        self._literals = tuple(self._by_literal)
-        self._by_three: dict[tuple[int, ...], list[str]] = {}  # the rarest three characters of each literal
-        for literal in self._literals:
-            self._by_three.setdefault(max(_threes(literal.encode()), key=_rare), []).append(literal)
-        self._fast = ahocorasick_rs.AhoCorasick(self._literals) if ahocorasick_rs else None
+        # the longest literal at a place stands for those that it begins with
+        self._wanted = {n: [(e, _branches(e)) for end in range(1, len(n) + 1) for e in wanted.get(n[:end], ())] for n in wanted}
+        self._literals = tuple(wanted)
+        by_letter = itertools.groupby(sorted(wanted), lambda n: n[0])  # an expression that begins with one letter is searched for fastest
+        self._patterns = [(letter, re.compile(re.escape(letter) + f"(?=({_tree(list(words))}))")) for letter, words in by_letter]
+        self._fast = ahocorasick_rs.AhoCorasick(self._literals) if ahocorasick_rs and wanted else None
 
-    def literals_in(self, text: bytes) -> tuple[str, ...]:
-        """The literals that stand anywhere in ``text``, ASCII: only they need to be asked for in its lines."""
-        low = text.lower()
+    def may_match(self, lines: list[str]) -> dict[int, list[str]]:
+        """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
+        text = "\n".join(lines).lower()
+        lows, found = text.split("\n"), {i: list(self._always) for i in range(len(lines) if self._always else 0)}
+        ends = list(itertools.accumulate((len(low) + 1 for low in lows), initial=-1))[1:]
+        literals_in: dict[int, set[str]] = collections.defaultdict(set)
+        for start, literal in self._hits(text):
+            literals_in[bisect.bisect_left(ends, start)].add(literal)
+        for at, literals in literals_in.items():
+            low = lows[at]
+            may = [e for n in literals for e, branches in self._wanted[n] if _may_match(branches, low)]
+            if may:
+                found[at] = [*found.get(at, ()), *dict.fromkeys(may)]
+        return found
+
+    def _hits(self, text: str) -> Iterator[tuple[int, str]]:
+        """Where a literal begins; overlapping ones as well."""
         if self._fast:
-            found = {n for n, _, _ in self._fast.find_matches_as_indexes(low.decode("ascii"), overlapping=True)}
-            return tuple(n for i, n in enumerate(self._literals) if i in found)
-        return tuple(n for three in self._by_three.keys() & _threes(low) for n in self._by_three[three] if n.encode() in low)
+            yield from ((start, self._literals[i]) for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True))
+            return
+        for letter, pattern in self._patterns:
+            for m in pattern.finditer(text):
+                yield m.start(), letter + m[1]
 
-    def matching(self, line: str, literals: tuple[str, ...] | None = None) -> list[str]:
-        """The expressions that match ``line``. ``literals``: those of the text around it, None for all."""
-        low = line.lower()
-        wanted = dict.fromkeys(self._always)
-        for literal in self._literals if literals is None else literals:
-            if literal in low:
-                wanted.update(dict.fromkeys(self._by_literal[literal]))
-        return [e for e in wanted if _may_match(e, low) and compiled(e).search(line)]
+    def matching(self, line: str) -> list[str]:
+        """The expressions that match ``line``."""
+        return [e for e in self.may_match([line]).get(0, ()) if compiled(e).search(line)]
 
 
-def _threes(text: bytes) -> set[tuple[int, ...]]:
-    return set(zip(text, text[1:], text[2:]))
+def _tree(words: list[str]) -> str:
+    """An expression for what may follow the first letter: a tree, so that a search leaves it at the first letter that fits none."""
+    tree: dict = {}
+    for word in words:
+        node = tree
+        for letter in word[1:]:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return _branch(tree)
 
 
-def _rare(three: tuple[int, ...]) -> tuple[int, ...]:
-    return (sum(_OFTEN.find(chr(c)) % 50 for c in three), *three)
+def _branch(node: dict) -> str:
+    parts = [re.escape(letter) + _branch(inner) for letter, inner in node.items() if letter]
+    return f"(?:{'|'.join(parts)})" + "?" * ("" in node) if parts else ""
 
 
 def stands_in(pattern: re.Pattern[str], text: str) -> bool:
@@ -131,9 +183,9 @@ def stands_in(pattern: re.Pattern[str], text: str) -> bool:
     return any(w in low for w in needed(pattern.pattern)) and bool(pattern.search(text))
 
 
-def _may_match(expression: str, low: str) -> bool:
-    """Whether the line holds what one branch of the expression needs: a few look-ups spare most searches."""
-    for branch in _branches(expression):  # plain loops: this is asked a million times where no two lines are alike
+def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bool:
+    """Whether the line holds what one branch of an expression needs: a few look-ups spare most searches."""
+    for branch in branches:  # plain loops: this is asked a million times where no two lines are alike
         for literals in branch:
             for literal in literals:
                 if literal in low:
@@ -149,45 +201,57 @@ def _may_match(expression: str, low: str) -> bool:
 def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
     sequence = list(parser.parse(expression))
-    if len(sequence) == 1 and sequence[0][0] is sre.BRANCH:
-        return tuple(tuple(_in_sequence(branch)) for branch in sequence[0][1][1])
-    return (tuple(_in_sequence(sequence)),)
+    branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
+    return tuple(tuple(_in_sequence(branch, 1)) for branch in branches)
 
 
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_sequence(parser.parse(expression)) or frozenset()
+    return _of_sequence(parser.parse(expression), _SHORTEST) or frozenset()
 
 
-def _of_sequence(sequence: Iterable[Any]) -> frozenset[str] | None:
-    """The best set among the elements: the one whose shortest literal is longest."""
-    return max(_in_sequence(sequence), key=lambda s: (min(map(len, s)), -len(s)), default=None)
+def _of_sequence(sequence: Iterable[Any], shortest: int) -> frozenset[str] | None:
+    """The best set among the elements: without common words, and the one whose shortest literal is longest."""
+    return max(_in_sequence(sequence, shortest), key=_rare, default=None)
 
 
-def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
-    """Every set of literals that the elements need."""
+def _rare(literals: frozenset[str]) -> tuple[bool, int, int]:
+    return not any(_COMMON.fullmatch(n.strip()) for n in literals), min(map(len, literals)), -len(literals)
+
+
+def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]:
+    """Every set of literals that the elements need, none shorter than ``shortest``; a single letter is none."""
     found: list[frozenset[str]] = []
     run = ""
     for code, value in [*sequence, (None, None)]:
-        if code is sre.LITERAL and chr(value).isascii():
-            run += chr(value).lower()
+        letter = _letter(code, value)
+        if letter:
+            run += letter
             continue
-        if len(run) >= _SHORTEST:
+        run = run.lstrip()  # a blank is everywhere, and no literal shall begin with one
+        if len(run) >= _SHORTEST or len(run) == 2 and not run.isalpha():
             found.append(frozenset([run]))
         run = ""
-        inner = _of_element(code, value)
+        inner = _of_element(code, value, shortest)
         if inner:
             found.append(inner)
-    return found
+    return [s for s in found if min(map(len, s)) >= shortest]
 
 
-def _of_element(code: Any, value: Any) -> frozenset[str] | None:
+def _letter(code: Any, value: Any) -> str:
+    """The letter that stands here, in whichever case; "" where several may."""
+    among = [value] if code is sre.LITERAL else [v if c is sre.LITERAL else -1 for c, v in value] if code is sre.IN else []
+    letters = {chr(v).lower() if 0 <= v < 128 else "" for v in among}
+    return letters.pop() if len(letters) == 1 else ""
+
+
+def _of_element(code: Any, value: Any, shortest: int) -> frozenset[str] | None:
     if code is sre.SUBPATTERN:
-        return _of_sequence(value[3])
+        return _of_sequence(value[3], shortest)
     if code is sre.BRANCH:
-        each = [_of_sequence(branch) for branch in value[1]]
+        each = [_of_sequence(branch, shortest) for branch in value[1]]
         return None if any(e is None for e in each) else frozenset().union(*each)
     if code in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] > 0:
-        return _of_sequence(value[2])
-    return None
+        return _of_element(*value[2][0], shortest) if len(value[2]) == 1 else _of_sequence(value[2], shortest)
+    return _DIGITS if code is sre.IN and value == [(sre.CATEGORY, sre.CATEGORY_DIGIT)] else None

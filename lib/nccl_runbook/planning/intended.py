@@ -12,8 +12,8 @@ from nccl_runbook.planning.placement import Placement
 
 @dataclasses.dataclass(frozen=True)
 class Intended:
-    """``text``: "" where no allocation was named; ``tag``: of AReaL; ``gpus``: seen here, or named where none is seen; ``placed``: None where
-    that tag refuses the text."""
+    """``text``: "" where no allocation was named; ``tag``: of AReaL; ``gpus``: seen here, or named where none is seen; ``placed``: None
+    where that tag refuses the text."""
 
     text: str
     gpus: int
@@ -22,8 +22,8 @@ class Intended:
 
 
 def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Intended | Gap:
-    """Where AReaL's local launcher would put it on the GPUs that ``seen`` is placed on, else on as many as are ``named``. ``tag``: AReaL's, the
-    newest known if empty. A Gap where there is a text and no GPU. Raises ValueError for a tag that is none."""
+    """Where AReaL's local launcher would put it on the GPUs that ``seen`` is placed on, else on as many as are ``named``. ``tag``: AReaL's,
+    the newest known if empty. A Gap where there is a text and no GPU. Raises ValueError for a tag that is none."""
     gpus = 0 if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None})
     rules, count = at(tag) if tag else newest(), gpus or named
     if not text.strip():

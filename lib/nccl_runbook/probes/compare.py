@@ -89,8 +89,8 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
 
 
 def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str) -> Subject:
-    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles: the
-    trainer (rank 0) and the engine (all others)."""
+    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles:
+    the trainer (rank 0) and the engine (all others)."""
     fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
     if method not in fit:
         raise ValueError(f"method {method!r} is none of {', '.join(fit)}, or needs a GPU that is not here")
@@ -143,7 +143,7 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
-        where = f"write {{{unknown[0]}}} into your command where that process is started" if not made.in_ranks else f"roles: {', '.join(made.roles)}"
+        where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command where the process starts"
         raise ValueError(f"role {unknown[0]!r} has no place here: {where}")
     clock = _Clock(made, budget_s, arms.secrets)
     warm_up, samples = [], []

@@ -30,8 +30,8 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
                 return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
         time.sleep(INTERVAL_S)
     syncs = [sync for pid, samples in seen.items() for sync in syncs_of(pid, samples)]
-    nothing = f"no function that syncs weights was on the stacks of {', '.join(map(str, pids))} in {seconds:.0f} s; wrap yours in pause_trace()"
-    return OwnSync(syncs) if syncs else Gap("absent", f"{nothing} (nccl_guards.py)")
+    nothing = f"no function that syncs weights was on the stacks of {', '.join(map(str, pids))} in {seconds:.0f} s"
+    return OwnSync(syncs) if syncs else Gap("absent", f"{nothing}; wrap yours in pause_trace() of nccl_guards.py")
 
 
 def syncs_of(pid: int, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.report.tables import Cell, Table, gap_table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
 TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
@@ -27,16 +27,15 @@ def intended_tables(intended: Any) -> list[Table]:
     return [intended_table(intended)] if isinstance(intended, Gap) or intended.text else []
 
 
+@titled("Your allocation")
 def intended_table(intended: Any) -> Table:
     """planning.intended.Intended, or the Gap in its place."""
-    if isinstance(intended, Gap):
-        return gap_table("Your allocation", intended)
     if intended.placed is None:
         why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
-        return Table("Your allocation", ["group"], [], why)
+        return Table("", ["group"], [], why)
     table = groups_table(intended.placed.groups)
     gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
-    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} (AReaL {intended.tag}) on {gpus}: {intended.placed.verdict}")
+    return dataclasses.replace(table, caption=f": {intended.text} (AReaL {intended.tag}) on {gpus}: {intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:

@@ -12,7 +12,8 @@ from nccl_runbook.rules.visible_devices import read_selection
 
 _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 _KINDS = {  # what is said of them, the cause, who can do what
-    "shared": ("are on one GPU: NCCL will refuse them", "trainer-and-engine-share-gpu", "your launcher", "Give each rank a GPU of its own."),
+    "shared": ("are on one GPU: NCCL will refuse them", "trainer-and-engine-share-gpu", "your launcher",
+               "Give each rank a GPU of its own."),
     "slices": ("are on MIG slices of one card: NCCL up to 2.29 compares bus ids and refuses them, and slices have no peer access",
                "vgpu-or-mig-unsupported", "the administrator",
                "For NCCL between these ranks, switch MIG off, or give each rank a card of its own."),

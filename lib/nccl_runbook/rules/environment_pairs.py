@@ -44,8 +44,8 @@ def contradictions(s: Set) -> Iterator[Finding]:
 
 
 def _against(one: Setting, other: Setting, says: str, advice: str, line: str) -> Finding:
-    return Finding("contradiction", Severity.WARN, f"{one.name}={one.value} against {other.name}={other.value}{says}", (one.seen, other.seen),
-                   (Remedy("your launcher", advice, (line,)),))
+    title = f"{one.name}={one.value} against {other.name}={other.value}{says}"
+    return Finding("contradiction", Severity.WARN, title, (one.seen, other.seen), (Remedy("your launcher", advice, (line,)),))
 
 
 def without_effect(s: Set) -> Iterator[Finding]:

@@ -1,0 +1,187 @@
+"""Most lines of a log are alike but for their numbers: what lines of one kind ("template") are worth is looked at once.
+
+New kinds are looked at many together, so that a log in which no two lines are alike costs little more than one that repeats itself.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Sequence
+
+from nccl_runbook.evidence import log_events
+from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
+from nccl_runbook.facts.logs import LogLine
+from nccl_runbook.knowledge.clues import Matcher, compiled, needed, printed, stands_in
+
+MAX_TEMPLATES = 200_000
+KEPT_BYTES = 16_000  # of the first line of a kind
+_DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
+_NUMBERS = re.compile(
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
+)  # there a number tells one fault from another
+_ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
+_OURS = re.compile(r"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
+_ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$")
+_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
+_SPECIAL = (b"\r", b"\x1b", b"\x00", b".cpp:")  # lines with one of these fall into pieces, or hide words
+Asked = list[tuple[str, Sequence[str]]]  # texts of one line, and the expressions that each may match
+_OWN = frozenset([_ERROR.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
+
+
+@dataclasses.dataclass(slots=True)
+class Kind:
+    """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: about a rank;
+    ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error; ``opens``: its message may go on in the
+    next line."""
+
+    at: tuple[str, int, bytes]
+    matched: tuple[str, ...] = ()
+    tells: bool = False
+    cheap: bool = False
+    odd: bool = False
+    opens: bool = False
+    times: int = 0
+    first: LogLine | None = None
+
+    def texts(self) -> list[str]:
+        """What the first line says, as it was printed, and put together where it was broken."""
+        told = pieces(self.at[2])
+        return [*told, self.first.text] if self.first and not any(self.first.text in text for text in told) else told
+
+
+@functools.cache
+def _matcher() -> Matcher:
+    return Matcher([*printed(), *_OWN], log_events.HINTS)
+
+
+class Templates:
+    """Every kind of line that was seen."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[bytes | int, Kind] = {}
+        self.ours = False
+        self._numeric: set[bytes] = set()
+
+    def of(self, name: str, number: int, rows: list[bytes], before: bytes, opened: bool) -> list[Kind]:
+        """The kind of each of these lines, the first of which is line ``number``. ``before``: the line above it, ``opened`` if its message
+        may go on."""
+        keys = [self._key(raw) for raw in rows]
+        fresh: dict[bytes | int, int] = {}
+        for index, key in enumerate(keys):
+            if key not in self.kinds and key not in fresh:
+                fresh[key] = index
+        known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
+        told = self._asked([rows[index] for index in fresh.values()])
+        for (key, index), texts in zip(fresh.items(), told):
+            known[key] = _judged((name, number + index, _ends(rows[index])), texts)
+        broken: list[tuple[bytes | int, Asked, str]] = []
+        for (key, index), texts in zip(fresh.items(), told):
+            if texts and (known[keys[index - 1]].opens if index else opened):
+                broken.append((key, texts, joined(rows[index - 1] if index else before, texts[0][0])))
+        for (key, texts, whole), may in zip(broken, _may_match([whole for _, _, whole in broken])):
+            known[key] = _judged(known[key].at, [*texts, (whole, may)]) if whole else known[key]
+        return [known[key] for key in keys]
+
+    def _key(self, raw: bytes) -> bytes | int:
+        key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
+        if key not in self.kinds and b"NCCL INFO" not in raw and (key in self._numeric or _NUMBERS.search(raw)):
+            self._numeric.add(key)
+            key = raw
+        return key if len(key) <= LINE_CHARACTERS else hash(key)
+
+    def _asked(self, raws: list[bytes]) -> list[Asked]:
+        """Of each line its texts, each with the expressions that it may match."""
+        whole = b"\n".join(raws)
+        marks = [mark for mark in _SPECIAL if mark in whole]
+        self.ours = self.ours or bool(_OURS.search(whole.decode("utf-8", "replace").lower()))
+        texts = [
+            pieces(raw) if len(raw) > LINE_CHARACTERS or any(mark in raw for mark in marks) else [raw.decode("utf-8", "replace")]
+            for raw in raws
+        ]
+        may = iter(_may_match([text for of in texts for text in of]))
+        return [[(text, next(may)) for text in of] for of in texts]
+
+
+def _may_match(texts: list[str]) -> list[Sequence[str]]:
+    found = _matcher().may_match(texts)
+    return [found.get(index, ()) for index in range(len(texts))]
+
+
+def _ends(raw: bytes) -> bytes:
+    half = KEPT_BYTES // 2
+    return raw if len(raw) <= KEPT_BYTES else raw[:half] + b"\r" + raw[-half:]
+
+
+def _judged(at: tuple[str, int, bytes], texts: Asked) -> Kind:
+    if not any(may for _, may in texts):
+        return Kind(at)
+    matched = dict.fromkeys(e for text, may in texts for e in may if e not in _OWN and compiled(e).search(plain(text)))
+    own = {e for text, may in texts for e in may if e in _OWN and compiled(e).search(said(text).text if e in log_events.HINTS else text)}
+    telling = own & log_events.HINTS.keys()
+    cheap = not telling & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
+    return Kind(at, tuple(matched), bool(telling), cheap, _ERROR.pattern in own, _ENDS_OPEN.pattern in own)
+
+
+class Texts:
+    """All kinds of lines as one text, to be asked whether any line matches an expression."""
+
+    def __init__(self, kinds: Iterable[Kind], context: str) -> None:
+        self._texts: list[tuple[str, Kind | None]] = [(text, kind) for kind in kinds for text in kind.texts()]
+        self._texts += [(context, None)] if context else []
+        lows = [text.lower() for text, _ in self._texts]
+        self._low, self._ends, end = "\n".join(lows), [], -1
+        for low in lows:
+            end += len(low) + 1
+            self._ends.append(end)
+
+    def first(self, expression: str) -> tuple[str, Kind | None] | None:
+        """The first text that matches, of each literal that it may hold."""
+        pattern, literals = compiled(expression), needed(expression)
+        if not literals:
+            return next((pair for pair in self._texts if pattern.search(plain(pair[0]))), None)
+        found = (self._first_with(literal, pattern) for literal in sorted(literals))
+        return next((pair for pair in found if pair), None)
+
+    def _first_with(self, literal: str, pattern: re.Pattern[str]) -> tuple[str, Kind | None] | None:
+        at = self._low.find(literal)
+        while at >= 0:
+            line = bisect.bisect_left(self._ends, at)
+            if pattern.search(plain(self._texts[line][0])):
+                return self._texts[line]
+            at = self._low.find(literal, self._ends[line])
+        return None
+
+
+# what libraries advise in general in the same line: it tells nothing about this job
+_ADVICE = re.compile(
+    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+    r"You can specify device_id.*|"
+    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
+    r"This (?:may|could) indicate .*"
+)
+
+
+def plain(text: str) -> str:
+    """The text without advice that libraries print along."""
+    return (
+        _ADVICE.sub("", text)
+        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text
+        else text
+    )
+
+
+def joined(above: bytes, text: str) -> str:
+    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
+    if above.rstrip().endswith(b"Last error:"):
+        return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
+    if not above or len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
+        if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
+            return ""
+    head = above.decode("utf-8", "replace").rstrip("\r\n")
+    if not stands_in(_ENDS_OPEN, head):
+        return ""
+    return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text
