@@ -57,9 +57,8 @@ def ab(
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
-            if min(rounds - 1, size, layers) < 0 or figure and not command:
-                raise ValueError("--rounds is at least 1, --size and --layers at least 0; --figure reads what your command prints: name "
-                                 "that behind --")
+            if min(rounds - 1, size, layers) < 0:
+                raise ValueError("--rounds is at least 1, --size and --layers at least 0")
             subject = functools.partial(_subject, engine, gpus, command or [], figure, more_is_better, collective, size, sync, method,
                                         layers)
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
