@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Iterable
 from typing import BinaryIO
@@ -20,7 +21,7 @@ from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, joined, plain
 from nccl_runbook.evidence.log_text import Said, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
-from nccl_runbook.knowledge.clues import clues, compiled, matcher, spoken
+from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
@@ -28,6 +29,7 @@ CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
+_CHATTER = re.compile(rb"NCCL INFO|\[I\d{3,4} \d\d:")  # every healthy job prints such lines, with all the words of its set-up
 
 
 @dataclasses.dataclass
@@ -153,7 +155,8 @@ class _Reader:
                 self._keep(expression, line, text, "", 1)
         kinds = self._templates.kinds.values()
         texts = Texts(kinds, context)
-        self._ask(texts, spoken() if len(kinds) <= MAX_SPOKEN else ())
+        told = [k for k in kinds if not _CHATTER.search(k.at[2])]
+        self._ask(Texts(told, context), spoken() if len(told) <= MAX_SPOKEN else ())
         fired = [c for c in clues() if c.line in self._found]
         self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
@@ -164,7 +167,7 @@ class _Reader:
             self._table.rows(),
             log_events.launcher(texts),
             self._strange(),
-            bool(kinds or context) and not self._templates.ours and not seen,
+            bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys(),
             self._table.versions(),
             self._table.failed,
             self._table.timeout,

@@ -23,8 +23,9 @@ except ImportError:
 
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
-    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)",
+    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
+    "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|underutil|times longer",
 }
 # an exception that only echoes what another rank did
 ECHO = re.compile(
@@ -78,6 +79,13 @@ def clues() -> tuple[Clue, ...]:
     )
 
 
+@functools.cache
+def hints() -> dict[str, dict[str, float]]:
+    """Expression -> what a match adds to each cause that it makes likelier."""
+    rows = tomllib.loads((files(__package__) / "hints.toml").read_text(encoding="utf-8"))["hint"]
+    return {"(?i)" + _spelt(row["words"]): row["causes"] for row in rows}
+
+
 def _spelt(expression: str) -> str:
     for short, words in _WORDS.items():
         expression = expression.replace(short, words)
@@ -86,7 +94,7 @@ def _spelt(expression: str) -> str:
 
 def complains(words: str) -> bool:
     """Whether a reporter's words say that something hung, died or failed."""
-    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b")).search(words))
+    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
 
 
 @functools.cache
@@ -107,7 +115,7 @@ def printed() -> list[str]:
 
 def spoken() -> list[str]:
     """Those of which only a reporter's words, or a short log, are asked."""
-    return list(dict.fromkeys(c.line for c in clues() if c.words))
+    return list(dict.fromkeys([*(c.line for c in clues() if c.words), *hints()]))
 
 
 class Matcher:
