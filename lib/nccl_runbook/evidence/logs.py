@@ -26,6 +26,7 @@ from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+MAX_LINE = 2 << 20
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
@@ -85,8 +86,8 @@ class _Reader:
                 return
             rows = (rest + chunk).split(b"\n")
             rest = rows.pop()
-            if len(rest) > 64 << 20:
-                rows, rest = [*rows, rest], b""
+            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
+                rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
             self._rows(source, rows, tail)
             if time.monotonic() > self._until:
                 source.left_out = f"reading stopped after {source.lines} lines: the time was up"

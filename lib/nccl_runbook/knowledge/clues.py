@@ -209,7 +209,7 @@ def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bo
 @functools.cache
 def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
-    sequence = list(parser.parse(expression))
+    sequence = _parsed(expression)
     branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
     return tuple(tuple(_in_sequence(branch, 1)) for branch in branches)
 
@@ -217,7 +217,12 @@ def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_sequence(parser.parse(expression), _SHORTEST) or frozenset()
+    return _of_sequence(_parsed(expression), _SHORTEST) or frozenset()
+
+
+@functools.cache
+def _parsed(expression: str) -> list[Any]:
+    return list(parser.parse(expression))
 
 
 def _of_sequence(sequence: Iterable[Any], shortest: int) -> frozenset[str] | None:
@@ -250,9 +255,12 @@ def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]
 
 def _letter(code: Any, value: Any) -> str:
     """The letter that stands here, in whichever case; "" where several may."""
-    among = [value] if code is sre.LITERAL else [v if c is sre.LITERAL else -1 for c, v in value] if code is sre.IN else []
-    letters = {chr(v).lower() if 0 <= v < 128 else "" for v in among}
-    return letters.pop() if len(letters) == 1 else ""
+    if code is sre.LITERAL:
+        return chr(value).lower() if value < 128 else ""
+    if code is sre.IN and len(value) == 2 and value[0][0] is value[1][0] is sre.LITERAL:
+        one, other = (chr(letter).lower() for _, letter in value)
+        return one if one == other and one.isascii() else ""
+    return ""
 
 
 def _of_element(code: Any, value: Any, shortest: int) -> frozenset[str] | None:

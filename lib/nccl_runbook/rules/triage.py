@@ -16,7 +16,7 @@ from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
-HINTED, GENERIC, HINT = 560, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
+HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 REASSURES = 1.5
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
