@@ -150,7 +150,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
         lines += [repr(against_table(compared.sentence, compared.rows())), ""]
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
-    if logs.unknown and not told:
+    if logs.unknown and all(one.status == "possible" for one in told):
         lines += [
             "Lines that look like errors and are not known:",
             *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),

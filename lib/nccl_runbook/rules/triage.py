@@ -51,11 +51,11 @@ def judge(logs: Logs) -> list[Hypothesis]:
     named = _from_clues(logs)
     known = {p.evidence[0] for p in named if p.status != "possible"}  # an exception with a known cause is that cause
     pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
-    hinted = _from_hints(logs)
+    kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs)
     score = {p.cause: -p.place for p in hinted}
-    kept = [_weighed(p, logs) for p in pointers]
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
-    kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted]
+    if all(p.status == "possible" for p in kept):  # beside something surer mere words have no place
+        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted]
     kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
     order = {cause: place for place, cause in enumerate(_by_cause(kept))}
