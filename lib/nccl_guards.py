@@ -40,6 +40,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
+import functools
 import hashlib
 import json
 import os
@@ -54,27 +55,27 @@ PREFIX = "NCCL_GUARD "
 LIMIT_S = 30.0
 REPORT_S = 1.0  # the others' limits end at about the same time
 MOST_BYTES = 4000  # with the prefix below PIPE_BUF (4,096), so that lines of several ranks do not mix
-_state: Dict[str, Any] = {"group": None, "of": None, "calls": 0, "offset_s": None, "said": set()}
+Failed = Tuple[str, Any, Optional[str], Iterable[int]]  # sentence, data, cause, ranks at fault
+_state: Dict[str, Any] = {"group": None, "of": None, "world": 0, "calls": 0, "offset_s": None, "said": set()}
 
 
 class GuardError(RuntimeError):
     """A guard that failed; the message is its sentence."""
 
 
-# --- saying
-
 def _say(guard: str, ok: Optional[bool], says: str, began: float, data: Any, cause: Optional[str] = None,
          bad_ranks: Iterable[int] = (), prints: bool = True) -> None:
     """Prints the line, and raises GuardError where it is not ok."""
+    if ok and not prints and (guard, False) in _state["said"]:
+        return
     ready = dist.is_available() and dist.is_initialized()
     rank = dist.get_rank() if ready else _number("RANK")
     line = {"schema": 1, "guard": guard, "ok": ok, "rank": rank, "world_size": dist.get_world_size() if ready else _number("WORLD_SIZE"),
             "local_rank": _number("LOCAL_RANK"), "host": socket.gethostname(), "pid": os.getpid(), "time": round(time.time(), 6),
             "offset_s": _state["offset_s"], "wall_s": round(time.perf_counter() - began, 6), "says": says[:600], "cause": cause,
             "bad_ranks": sorted(bad_ranks)[:64], "data": data}
-    again = ok and (guard, False) in _state["said"]
     _state["said"].add((guard, prints))
-    if prints or rank in line["bad_ranks"] or rank == 0 and not again:
+    if prints or rank in line["bad_ranks"] or rank == 0:
         text = PREFIX + json.dumps(line, separators=(",", ":"))
         if len(text) >= MOST_BYTES:
             text = PREFIX + json.dumps({**line, "data": {"left_out": "too long for one line"}}, separators=(",", ":"))
@@ -88,13 +89,11 @@ def _number(name: str) -> Optional[int]:
     return int(value) if value.isdecimal() else None
 
 
-# --- the side channel
-
 def _side() -> Any:
     """A Gloo group over all ranks, made at the first use."""
     if _state["of"] is not dist.group.WORLD:
         _state["group"] = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=LIMIT_S))
-        _state["of"] = dist.group.WORLD
+        _state["of"], _state["world"] = dist.group.WORLD, dist.get_world_size()
     return _state["group"]
 
 
@@ -123,37 +122,50 @@ def _missing(here: str, guard: str) -> List[int]:
 
 def _gather(group: Any, mine: Any) -> List[Any]:
     """Everybody's JSON value, as tensors of bytes: no pickle."""
-    text = torch.tensor(list(json.dumps(mine).encode()), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([len(text)]), group=group)
-    padded = torch.zeros(max(int(s) for s in sizes), dtype=torch.uint8)
+    text = torch.tensor(list(json.dumps(mine).encode()), dtype=torch.uint8, device="cpu")
+    size = torch.tensor([len(text)], device="cpu")
+    sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, size, group=group)
+    padded = text.new_zeros(max(map(int, sizes)))
     padded[:len(text)] = text
     texts = [torch.zeros_like(padded) for _ in sizes]
     dist.all_gather(texts, padded, group=group)
     return [json.loads(bytes(t[:int(s)].tolist())) for t, s in zip(texts, sizes)]
 
 
-def _differ(guard: str, began: float, text: str, bad: bool, mine: Any) -> Callable[[], Optional[List[Any]]]:
-    """Begins to compare; what it gives ends that: None where all ranks have the same ``text`` and none is ``bad``, else everybody's
-    ``mine``. Where all is well one all-to-all of eight bytes a rank, in the time of a barrier (an all_reduce took twice that)."""
-    number = -1 if bad else int.from_bytes(hashlib.blake2b(f"{guard} {text}".encode(), digest_size=7).digest(), "big")
-    sent = torch.full((dist.get_world_size(),), number, dtype=torch.int64)
-    seen = torch.empty_like(sent)
-    work = _all(guard, began, lambda group: dist.all_to_all_single(seen, sent, group=group, async_op=True))
+@functools.lru_cache(maxsize=256)
+def _number_of(text: str, times: int) -> torch.Tensor:
+    """A number that stands for ``text``, so many times."""
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+    return torch.full((times,), number, dtype=torch.int64, device="cpu")  # whatever the job's default device is
+
+
+def _compared(guard: str, began: float, text: str, bad: bool, mine: Callable[[], Any], fine: Tuple[str, Any],
+              words: Callable[[List[Any]], Failed], wait: bool) -> Optional[Callable[[], None]]:
+    """Whether all ranks have the same ``text``, and that is not ``bad`` in itself. ``mine``: what to tell the others where they differ;
+    ``words``: everybody's as sentence, data, cause and ranks at fault; ``fine``: sentence and data where all is well. Then it is one
+    all-to-all of eight bytes a rank, in the time of a barrier (an all_reduce took twice that), and nothing is made that was made before."""
+
+    def begin(group: Any) -> Tuple[Any, torch.Tensor, torch.Tensor]:
+        sent = _number_of(f"{guard} {text}", _state["world"])
+        seen = torch.empty_like(sent)
+        return dist.all_to_all_single(seen, sent, group=group, async_op=True), seen, sent
 
     def compare(group: Any) -> Optional[List[Any]]:
         work.wait()
-        return None if not bad and bool((seen == sent).all()) else _gather(group, [guard, mine])
+        return None if not bad and torch.equal(seen, sent) else _gather(group, [guard, mine()])
 
-    def finish() -> Optional[List[Any]]:
+    def finish() -> None:
         said = _all(guard, began, compare)
-        if said and {name for name, _ in said} != {guard}:
-            where = {str(r): name for r, (name, _) in enumerate(said)}
-            says = f"ranks are at different guards: {json.dumps(where)[:300]}"
-            _say(guard, False, says, began, where, "collective-on-some-ranks-only", _odd_ones(where), prints=False)
-        return said and [one for _, one in said]
+        if said is None:
+            return _say(guard, True, fine[0], began, fine[1], prints=False)
+        where = {str(r): name for r, (name, _) in enumerate(said)}
+        apart = f"ranks are at different guards: {json.dumps(where)[:300]}", where, "collective-on-some-ranks-only", _odd_ones(where)
+        says, data, cause, at_fault = words([one for _, one in said]) if set(where.values()) == {guard} else apart
+        return _say(guard, False, says, began, data, cause, at_fault, prints=False)
 
-    return finish
+    work, seen, sent = _all(guard, began, begin)
+    return finish() if wait else finish
 
 
 def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
@@ -163,8 +175,6 @@ def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
         return []
     return [int(r) for r, value in by_rank.items() if str(value) != counts[0][0]]
 
-
-# --- which GPU
 
 def check_device_map() -> None:
     """Each rank on a GPU of its own, before step 1. Equal UUIDs are a shared GPU; equal bus ids alone an enumeration fault."""
@@ -209,34 +219,36 @@ def _boot_id() -> str:
         return socket.gethostname()
 
 
-# --- do all ranks do the same
-
 def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) -> Optional[Callable[[], None]]:
     """The same number of each, and none of them zero, on every rank: a rank with none enters no collective, and the others wait.
 
     ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is. ``wait=False`` returns at once, with a
     function to call before the step's first collective: the ranks then compare while they compute.
     """
-    began = time.perf_counter()
-    values = {name: c[0] // c[1] if isinstance(c, tuple) else int(c) for name, c in counts.items()}
-    shown = {name: f"{c[0]} // {c[1]} = {values[name]}" if isinstance(c, tuple) else str(c) for name, c in counts.items()}
-    finish = _differ("check_minibatches", began, json.dumps(values), 0 in values.values(), [values, shown])
+    began, (values, text) = time.perf_counter(), _counted(tuple(counts.items()))
 
-    def agreed() -> None:
-        said = finish()
-        if said is None:
-            return _say("check_minibatches", True, f"all ranks have {json.dumps(values)[1:-1]}", began, {}, prints=False)
-        data, bad, words = {}, set(), []
+    def mine() -> List[Any]:
+        return [values, {n: f"{c[0]} // {c[1]} = {values[n]}" if isinstance(c, tuple) else str(c) for n, c in counts.items()}]
+
+    def words(said: List[Any]) -> Failed:
+        data, bad, parts = {}, set(), []
         for name in values:
             by_rank = {str(r): v[0].get(name) for r, v in enumerate(said)}
             wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
             if wrong or len(set(by_rank.values())) > 1:
                 data[name] = {r: v for r, v in list(by_rank.items())[:64]}
-                words += [f"rank {r}: {name} = {said[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
+                parts += [f"rank {r}: {name} = {said[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
                 bad |= wrong
-        return _say("check_minibatches", False, "; ".join(words), began, data, "uneven-minibatches", bad, prints=False)
+        return "; ".join(parts), data, "uneven-minibatches", bad
 
-    return agreed() if wait else agreed
+    return _compared("check_minibatches", began, text, 0 in values.values(), mine, (f"all ranks have {text}", {}), words, wait)
+
+
+@functools.lru_cache(maxsize=256)
+def _counted(counts: Tuple[Tuple[str, Union[int, Tuple[int, int]]], ...]) -> Tuple[Dict[str, int], str]:
+    """The numbers by name, and the same in words."""
+    values = {name: c[0] // c[1] if isinstance(c, tuple) else int(c) for name, c in counts}
+    return values, json.dumps(values)[1:-1]
 
 
 def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optional[Callable[[], None]]:
@@ -244,23 +256,16 @@ def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optiona
     1,048,576 elements with 1,052,672, without an error and with wrong values (measured on H200)."""
     began = time.perf_counter()
     mine = f"{op} {str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)} on {tensor.device.type}"
-    finish = _differ("check_agreement", began, mine, False, mine)
 
-    def agreed() -> None:
-        said = finish()
-        if said is None:
-            return _say("check_agreement", True, f"all ranks: {mine}", began, {}, prints=False)
+    def words(said: List[Any]) -> Failed:
         by_rank = {str(r): text for r, text in enumerate(said)}
         most = collections.Counter(said).most_common(1)[0][0]
         data = {"most": most, **{r: t for r, t in by_rank.items() if t != most}}
-        words = "; ".join(f"rank {r}: {t}" for r, t in list(data.items())[1:7])
-        words, odd = f"{words}; most have {most}", _odd_ones(by_rank)
-        return _say("check_agreement", False, words, began, data, "collective-mismatch", odd, prints=False)
+        parts = "; ".join(f"rank {r}: {t}" for r, t in list(data.items())[1:7])
+        return f"{parts}; most have {most}", data, "collective-mismatch", _odd_ones(by_rank)
 
-    return agreed() if wait else agreed
+    return _compared("check_agreement", began, mine, False, lambda: mine, (f"all ranks: {mine}", {}), words, wait)
 
-
-# --- weight sync
 
 @contextlib.contextmanager
 def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
@@ -296,7 +301,7 @@ def sync_clock(rounds: int = 8) -> float:
 
 
 def _offset(group: Any, rounds: int) -> Tuple[float, float]:
-    best, rank, box = (0.0, 0.0), dist.get_rank(), torch.zeros(1, dtype=torch.float64)
+    best, rank, box = (0.0, 0.0), dist.get_rank(), torch.zeros(1, dtype=torch.float64, device="cpu")
     for other in range(1, dist.get_world_size()):
         trips = []
         for _ in range(rounds if rank in (0, other) else 0):
@@ -323,16 +328,19 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
         each[name] = f"{tensor.dtype} {tuple(tensor.shape)} {_sum(tensor.detach())}"
     digest = hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16]
     data = {"tensors": len(each), "bytes": size, "digest": digest, "differs": []}
+    fine = f"{len(each)} tensors, {size} bytes: {digest}"
+
+    def words(said: List[Any]) -> Failed:
+        names = {n: {str(r): one.get(n) for r, one in enumerate(said)} for n in dict.fromkeys(n for one in said for n in one)}
+        differs = {n: _odd_ones(by_rank) for n, by_rank in names.items() if len(set(by_rank.values())) > 1}
+        says = f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}"
+        return says, {**data, "differs": list(differs)[:16]}, None, {r for ranks in differs.values() for r in ranks}
+
     mine = {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}
-    said = _differ("weights_digest", began, digest, False, mine)() if compare else None
-    if said is None:
-        _say("weights_digest", True if compare else None, f"{len(each)} tensors, {size} bytes: {digest}", began, data, prints=not compare)
-        return digest
-    names = {n: {str(r): one.get(n) for r, one in enumerate(said)} for n in dict.fromkeys(n for one in said for n in one)}
-    differs = {n: _odd_ones(by_rank) for n, by_rank in names.items() if len(set(by_rank.values())) > 1}
-    bad = sorted({r for ranks in differs.values() for r in ranks})
-    _say("weights_digest", False, f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}", began,
-         {**data, "differs": list(differs)[:16]}, None, bad, prints=False)
+    if compare:
+        _compared("weights_digest", began, digest, False, lambda: mine, (fine, data), words, True)
+    else:
+        _say("weights_digest", None, fine, began, data)
     return digest
 
 
@@ -345,11 +353,9 @@ def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
     return total % (1 << 64)
 
 
-# --- before the process group
-
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
     """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
-    began, newer = time.perf_counter(), _torch_version() >= (2, 9)
+    began, newer = time.perf_counter(), tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
     size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
     if newer:
         size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
@@ -361,11 +367,6 @@ def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
     os.environ.update({} if late else chosen)
     _say("enable_flight_recorder", not late, "the process group is there already: call it before" if late else
          f"torch {torch.__version__} records {entries} events", began, chosen, "env-conflict" if late else None, prints=False)
-
-
-def _torch_version() -> Tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
 
 
 def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, device_id: Optional[bool] = None, **options: Any) -> None:

@@ -100,6 +100,15 @@ class Job:
             items.append(Item("0", "all_reduce", 1))
         return items
 
+    def add_phase(self, step: int) -> None:
+        """An evaluation before ``step``: calls that no rank made before, and some that only every fourth rank makes."""
+        log = str(len(self.groups))
+        self.groups[log] = ("log", tuple(range(0, self.world, 4)))
+        for rank, program in enumerate(self.programs):
+            mine = [Item(log, "all_reduce", 5)] if rank % 4 == 0 else []
+            at = 1 + step * ((len(program) - 1) // self.steps)
+            program[at:at] = [Item("0", "all_gather"), *mine, *[Item(self.group_of(rank, "tp") or "0", "broadcast", 32)] * 2, Item("0", "barrier", 1)]
+
     # faults
 
     def inject(self, rank: int, fault: str, step: int) -> None:
@@ -211,11 +220,19 @@ class Job:
 
     # what is left of it
 
-    def dump(self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2) -> dict[str, Any]:
-        """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees)."""
+    def dump(self, rank: int, version: str = "2.10", buffer: int = 2000, shift: int = 0, frames: int = 2, active: bool = False) -> dict[str, Any]:
+        """The dump of one rank; ``shift``: record ids begin there (operations of groups that nobody sees); ``active``: only what is open, and
+        a table of groups, as torch 2.5 and later write it with TORCH_INCLUDE_ONLY_ACTIVE."""
         entries = [self._entry(rank, i + shift, e, version, frames) for i, e in enumerate(self._record(rank)[1])][-buffer:]
         groups = {n: {"name": n, "desc": d, "ranks": str(list(ranks))} for n, (d, ranks) in self.groups.items() if rank in ranks}
-        return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": {}, "entries": entries}
+        status: dict[str, dict[str, int]] = {}
+        for one in self._record(rank)[1] if active else []:
+            row = status.setdefault(one.item.group, {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1})
+            if not one.item.p2p:
+                row["last_enqueued_collective"] = one.seq
+                row["last_completed_collective"] = one.seq if one.done else row["last_completed_collective"]
+        entries = [e for e in entries if e["state"] != "completed"] if active else entries
+        return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": status, "entries": entries}
 
     def _record(self, rank: int) -> tuple[int, list[Entry]]:
         return self.taken.get(rank) or (self.tick, self.records[rank])
@@ -238,12 +255,17 @@ class Job:
                 del row[late]
         return row
 
-    def write(self, folder: Path, version: str = "2.10", as_json: bool = False, age_s: float = 700.0, without: tuple[int, ...] = (), **how: int) -> Path:
-        """All dumps into ``folder``, as of ``age_s`` after the last tick."""
+    def write(self, folder: Path, version: str = "2.10", as_json: bool = False, age_s: float = 700.0, without: tuple[int, ...] = (),
+              ahead: dict[int, float] | None = None, own_clock: bool = False, **how: int) -> Path:
+        """All dumps into ``folder``, as of ``age_s`` after the last tick. ``ahead``: rank -> seconds that its host's clock is ahead; the times of
+        files are by ``own_clock``, or by that of one server."""
         folder.mkdir(parents=True, exist_ok=True)
         for rank in (r for r in range(self.world) if r not in without):
             dump, path = self.dump(rank, version, **how), folder / f"nccl_trace_rank_{rank}"
+            off = (ahead or {}).get(rank, 0.0)
+            for entry in dump["entries"]:
+                entry.update({key: entry[key] + int(off * 1e9) for key in ("time_created_ns", "time_discovered_completed_ns") if entry.get(key)})
             path.write_bytes(json.dumps(dump).encode() if as_json else pickle.dumps(dump, protocol=2))
-            at = (START_NS + self._record(rank)[0] * TICK_NS) / 1e9 + age_s
+            at = (START_NS + self._record(rank)[0] * TICK_NS) / 1e9 + age_s + off * own_clock
             os.utime(path, (at, at))
         return folder

@@ -119,13 +119,16 @@ def test_what_the_expression_catches_and_is_no_number_does_not_count():
     assert none["verdict"] == "unknown" and {s["ended"] for s in none["samples"]} == {"no figure found"}
 
 
-@pytest.mark.parametrize("job, ended", [(["echo", "a" * 60], "--figure was still searching"),
-                                        (["bash", "-c", f"echo {'a' * 60}; yes | head -c 300000"], "not done after")], ids=["short", "long"])
-def test_an_expression_that_backtracks_without_end_is_ended(job, ended):
-    done = subprocess.run([sys.executable, "-c", "from nccl_runbook.launch import command; import os;"
-                           f"s = command.run('A', {job!r}, os.environ, command.compiled(r'(?:\\w+\\s*)+: ([0-9.]+)'), 4.0);"
-                           "print(s.ended)"], capture_output=True, text=True, timeout=40, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
-    assert done.stdout.startswith(ended) and not done.stderr
+def test_an_expression_that_backtracks_without_end_is_ended():
+    line = "aa" * 30
+    jobs = {f"echo {line}": "--figure was still searching", f"echo {line}; yes | head -c 300000": "not done after"}
+    code = ("from nccl_runbook.launch import command; import os, sys;"
+            "s = command.run('A', ['bash', '-c', sys.argv[1]], os.environ, command.compiled(r'(?:\\w+\\s*)+: ([0-9.]+)'), 4.0); print(s.ended)")
+    asked = [subprocess.Popen([sys.executable, "-c", code, job], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}) for job in jobs]
+    for process, ended in zip(asked, jobs.values(), strict=True):
+        said, errors = process.communicate(timeout=40)
+        assert said.startswith(ended) and not errors
 
 
 def test_a_number_without_end_does_not_count():
@@ -277,6 +280,19 @@ def test_a_collective_and_a_weight_sync_are_compared_in_real_ranks(engine):
         seen = compare.collect(arms, 60, lambda made=made: made, rules.walk, 1)
         assert [s.arm for s in seen.samples] == list("ABBA") and all(s.passed for s in seen.samples) and rules.ratio(seen, rules.names(seen)[0]).n == 2
         assert TypeAdapter(Comparison | Gap).validate_python(to_json(seen)) == seen
+
+
+def test_a_role_of_a_weight_sync_or_a_collective_gets_its_own_environment(engine):
+    """The interface that names nothing reaches the engine alone, so only its rank fails; rank0 of a collective gets a fresh interpreter."""
+    spec = {"name": "tiny", "dtype": "float32", "head": [["a", [8, 8]]], "layer": [], "tail": [], "layers": 1, "layers_of": 1, "prefix": "x.{i}."}
+    sync = compare.of_sync(engine, [None, None], spec, "gloo-flat")
+    assert sync.roles == ["trainer", "engine"] and sync.run("A", reader.read(".", "@engine NCCL_DEBUG=INFO", {}).env([]), 60).passed
+    arms = reader.read(".", "@engine GLOO_SOCKET_IFNAME=nope0", {})
+    assert not sync.run("B", arms.env(arms.keys), 30).passed
+    alone = compare.of_collective(engine, [None, None], "all_reduce", 4)
+    assert alone.roles == ["rank0", "rank1"] and alone.run("B", {"": {}, "rank0": {"OMP_NUM_THREADS": "3"}}, 60).passed
+    with pytest.raises(ValueError, match="roles: rank0, rank1"):
+        compare.collect(arms, 60, lambda: alone, rules.walk, 1)
 
 
 def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):

@@ -1,12 +1,14 @@
 """`env` end to end, the readers of files and processes, secrets, and what the node's part answers."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import environments as made
 import jsonschema
 import pytest
 from hypothesis import given, settings
@@ -45,7 +47,10 @@ FORMS = {
     "yaml quoted": "env:\n  NCCL_DEBUG: 'INFO'", "kubernetes": "env:\n  - name: NCCL_DEBUG\n    value: \"INFO\"", "compose": "environment:\n  - NCCL_DEBUG=INFO",
     "ray": 'runtime_env={"env_vars": {"NCCL_DEBUG": "INFO"}}', "python": 'os.environ["NCCL_DEBUG"] = "INFO"', "flow yaml": "{env: {NCCL_DEBUG: INFO, A: b}}",
     "default": "export NCCL_DEBUG=${NCCL_DEBUG:-INFO}", "last wins": "NCCL_DEBUG=WARN\nNCCL_DEBUG=INFO", "proc environ": "A=b\0NCCL_DEBUG=INFO\0",
-    "dotenv": "NCCL_DEBUG=INFO\r\n", "exports": "export A=1 NCCL_DEBUG=INFO B=2", "and": "cd /x && export NCCL_DEBUG=INFO; python t.py",
+    "before srun": "NCCL_DEBUG=INFO srun --export=ALL,X=1 python t.py", "apptainer": "apptainer exec --env A=1,NCCL_DEBUG=INFO x.sif python t.py",
+    "dense json": '{"env_vars":{"A":"1","NCCL_DEBUG":"INFO"}}', "kubernetes in a line": "env: [{name: NCCL_DEBUG, value: INFO}]",
+    "kubernetes json": '"env": [\n {\n"name": "NCCL_DEBUG",\n"value": "INFO"\n}]', "dense python": "os.environ['NCCL_DEBUG']='INFO'",
+    "setdefault": 'os.environ.setdefault("NCCL_DEBUG", "INFO")', "Dockerfile": "ENV NCCL_DEBUG INFO", "dotenv": "NCCL_DEBUG=INFO\r\n", "exports": "export A=1 NCCL_DEBUG=INFO B=2", "and": "cd /x && export NCCL_DEBUG=INFO; python t.py",
 }
 
 
@@ -55,7 +60,7 @@ def test_each_form_of_a_setting_is_read(form):
 
 
 @pytest.mark.parametrize("text", ["#export NCCL_DEBUG=INFO", "# NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO\nunset NCCL_DEBUG", "MY_NCCL_DEBUG=INFO", "x.NCCL_DEBUG=INFO",
-                                  "python t.py  # NCCL_DEBUG=INFO", "echo $NCCL_DEBUG", "NCCL_DEBUG", ""])
+                                  "python t.py  # NCCL_DEBUG=INFO", "echo $NCCL_DEBUG", "NCCL_DEBUG", "", 'if os.environ["NCCL_DEBUG"] == "INFO":', 'os.environ.get("NCCL_DEBUG", "INFO")'])
 def test_what_is_no_setting_is_not_read(text):
     assert parse(text).variables == {}
 
@@ -158,11 +163,34 @@ def test_env_looks_at_other_processes_as_roles():
     assert run("--pid", str(one.pid)).returncode == 2
 
 
+def _seen(path: str, contents: str, cuda: str) -> tuple:
+    """A process that has this file mapped, and its machine."""
+    return made.role(mapped=[path], preloaded=[path]), made.host(libraries=[made.library(path, sha256=contents * 64, cuda=cuda)])
+
+
+@pytest.mark.parametrize(("paths", "contents", "told"), [
+    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "12", "one version number, but different files"),
+    (("/a/libnccl.so.2", "/a/libnccl.so.2"), "12", "one version number, but different files"),  # in containers of their own
+    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "11", "a copy with the same contents"),
+    (("/a/libnccl.so.2", "/a/libnccl.so.2"), "11", "")])
+def test_the_library_of_every_process_is_known_not_only_of_the_first(paths, contents, told):
+    seen = [(dataclasses.replace(r, name=f"pid {i}"), h) for i, (r, h) in enumerate(_seen(p, c, "13.0") for p, c in zip(paths, contents))]
+    joined = probe._joined(seen)
+    said = [f.title for f in judge(joined) if f.id == "roles-libraries-differ"]
+    assert bool(told) == bool(said) and all(told in s for s in said)
+    assert all(set(r.mapped) <= {lib.path for lib in joined.host.libraries} and r.mapped == r.preloaded for r in joined.roles)
+
+
+def test_a_second_process_on_another_cuda_is_told():
+    seen = [(dataclasses.replace(r, name=n), h) for n, (r, h) in (("a", _seen("/a/libnccl.so.2", "1", "13.0")), ("b", _seen("/b/libnccl.so.2", "2", "12.8")))]
+    assert [f.title for f in judge(probe._joined(seen)) if f.title.startswith("b: ") and "12.8" in f.title]
+
+
 def test_env_html_is_a_page_without_script_or_request(tmp_path):
     page = tmp_path / "env.html"
     run("-", "--html", str(page), given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
     text = page.read_text()
-    assert "&lt;script&gt;" in text and "<script" not in text and "http" not in text and "NCCL_TIMEOUT" in text
+    assert "&lt;script&gt;" in text and "<script" not in text and "://" not in text and "NCCL_TIMEOUT" in text
 
 
 # ---- secrets -----------------------------------------------------------------------------------------------------------------------

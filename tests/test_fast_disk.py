@@ -234,6 +234,15 @@ def test_a_loader_of_two_versions_finds_no_file_rather_than_a_mixture(tmp_path):
     assert not old & {p.name for p in files(tmp_path / "w")}
 
 
+def test_page_cache_that_nobody_uses_is_no_used_memory_of_a_container(tmp_path):
+    """memory.current counts cached files, too; the kernel gives the inactive ones back when memory is asked for (cgroup v2)."""
+    for name, text in (("max", "1000000\n"), ("current", "900000\n"), ("stat", "anon 100000\nfile 800000\ninactive_file 700000\nactive_file 1\n")):
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert fast_disk.room("/dev/shm", str(tmp_path)) == (800_000, "memory of this container")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert fast_disk.room("/dev/shm", str(tmp_path))[1] != "memory of this container"
+
+
 def test_room_in_shm_is_bounded_by_memory_too():
     if not os.path.isdir("/dev/shm"):
         pytest.skip("no /dev/shm here")

@@ -98,10 +98,13 @@ def test_the_group_has_its_timeout_and_the_clock_its_bound(said: list[list[str]]
     assert list(pause["data"]) == ["pause", "gather", "wire"] and pause["data"]["gather"] >= 0.02 and "most in gather" in pause["says"]
 
 
-def test_a_call_costs_at_most_a_fiftieth_of_a_step_of_50_ms(said: list[list[str]]) -> None:
-    """CPU time that the guard takes from the calling thread while the ranks compare beside their own work."""
-    costs = [float(line.split()[1]) for rank in said for line in rank if line.startswith("COST ")]
-    assert len(costs) == 4 and min(costs) < 0.001, costs
+def test_a_call_costs_at_most_a_hundredth_of_a_step_of_50_ms(said: list[list[str]]) -> None:
+    """At p50, of the rank that was disturbed least. The calling thread's own time, which a neighbour on the machine hardly lengthens; by
+    the clock the exchange itself comes on top, and ranks that share few cores stand in each other's way there, so that is held beside
+    a bare exchange of the same run."""
+    costs = [json.loads(line.removeprefix("COST ")) for rank in said for line in rank if line.startswith("COST ")]
+    assert len(costs) == 4 and all(min(c[way] for c in costs) < 0.0005 for way in ("plain", "beside")), costs
+    assert min(c["wall"] - 2 * c["bare"] for c in costs) < 0.0005, costs
 
 
 def test_the_names_of_an_older_torch(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -190,6 +190,48 @@ class TestWhatIsNotProven:
         assert reader.rank_of(name) == rank
 
 
+class TestClocks:
+    """Two hosts, whose clocks are apart; the times of the files are those of a server or of each host."""
+
+    @pytest.mark.parametrize("own_clock", [False, True])
+    @pytest.mark.parametrize("ahead", [3600.0, -3600.0, 7.5])
+    def test_the_culprit_is_the_same_and_the_page_says_how_far_the_clocks_are_apart(self, tmp_path, ahead, own_clock):
+        for seed, fault in enumerate(FAULTS):
+            job = Job(seed, 8, 6)
+            job.inject(seed % 8, fault, 3)
+            job.run()
+            plain = told(job.write(tmp_path / f"{seed}-plain"))
+            answer = told(job.write(tmp_path / f"{seed}", ahead=dict.fromkeys(range(5, 8), ahead), own_clock=own_clock))
+            assert (answer.culprits, answer.kind) == (plain.culprits, plain.kind), seed
+            assert f"ranks 5, 6, 7 {ahead:+.0f} s" in answer.evidence[-1].text and "the clocks of hosts differ" not in str(plain.evidence), seed
+
+    @pytest.mark.parametrize("own_clock", [False, True])
+    @pytest.mark.parametrize("ahead", [3600.0, -3600.0, -7.5])
+    def test_a_job_that_moves_raises_no_alarm(self, tmp_path, ahead, own_clock):
+        """What was issued a moment ago by its own clock looks an hour old by that of the server."""
+        for seed in range(6):
+            job, rng = Job(seed, 8, 6), random.Random(seed)
+            looks: dict[int, list[int]] = {}
+            for rank in range(8):
+                looks.setdefault(rng.randrange(40, 60), []).append(rank)
+            folder = job.run(looks=looks).write(tmp_path / f"{seed}", age_s=0.002, ahead=dict.fromkeys((6, 7), ahead), own_clock=own_clock)
+            assert (told(folder).kind, told(folder).culprits) == ("healthy", ()), (seed, told(folder).sentence)
+
+    @pytest.mark.parametrize("jitter, culprits, kind", [(0.0, (0,), "dead"), (0.9, (), "unknown")])
+    def test_of_two_that_raised_nobody_is_first_within_the_error(self, tmp_path, jitter, culprits, kind):
+        """Rank 1 raised 0.4 s after rank 0; its host's clock is 5 s ahead, as what both print at each step tells, give or take ``jitter``."""
+        for rank in range(3):
+            off = 5.0 * (rank > 0)
+            lines = [f"2026-11-20 12:{n:02}:{10 + off + (jitter if n % 2 and rank else 0):06.3f} [rank{rank}]: step {n} loss 1.5" for n in range(8)]
+            end = {0: f"2026-11-20 12:09:{20.0:06.3f} [rank0]: ValueError: bad sample", 1: f"2026-11-20 12:09:{25.4:06.3f} [rank1]: KeyError: 'label'"}
+            lines.append(end.get(rank, "[rank2]:[E1120 12:19:15.815806190 ProcessGroupNCCL.cpp:689] [Rank 2] Watchdog caught collective operation timeout: "
+                                       "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600086 milliseconds before timing out."))
+            (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
+        answer = told(tmp_path)
+        assert (answer.culprits, answer.kind) == (culprits, kind), answer.sentence
+        assert kind == "dead" or "ranks 0, 1 ended with an error of their own each" in answer.sentence.replace("ranks 1, 0", "ranks 0, 1")
+
+
 class TestPointToPoint:
     def dumps(self, folder: Path, open_on: dict[int, list[str]], world_waits: list[int] = ()) -> Path:
         """Four ranks in one group after ten rounds of sends 0 -> 1 -> 2 -> 3; some operations are open."""

@@ -1,6 +1,7 @@
 """The engine with real Gloo ranks: how worlds end, and that nothing outlives whatever is killed."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nccl_runbook.evidence.environment import request
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
@@ -90,14 +92,6 @@ def test_environment_of_one_world_does_not_leak_into_the_next(engine):
 def test_a_variable_that_acts_at_import_gets_a_warm_process_of_its_own(engine):
     assert engine.run(check(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})).passed and engine.run(check()).passed
     assert len(engine._links) == 2
-
-
-def test_a_parent_with_threads_is_not_forked(tmp_path, monkeypatch):
-    (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
-        world = engine.run(check(deadline_s=60))
-    assert world.passed and world.started.startswith("exec (2 threads")
 
 
 def test_the_shell_line_runs_as_printed(engine):
@@ -229,6 +223,19 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
         assert engine.run(check()).passed
         assert [p.stat().st_mode & 0o777 for p in tmp_path.glob("nccl-runbook-*")] == [0o700]
     assert not list(tmp_path.glob("nccl-runbook-*"))
+
+
+def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
+    """The C library under a name of its own stands for a second libnccl: preloaded in rank 0 alone, which is started afresh for it."""
+    real = next(p for p in Path("/proc/self/maps").read_text().split() if p.startswith("/") and "/libc.so" in p)
+    (tmp_path / "libnccl.so.2").symlink_to(real)
+    asked = json.dumps({**json.loads(request()), "mapped": "/libc.so", "copies": []})
+    own = {0: {"LD_PRELOAD": str(tmp_path / "libnccl.so.2"), "NCCL_DEBUG": "INFO"}, 1: {"NCCL_ALGO": None}}
+    world = engine.run(WorldRequest("own", "environment.py", [None, None], [asked], {"NCCL_ALGO": "Ring"}, 60.0, of_ranks=own))
+    first, second = (r.first("environment") for r in world.ranks)
+    assert first["preloaded"] == [os.path.realpath(real)] and second["preloaded"] == []
+    assert (first["variables"]["NCCL_DEBUG"], first["variables"]["NCCL_ALGO"]) == ("INFO", "Ring")
+    assert not {"NCCL_DEBUG", "NCCL_ALGO"} & set(second["variables"])
 
 
 def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:

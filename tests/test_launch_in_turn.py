@@ -75,7 +75,7 @@ def test_a_slow_world_that_gives_signs_of_life_is_left_alone(engine):
     assert engine.run(slow).passed
 
 
-def test_a_parent_with_threads_holds_fresh_interpreters_at_the_gate(tmp_path, monkeypatch):
+def test_a_parent_with_threads_is_not_forked_and_holds_fresh_interpreters_at_the_gate(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with Engine([sys.executable], tmp_path / "logs", Redactor({})) as engine:
@@ -85,9 +85,19 @@ def test_a_parent_with_threads_holds_fresh_interpreters_at_the_gate(tmp_path, mo
 
 def test_cancel_ends_those_that_wait_too(engine):
     engine.software()
-    threading.Timer(2.0, engine.cancel).start()
-    worlds = engine.run_in_turn([asked("hangs", fault="skip@0", deadline_s=60), asked("b"), asked("c")])
-    assert {r.outcome for w in worlds[:2] for r in w.ranks} == {"signalled"}
+    first = engine._next
+
+    def cancel() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (first in engine._running and engine._running[first].ready.is_set()):
+            time.sleep(0.02)
+        engine.cancel()
+
+    threading.Thread(target=cancel).start()
+    worlds = engine.run_in_turn([asked("hangs", fault="skip@0", deadline_s=60), *map(asked, "bcdef")])
+    assert {r.outcome for w in worlds for r in w.ranks} == {"signalled"}
+    assert 1 <= len(worlds) <= 3, "those that had not been made ready were never started"
+    assert [w.passed for w in engine.run_in_turn([asked("g"), asked("h")])] == [True, True]
 
 
 OWNER = """

@@ -292,3 +292,4 @@ def test_the_allocation_of_the_notebook_is_planned_on_the_gpus_that_are_seen(tex
     assert [caption in t.caption for t in intended_tables(fact)] == [True] * (caption is not None)
     assert isinstance(fact, Gap) == (bool(text) and devices == [None, None])
     assert isinstance(intend(text, Gap("not-run", "busy")), Gap) == bool(text)
+    assert not text or intend(text, place_ranks([None, None]), "v0.4.0", 3).gpus == 3, "where none is seen, as many as are named"

@@ -89,7 +89,7 @@ def test_the_page_has_every_rank_and_runs_nothing_of_the_string(tmp_path):
     run(nasty, "--gpus", "1", "--html", str(tmp_path / "b.html"))
     page = (tmp_path / "a.html").read_text()
     assert "0 trainer, 1 engine" in page and "actor.weight_update_mode=disk" in page and "<script" not in page + (tmp_path / "b.html").read_text()
-    assert run("sglang:d1", "--gpus", "1", "--html", str(tmp_path / "no" / "a.html")).returncode == 1
+    assert run("sglang:d1", "--gpus", "1", "--html", str(tmp_path / "a.html" / "b.html")).returncode == 1
 
 
 # ---- files -------------------------------------------------------------------------------------------------------------------------
@@ -128,6 +128,9 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     found = plan(str(tmp_path), "--areal", "v1.0.0")
     assert [(p["file"], p["verdict"]) for p in found["plans"]] == [("a.yaml", "duplicate"), ("deep/b.yml", "clean")]
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
+    run(str(tmp_path), "--areal", "v1.0.0", "--html", str(tmp_path / "page.html"))
+    page = (tmp_path / "page.html").read_text()
+    assert "1 of 2 allocations are clean" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
     text = run(str(tmp_path), "--areal", "v1.0.0")
     assert "1 of 2 clean" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0

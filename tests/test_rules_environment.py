@@ -177,6 +177,17 @@ def test_contradiction_fires_when_one_setting_undoes_another_and_stays_quiet_whe
         assert not found(with_set(**{name: value}), "contradiction")
 
 
+def test_contradiction_stays_quiet_when_the_two_stand_in_different_processes():
+    apart = environment(role("trainer", {"NCCL_P2P_DISABLE": "1"}), role("engine", {"NCCL_P2P_LEVEL": "NVL"}))
+    together = environment(*(role(n, {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "NVL"}) for n in ("trainer", "engine")))
+    assert not found(apart, "contradiction") and len(found(together, "contradiction")) == 1
+
+
+def test_one_value_is_judged_for_every_version_that_reads_it():
+    old, new = role("trainer", {"TORCH_FR_BUFFER_SIZE": "2000"}), role("engine", {"TORCH_FR_BUFFER_SIZE": "2000"}, torch="2.8.0")
+    assert len(found(environment(old, new), "not-yet-read")) == 1 and not found(environment(old), "not-yet-read")
+
+
 def test_cannot_act_fires_when_a_log_setting_has_no_log():
     assert found(with_set(NCCL_DEBUG_SUBSYS="NET"), "cannot-act") and not found(with_set(NCCL_DEBUG_SUBSYS="NET", NCCL_DEBUG="INFO"), "cannot-act")
 

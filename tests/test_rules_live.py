@@ -110,13 +110,34 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
 def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
     here = [dataclasses.replace(r, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1)]
     found = told(s.look(*here))
-    assert (found.kind, found.culprits) == ("unknown", []) and "nobody is missing" not in found.sentence and "2 of 4 ranks: on hosts that were not looked at" in found.not_seen
+    assert (found.kind, found.culprits) == ("unknown", []) and "nobody is missing" not in found.sentence and "2 of 4 ranks, on hosts that were not looked at" in found.not_seen
     there = [dataclasses.replace(s.rank(n, f, "S", w, local=n - 2), job="10.0.0.1:29500", local_world_size=2)
              for n, f, w in ((2, s.IN_ALL_REDUCE, "futex"), (3, s.ASLEEP, "hrtimer_nanosleep"))]
     joined = told(s.look(*here), s.look(*there, host="node2"))
     assert (culprits(joined), len(joined.victims)) == ([3], 3) and joined.culprits[0].host == "node2"
     lost = told(s.look(*here), s.look(there[0], host="node2"))
     assert (lost.kind, culprits(lost)) == ("dead", [3])
+
+
+def moving(*numbers: int, **more) -> list:
+    return [dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, "R", "", 1.0, lines=(0, 1, 2, 3), moments={"R": 60, "S futex": 40}, switches=50),
+                                job="10.0.0.1:29500", local_world_size=2, **more) for n in numbers]
+
+
+def test_who_moves_here_tells_nothing_of_hosts_that_were_not_looked_at() -> None:
+    """Partial is unknown, with the hosts as far as RAS, Slurm or the sockets of the others tell; all hosts together are healthy."""
+    found = told(s.look(*moving(0, 1)))
+    assert found.kind == "unknown" and "nothing is known of 2 of 4 ranks, on hosts that were not looked at" in found.sentence and "on each host" in found.decides
+    links = [Socket("ESTABLISHED", "10.0.0.1:41000", "10.0.0.2:5000", 0, 0), Socket("ESTABLISHED", "10.0.0.1:41001", "93.184.215.14:443", 0, 0),
+             Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:41002", 0, 0)]
+    assert told(s.look(*moving(0, 1, sockets=links))).sentence.endswith("not looked at (10.0.0.2)")
+    assert told(s.look(*moving(0, 1, variables={"SLURM_JOB_NODELIST": "n[1-2]"}))).sentence.endswith("not looked at (n[1-2])")
+    ras = [s.communicator({0: 5, 1: 5}, {0: 9, 1: 9})]
+    there = [dataclasses.replace(r, host="10.0.0.2", rank=r.rank + 2) for r in ras[0].ranks]
+    both = [dataclasses.replace(ras[0], size=4, ranks=ras[0].ranks + there, later=ras[0].later + there)]
+    assert told(s.look(*moving(0, 1), ras=both)).sentence.endswith("not looked at (10.0.0.2)")
+    rest = [dataclasses.replace(r, local_rank=r.rank - 2) for r in moving(2, 3)]
+    assert told(s.look(*moving(0, 1)), s.look(*rest, host="node2")).kind == "healthy"
 
 
 def test_who_holds_the_port_counts_only_while_rank_0_is_missing() -> None:
@@ -164,11 +185,15 @@ def test_ranks_that_launched_less_by_ras_while_no_count_moves() -> None:
 
 
 def test_a_straggler_waits_least_and_a_busy_step_is_none() -> None:
-    def stepping(number: int, waits: int):
-        return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+    def stepping(number: int, waits: int, cpu_s: float = 0.2, switches: int = 30, at: float = 3.0):
+        one = s.rank(number, s.IN_ALL_REDUCE, cpu_s=cpu_s, switches=switches, lines=(0, 2, 0, 1, 0, 2, 0),
+                     moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+        return dataclasses.replace(one, samples=[dataclasses.replace(seen, at_s=n * at) for n, seen in enumerate(one.samples)])
 
     slow = told(s.look(stepping(0, 90), stepping(1, 10), stepping(2, 88), stepping(3, 95)))
     assert (slow.kind, culprits(slow), slow.cause, verdict([slow])) == ("slow", [1], "straggler", "degraded")
+    close = told(s.look(stepping(0, 90), stepping(1, 10, 0.0, 2, 0.27), stepping(2, 88), stepping(3, 95)))
+    assert (close.kind, culprits(close)) == ("slow", [1]), "samples closer together than its steps"
     even = told(s.look(stepping(0, 60), stepping(1, 45), stepping(2, 62), stepping(3, 70)))
     assert (even.kind, verdict([even])) == ("healthy", "healthy")
 

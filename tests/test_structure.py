@@ -5,6 +5,7 @@ import ast
 import io
 import json
 import re
+import subprocess
 import sys
 import tokenize
 import tomllib
@@ -46,7 +47,8 @@ PURE_ON_NODE = [LIB / "planning" / "placement.py", LIB / "planning" / "guard.py"
 # in rooms of the node, but not in nccl-look.pyz: it judges the interpreter that runs it, brings no log and does not ask what 02 asks
 ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB / "facts" / "run.py", LIB / "facts" / "environment.py",
              LIB / "ranks" / "environment.py", LIB / "facts" / "logs.py", LIB / "facts" / "recorder.py",
-             LIB / "facts" / "comparison.py", LIB / "launch" / "command.py", LIB / "launch" / "supervised.py", LIB / "probes" / "compare.py"]
+             LIB / "facts" / "comparison.py", LIB / "launch" / "command.py", LIB / "launch" / "supervised.py", LIB / "launch" / "figures.py",
+             LIB / "probes" / "compare.py", LIB / "probes" / "own_sync.py"]
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
@@ -212,3 +214,9 @@ class TestNotebook:
         for cell in (c for c in read(path).cells if c.cell_type == "markdown"):
             for target in re.findall(r"\]\(([^)#\s]+\.ipynb)", cell.source):
                 assert (path.parent / target).exists(), target
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    """pyproject.toml holds what runs on the node to Python 3.9."""
+    said = subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", "lib", "tests"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import sync_choice as table
-from nccl_runbook.records import Record, json_schema
+from nccl_runbook.probes import own_sync
+from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
 from nccl_runbook.rules import sync_choice
 from test_rules_sync import arm, broken, runs
@@ -73,7 +75,7 @@ def test_a_fit_comes_from_two_sizes_and_sweeps_are_rows():
     text = repr(sweeps_table(runs(swept)))
     assert "4096 x 4096" in text and "10.0" in text and "9.9" in text
     assert arm("nccl-flat", (0.5, 0.001), variants=[SyncVariant(512, 0, part, 0.002)]).fit(290, whole) is None, "near miss: time did not grow"
-    assert "busy" in sweeps_table(Gap("not-run", "busy")).note
+    assert "busy" in repr(sweeps_table(Gap("not-run", "busy")))
 
 
 # as nccl_guards.py prints it (schema 1)
@@ -100,6 +102,60 @@ def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
     assert sync_trace.collect(str(tmp_path / "none")).reason == "failed"
 
 
+@pytest.mark.parametrize(("phase", "frames"), [
+    ("pause", ("readinto socket.py", "post requests/api.py", "pause_generation areal/engine/sglang_remote.py", "update_weights areal/engine/fsdp_engine.py")),
+    ("gather", ("all_gather_into_tensor torch/distributed/distributed_c10d.py", "full_tensor torch/distributed/tensor/_api.py", "_update_weights_from_distributed areal/fsdp_engine.py")),
+    ("wire", ("broadcast vllm/distributed/device_communicators/pynccl.py", "update_named_param trl/extras/vllm_client.py", "_move_model_to_vllm trl/trainer/grpo_trainer.py")),
+    ("control", ("readinto socket.py", "post requests/sessions.py", "update_named_param trl/extras/vllm_client.py")),
+    ("control", ("get ray/_private/worker.py", "_broadcast_to_vllm openrlhf/ppo_actor.py", "broadcast_weights_to_vllm open_instruct/grpo_fast.py")),
+    ("load", ("copy_ torch/x.py", "load_weights vllm/model_executor/models/qwen2.py", "update_weights_from_distributed sglang/srt/model_executor/model_runner.py")),
+    ("save", ("write safetensors/x.py", "save_file safetensors/torch.py", "update_weights_to_disk x/engine.py")),
+    ("other", ("compute x/own.py", "sync_weights x/own.py", "main x/own.py")),
+    ("", ("broadcast torch/distributed/distributed_c10d.py", "_sync_params_and_buffers site-packages/torch/nn/parallel/distributed.py", "main x/own.py")),
+    ("", ("load_weights vllm/model_executor/models/qwen2.py", "load_model vllm/worker.py")), ("", ())])
+def test_each_stack_is_in_one_phase_of_a_sync_or_in_none(phase, frames):
+    assert table.phase_of(frames) == phase
+
+
+def test_a_sync_ends_where_no_stack_shows_one_and_its_phases_add_up():
+    watched = own_sync._Watched(7)
+    for at_s, phase in enumerate(("", "control", "control", "wire", "", "", "load")):
+        watched.add(at_s, phase)
+    watched.end()
+    assert [(s.phases, s.who) for s in watched.syncs] == [({"control": 1.0, "wire": 1.0}, "pid 7"), ({"load": 0.0}, "pid 7")]
+    slow = OwnSync(watched.syncs)
+    assert [f.title for f in sync_choice.own_sync(slow)] == ["your own sync took 2.000 s on pid 7, 1.000 s of it in control"] and "pid 7" in repr(own_table(slow))
+
+
+OWN = """import threading
+def pause_generation(): threading.Event().wait()
+def update_weights(): pause_generation()
+print("there", flush=True)
+{}()
+"""
+
+
+def test_stacks_of_running_processes_tell_where_their_own_sync_is():
+    running = [subprocess.Popen([sys.executable, "-c", OWN.format(name)], stdout=subprocess.PIPE) for name in ("update_weights", "pause_generation")]
+    try:
+        assert all(p.stdout.readline() == b"there\n" for p in running)
+        seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
+        assert [(s.who, set(s.phases)) for s in seen.syncs] == [(f"pid {running[0].pid}", {"pause"})]
+        nothing = own_sync.collect([running[1].pid], 0.3, table.phase_of)
+        assert nothing.reason == "absent" and "wrap yours in pause_trace()" in nothing.detail
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert isinstance(own_sync.collect([running[0].pid], 1.0, table.phase_of), Gap)
+
+
+def test_a_number_that_means_nothing_a_missing_folder_and_a_missing_log_end_with_one_sentence():
+    for arguments in (("--repeats", "0"), ("--layers", "-1"), ("--trace", "/no/such/log"), ("--methods", "disk", "--directory", "/no/such/folder"), ("--pid", "999999999")):
+        done = run_cli("sync", *arguments, "--python", sys.executable)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), arguments
+
+
 @settings(max_examples=60)
 @given(st.one_of(st.binary(max_size=80), st.recursive(st.none() | st.floats() | st.text(max_size=5) | st.booleans(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
     st.sampled_from(["guard", "data", "rank", "wire"]), inner, max_size=4), max_leaves=8).map(lambda d: json.dumps(d).encode())))
@@ -110,20 +166,21 @@ def test_no_line_breaks_the_reader(junk):
 
 def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
-    ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html")
-    assert (ended.returncode, ended.stderr) == (4, ""), ended.stderr
-    jsonschema.validate(json.loads(ended.stdout), json_schema())
+    ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
+                    "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
+    assert (ended.returncode, ended.stderr) == (3, ""), ended.stderr
+    jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
     record = Record.model_validate_json(ended.stdout)
-    assert {f.id for f in record.findings} == {"rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
+    assert {f.id for f in record.findings} == {"allocation-duplicate", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
-    assert "Which way to move the weights" in page and "<script" not in page and len(page) < 300_000
+    assert "Which way to move the weights" in page and "(AReaL v0.4.0) on 1 GPU: duplicate" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
 
 
 def test_the_command_reads_a_trace_without_a_test(tmp_path):
     (tmp_path / "t.log").write_text(LINE + "\n")
     ended = run_cli("sync", "--trace", tmp_path / "t.log")
     assert ended.returncode == 0 and "20.600 s of it in control" in ended.stdout and "verdict: healthy" in ended.stdout
-    assert run_cli("sync", "--trace", tmp_path / "none.log").returncode == 4
+    assert run_cli("sync", "--trace", tmp_path / "none.log").returncode == 2
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [(("--model", "qwen9"), "unknown model 'qwen9'"), (("--methods", "rsync"), "unknown method 'rsync'"),

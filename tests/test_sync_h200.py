@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 from nccl_runbook.facts.sync import SyncRuns
 from nccl_runbook.findings import Severity
+from nccl_runbook.planning.intended import intend
 from nccl_runbook.planning.placement import place
+from nccl_runbook.records import Record, utc_now
+from nccl_runbook.report.page import render_index
+from nccl_runbook.report.tables_plan import intended_tables
 from nccl_runbook.report.tables_sync import methods_table, sweeps_table
-from nccl_runbook.rules import weight_sync
+from nccl_runbook.report.verdict import RunInfo, verdict_document
+from nccl_runbook.rules import allocation, weight_sync
 from pydantic import TypeAdapter
 
 SEEN = json.loads((Path(__file__).parent / "data" / "sync-h200.json").read_text())
@@ -29,6 +34,25 @@ def test_rl_on_one_gpu_ends_in_the_refusal_and_in_ipc():
     assert list(found) == ["trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
     assert found["weight-sync-choice"].startswith("one GPU for trainer and engine: ipc-direct, 0.0042 s a sync of 0.99 GB here")
     assert "every byte arrived with ipc-direct, gloo-flat, disk, fast-disk, fast-disk-shm" in found["weight-sync-verified"]
+
+
+def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
+    """The planned duplicate, NCCL's own refusal of it, the tag's line, and the methods that brought every byte on that one GPU (measured)."""
+    seen, seats = runs("one-gpu"), place([0])
+    intended = intend("sglang:d1+fsdp:d1", seats, "v0.5.0")
+    found = allocation.intention(intended, weight_sync.judge(seen, seats))
+    planned = found[0]
+    assert [f.id for f in found] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
+    assert (planned.severity, planned.status, found[1].remedy) == (Severity.BROKEN, "established", ()) and "Duplicate GPU detected" in planned.evidence[-1].text
+    tables = [*intended_tables(intended), methods_table(seen)]
+    record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[t.to_json() for t in tables])
+    run = RunInfo(id="x", started=record.started, command="x", planned=["05-weight-sync"], asked=[])
+    page = render_index(verdict_document(run, [record]), [record])
+    told = [page.index(word) for word in ("NCCL will refuse the weight update", "actor.weight_update_mode=disk", "Duplicate GPU detected", "ipc-direct, 0.0042 s a sync",
+                                          "sglang:d1+fsdp:d1 (AReaL v0.5.0) on 1 GPU: duplicate", "all compared, all right")]
+    assert told == sorted(told) and len(page) < 300_000
+    two = allocation.intention(intend("sglang:d1+fsdp:d1", place([0, 1]), "v0.5.0"), weight_sync.judge(runs("flat"), place([0, 1])))
+    assert two[0].id == "allocation-clean" and two[0].cause is None
 
 
 def test_on_two_gpus_flat_buckets_are_chosen_by_what_nccls_log_says_of_the_link():

@@ -18,7 +18,7 @@ from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity
-from nccl_runbook.knowledge import launchers
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import FIRST_CALL, GUARD, NETWORK, Matcher, clues, compiled, hints, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
@@ -175,7 +175,7 @@ def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, ex
 
 def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
     lines = [line for cause in causes().values() for _, _, lines in cause.remedy for line in lines]
-    for form in launchers._forms():
+    for form in table("launchers")["form"]:
         assert any(re.fullmatch(form["of"], line) for line in lines), form["of"]
 
 

@@ -22,6 +22,7 @@ WHO = ("you", "your launcher", "the administrator")
 # worst first; what a step is called when its findings disagree
 _STEP_ORDER = (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN, Severity.SKIPPED, Severity.NOTE, Severity.OK)
 EXIT_CODES = {"healthy": 0, "broken": 3, "degraded": 3, "unknown": 4}
+FAIL_ON = ("broken", "degraded", "unknown", "never")  # from which verdict on the exit code is not 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,3 +107,14 @@ def verdict(steps: Iterable[StepResult]) -> str:
     if not statuses & done or any(s.status not in done | {"skipped"} or (s.status == "skipped" and s.asked) for s in seen):
         return "unknown"
     return "healthy"
+
+
+def verdict_of(findings: Sequence[Finding]) -> str:
+    """The verdict where these findings are all that was asked for."""
+    return verdict([StepResult("", step_status(findings)[0].value, asked=True)])
+
+
+def exit_code(word: str, fail_on: str = "unknown") -> int:
+    """0, 3 or 4 for a verdict; ``fail_on``, one of FAIL_ON, says from where on it is a failure."""
+    counts = FAIL_ON[: FAIL_ON.index(fail_on) + 1] if fail_on != "never" else ()
+    return EXIT_CODES[word] if word in counts else 0

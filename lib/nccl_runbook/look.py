@@ -27,7 +27,7 @@ from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.look_live import REASON, checked_pids
+from nccl_runbook.look_live import REASON, checked_pids, unjudged, utc_now
 from nccl_runbook.look_live import look as look_live
 from nccl_runbook.look_live import record as live_record
 from nccl_runbook.look_page import page, text
@@ -37,10 +37,6 @@ from nccl_runbook.redact import Redactor, plain
 from nccl_runbook.rules import live as live_rules
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
-
-
-def utc_now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class Step:
@@ -80,12 +76,10 @@ class Step:
         return self.facts[fact]
 
     def record(self, reason: str) -> Dict[str, Any]:
-        """As records.Record reads it; without a judgement."""
         judged = {"python": self.parameters["python"], **(self.engine.judged() if self.engine else {"host": os.uname().nodename})}
         commands = [{"label": w.request.name, "line": w.shell_line} for w in (self.engine.history if self.engine else [])]
-        return {"schema": "nccl-runbook/record/1", "step": self.name, "status": "unknown", "reason": reason, "started": self.started,
-                "ended": utc_now(), "wall_s": round(time.monotonic() - self._clock, 2), "parameters": self.parameters, "judged": judged,
-                "facts": to_json(self.facts), "commands": commands[self._worlds_before:]}
+        return unjudged(self.name, reason, self.started, time.monotonic() - self._clock, parameters=self.parameters, judged=judged,
+                        facts=to_json(self.facts), commands=commands[self._worlds_before:])
 
 
 def visibility(step: Step) -> None:

@@ -31,11 +31,18 @@ def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Ca
 
 
 def record(live: Live, wall_s: float) -> Dict[str, Any]:
+    judged = {"python": sys.executable, "host": os.uname().nodename}
+    return unjudged(STEP, REASON, live.taken, wall_s, parameters={"gap_s": live.gap_s}, judged=judged, facts=to_json({"live": live}))
+
+
+def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) -> Dict[str, Any]:
     """As records.Record reads it; without a judgement."""
-    parameters: Dict[str, Any] = {"gap_s": live.gap_s}
-    return {"schema": "nccl-runbook/record/1", "step": STEP, "status": "unknown", "reason": REASON, "started": live.taken,
-            "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "wall_s": round(wall_s, 2), "parameters": parameters,
-            "judged": {"python": sys.executable, "host": os.uname().nodename}, "facts": {"live": to_json(live)}}
+    return {"schema": "nccl-runbook/record/1", "step": step, "status": "unknown", "reason": reason, "started": started, "ended": utc_now(),
+            "wall_s": round(wall_s, 2), **parts}
+
+
+def utc_now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def checked_pids(pids: Sequence[int]) -> List[int]:

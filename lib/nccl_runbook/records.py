@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
@@ -26,10 +26,15 @@ class RecordError(ValueError):
     """A file that is not a record of ours; the message names the file and what is wrong, in one sentence."""
 
 
-class Judged(BaseModel):
+class Strict(BaseModel):
+    """Refuses what it does not know."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Judged(Strict):
     """Whose software was judged. ``own``: the runbook's own torch, not the user's. Paths as the ranks saw them."""
 
-    model_config = ConfigDict(extra="forbid")
     python: str = ""
     torch: str = ""
     cuda: str = ""
@@ -40,18 +45,16 @@ class Judged(BaseModel):
     own: bool = False
 
 
-class Command(BaseModel):
+class Command(Strict):
     """A line that repeats by hand what the runbook did."""
 
-    model_config = ConfigDict(extra="forbid")
     label: str
     line: str
 
 
-class Record(BaseModel):
+class Record(Strict):
     """One step. ``status`` is "running" until the step wrote its own result: only that counts as done."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
     schema_: Annotated[Literal["nccl-runbook/record/1"], Field(alias="schema")] = SCHEMA
     step: str
     status: Status = "running"
@@ -75,11 +78,6 @@ _SEVERAL = TypeAdapter(list[Record])
 def utc_now() -> str:
     """Now, as records write it: 2026-11-20T14:30:53Z."""
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of a record, as committed in the package."""
-    return Record.model_json_schema(by_alias=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from nccl_runbook import records
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
-from nccl_runbook.launch.devices import rank_devices
+from nccl_runbook.launch.devices import gpu_ranges, rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.parameters import check_names, check_range, coerce
@@ -174,6 +174,16 @@ class Step:
     def devices(self) -> list[int | None]:
         """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
         return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
+
+
+    @property
+    def named_gpus(self) -> int:
+        """How many the parameter ``gpus`` names, whether or not they are here; 0 for all."""
+        return sum(last - first + 1 for first, last in gpu_ranges(self.told("gpus")))
+
+    def told(self, name: str) -> str:
+        """A parameter that is a text; in a replay that of the recorded run where this one is left empty."""
+        return str(self.parameters.get(name) or self.record.parameters.get(name, ""))
 
 
 def _once(lines: Iterable[str]) -> list[str]:

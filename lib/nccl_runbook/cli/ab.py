@@ -3,15 +3,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json as json_format
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.facts import Gap
@@ -45,29 +45,28 @@ def ab(
     python: Annotated[str, typer.Option(metavar="PREFIX", help="The job's interpreter.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Run beside foreign jobs on the GPUs.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The comparison alone, as JSON, on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
-    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.launch.engine import EngineError
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    answer.end_on_signals()
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
-            if rounds < 1 or figure and not command or fail_on not in ("broken", "degraded", "unknown", "never"):
-                raise ValueError("--rounds is at least 1; --figure reads what your own command prints, so name that behind --; "
-                                 "--fail-on is broken, degraded, unknown or never")
+            if min(rounds - 1, size, layers) < 0 or figure and not command:
+                raise ValueError("--rounds is at least 1, --size and --layers at least 0; --figure reads what your command prints: name "
+                                 "that behind --")
             subject = functools.partial(_subject, engine, gpus, command or [], figure, more_is_better, collective, size, sync, method,
                                         layers)
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
         except (ValueError, UsageError) as error:
-            _leave(str(error), 2)
+            answer.leave(error)
         except EngineError as error:
-            _leave(str(error), 1)
+            answer.leave(error, 1)
     _tell(seen, libraries, json, html, fail_on)
 
 
@@ -110,40 +109,29 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.cli.env import _exit_code, _verdict
-    from nccl_runbook.findings import worst_first
-    from nccl_runbook.redact import Redactor
-    from nccl_runbook.report.page_environment import document
+    from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.report.tables_comparison import tables as tables_of
     from nccl_runbook.rules import comparison
 
     findings = worst_first(comparison.judge(seen, libraries))
-    verdict, redactor, tables = _verdict(findings), Redactor(os.environ), tables_of(seen)
-    code = _exit_code(verdict, fail_on)
+    verdict, tables = verdict_of(findings), tables_of(seen)
+    code = exit_code(verdict, fail_on)
     if html:
-        try:
-            html.write_text(redactor.text(document("A against B", verdict, findings, tables)), encoding="utf-8")
-        except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
+        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code)
     rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
     lines = [line for row in rows for line in row]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
-    print(json_format.dumps(redactor.json(_document(seen, findings, verdict, code)), indent=1) if json else redactor.text(text))
+    answer.tell(_document(seen, findings, verdict, code) if json else text)
     sys.exit(code)
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    from nccl_runbook.facts import Gap, to_json
+    from nccl_runbook.facts import Gap
     from nccl_runbook.rules.comparison import names, ratio
 
     ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
-    kept = {n: to_json(getattr(seen, n)) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
+    kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
-            "walk": None if isinstance(seen.walk, Gap) else to_json(seen.walk)}
-
-
-def _leave(sentence: str, code: int) -> NoReturn:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
+            "walk": None if isinstance(seen.walk, Gap) else seen.walk}

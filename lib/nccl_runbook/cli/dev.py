@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json as json_format
-import math
-import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.cli import answer
+
 app = typer.Typer(name="dev", no_args_is_help=True, rich_markup_mode=None, help="For those who work on the runbook itself.")
-Z = 1.96  # of a 95 % interval
 CONFIDENT = ("established", "likely")
+# a score: its words, what of a result counts as a hit, and of which results
+SCORES: dict[str, tuple[str, str, Callable[[dict[str, Any]], bool]]] = {
+    "top1_decisive": ("first, of the decisive", "first", lambda r: r["decisive"]),
+    "top3_all": ("among three, of all", "third", lambda r: True),
+    "wrong_but_confident": ("wrong but confident", "wrong", lambda r: True),
+    "undecided": ("undecided", "undecided", lambda r: True),
+    "benign_alarms": ("alarms on benign", "alarm", lambda r: r["cause"] == "benign"),
+}
 
 
 @app.callback()
@@ -26,17 +34,16 @@ def score(
     reports: Annotated[
         Path, typer.Argument(metavar="REPORTS.jsonl", help="One labelled report a line: id, cause, decisive_from_log, log, context.")
     ],
-    json: Annotated[bool, typer.Option("--json", help="The scores alone on standard output.")] = False,
+    json: answer.JsonOption = False,
 ) -> None:
     """How often triage names the labelled cause; it sees a report's log as a file, and its context, nothing else."""
     try:
         rows = [json_format.loads(line) for line in reports.read_text(encoding="utf-8").splitlines() if line.strip()]
         results = [result(row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"nccl-runbook: {reports} is not a file of labelled reports ({type(error).__name__}: {error})", file=sys.stderr)
-        sys.exit(2)
+        answer.leave(f"{reports} is not a file of labelled reports ({type(error).__name__}: {error})")
     told = summary(results)
-    print(json_format.dumps({**told, "reports": results}, indent=1) if json else text(told, results))
+    answer.tell({**told, "reports": results} if json else text(told, results))
 
 
 def result(row: dict[str, Any]) -> dict[str, Any]:
@@ -64,60 +71,36 @@ def result(row: dict[str, Any]) -> dict[str, Any]:
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts with 95 % intervals (Wilson), over all and by cause."""
-    decisive = [r for r in results if r["decisive"]]
-    benign = [r for r in results if r["cause"] == "benign"]
-    causes = sorted({r["cause"] for r in results})
-    return {
-        "top1_decisive": share(sum(r["first"] for r in decisive), len(decisive)),
-        "top3_all": share(sum(r["third"] for r in results), len(results)),
-        "wrong_but_confident": share(sum(r["wrong"] for r in results), len(results)),
-        "undecided": share(sum(r["undecided"] for r in results), len(results)),
-        "benign_alarms": share(sum(r["alarm"] for r in benign), len(benign)),
-        "by_cause": {
-            c: {
-                "reports": len(of),
-                "top1": sum(r["first"] for r in of),
-                "top3": sum(r["third"] for r in of),
-                "wrong": sum(r["wrong"] for r in of),
-            }
-            for c in causes
-            for of in [[r for r in results if r["cause"] == c]]
-        },
-    }
+    told: dict[str, Any] = {name: share([r[hit] for r in results if counts(r)]) for name, (_, hit, counts) in SCORES.items()}
+    by_cause: dict[str, list[dict[str, Any]]] = {}
+    for result in sorted(results, key=lambda r: r["cause"]):
+        by_cause.setdefault(result["cause"], []).append(result)
+    hits = {"top1": "first", "top3": "third", "wrong": "wrong"}
+    return {**told, "by_cause": {cause: {"reports": len(of), **{name: sum(r[hit] for r in of) for name, hit in hits.items()}}
+                                 for cause, of in by_cause.items()}}
 
 
-def share(hits: int, of: int) -> dict[str, Any]:
-    """``hits`` of ``of`` with the interval in which the true share lies with 95 %."""
-    if not of:
+def share(hits: list[bool]) -> dict[str, Any]:
+    """How many are hits, with the interval in which the true share lies with 95 %."""
+    from nccl_runbook.planning.group_testing import wilson
+
+    if not hits:
         return {"hits": 0, "of": 0, "share": None, "low": None, "high": None}
-    p, spread = hits / of, Z * Z / of
-    middle, half = (p + spread / 2) / (1 + spread), Z * math.sqrt(p * (1 - p) / of + spread / (4 * of)) / (1 + spread)
-    return {
-        "hits": hits,
-        "of": of,
-        "share": round(p, 4),
-        "low": round(max(0.0, middle - half), 4),
-        "high": round(min(1.0, middle + half), 4),
-    }
+    low, high = wilson(sum(hits), len(hits))
+    return {"hits": sum(hits), "of": len(hits), "share": round(sum(hits) / len(hits), 4), "low": round(low, 4), "high": round(high, 4)}
 
 
 def text(told: dict[str, Any], results: list[dict[str, Any]]) -> str:
     """The scores for a terminal, then what was missed."""
-    names = {
-        "top1_decisive": "first, of the decisive",
-        "top3_all": "among three, of all",
-        "wrong_but_confident": "wrong but confident",
-        "undecided": "undecided",
-        "benign_alarms": "alarms on benign",
-    }
-    lines = [
-        f"{words:24} {s['hits']:4} of {s['of']:4}" + (f"  {s['share']:6.1%}  ({s['low']:.1%} to {s['high']:.1%})" if s["of"] else "")
-        for name, words in names.items()
-        for s in [told[name]]
-    ]
+    lines = [f"{words:24} {_in_words(told[name])}" for name, (words, _, _) in SCORES.items()]
     lines += ["", "by cause: reports, first, among three, wrong but confident"]
     lines += [f"  {name:32} {c['reports']:3} {c['top1']:3} {c['top3']:3} {c['wrong']:3}" for name, c in told["by_cause"].items()]
-    missed = [
-        f"  {r['id']}: {r['cause']}, told {', '.join(f'{c} ({s})' for c, s in r['told']) or 'nothing'}" for r in results if not r["first"]
-    ]
-    return "\n".join([*lines, "", "not first:", *missed])
+    lines += ["", "not first:"]
+    for r in (r for r in results if not r["first"]):
+        lines.append(f"  {r['id']}: {r['cause']}, told {', '.join(f'{c} ({s})' for c, s in r['told']) or 'nothing'}")
+    return "\n".join(lines)
+
+
+def _in_words(share: dict[str, Any]) -> str:
+    rate = f"  {share['share']:6.1%}  ({share['low']:.1%} to {share['high']:.1%})" if share["of"] else ""
+    return f"{share['hits']:4} of {share['of']:4}{rate}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.facts.environment import Environment
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
 SCHEMA = "nccl-runbook/env/1"
+STEP = "02-environment"
 
 
 def env(
@@ -22,23 +25,26 @@ def env(
     pid: Annotated[list[int], typer.Option(metavar="N...", help="A running process; several are compared as roles.")] = [],  # noqa: B006
     torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch, such as 2.11.")] = "",
     nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL, such as 2.28.9.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="The findings alone, as JSON, on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
-    fail_on: Annotated[str, typer.Option(help="From this verdict on the exit code is not 0, or never.")] = "unknown",
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
-    from nccl_runbook.findings import worst_first
+    from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.rules import environment
 
-    if file and pid or fail_on not in ("broken", "degraded", "unknown", "never") or any(p < 1 for p in pid):
-        _leave("name a file or processes, not both, and --fail-on one of broken, degraded, unknown, never", 2)
+    if file and pid or any(p < 1 for p in pid):
+        answer.leave("name a file or processes, not both")
     seen = _with_versions(_read(file, pid), torch, nccl)
     findings = worst_first(environment.judge(seen))
-    verdict = _verdict(findings)
-    code = _exit_code(verdict, fail_on)
+    verdict = verdict_of(findings)
+    code = exit_code(verdict, fail_on)
     if html:
-        _write_page(html, seen, findings, verdict)
-    print(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
+        from nccl_runbook.report.tables_environment import host_table, libraries_table, variables_table
+
+        answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
+                          (variables_table(seen), libraries_table(seen), host_table(seen)), code)
+    answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
     sys.exit(code)
 
 
@@ -58,7 +64,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
         looked = probe.look()
         seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
     if isinstance(seen, Gap):
-        _leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
+        answer.leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
     return seen
 
 
@@ -67,32 +73,16 @@ def _with_versions(seen: Environment, torch: str, nccl: str) -> Environment:
     return dataclasses.replace(seen, roles=[dataclasses.replace(role, **changes) for role in seen.roles])
 
 
-def _verdict(findings: list[Finding]) -> str:
-    from nccl_runbook.findings import StepResult, step_status, verdict
-
-    return verdict([StepResult("env", step_status(findings)[0].value, asked=True)])
-
-
-def _exit_code(word: str, fail_on: str) -> int:
-    from nccl_runbook.findings import EXIT_CODES
-
-    counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
-    return EXIT_CODES[word] if word in counts[fail_on] else 0
-
-
 def variable_of(finding: Finding) -> str:
     """The variable that a finding is about, "" for one about the host or a library."""
     path = finding.evidence[0].source if finding.evidence else ""
     return path.rpartition(".")[2] if ".variables." in path or ".conf." in path else ""
 
 
-def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
-    import json
-
+def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
     rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
              "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
-    document = {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows}
-    return json.dumps(document, indent=1)
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows}
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
@@ -105,17 +95,3 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
     count = sum(len(r.variables) for r in seen.roles)
     lines.append(f"verdict: {verdict} (exit code {code}): {count} variables of {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)
-
-
-def _write_page(path: Path, seen: Environment, findings: list[Finding], verdict: str) -> None:
-    from nccl_runbook.report.page_environment import page
-
-    try:
-        path.write_text(page(seen, findings, verdict), encoding="utf-8")
-    except OSError as error:
-        _leave(f"cannot write {path}: {error.strerror or error}", 1)
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

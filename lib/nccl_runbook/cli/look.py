@@ -1,15 +1,15 @@
 """`nccl-runbook look`: who did not come to the collective, seen from beside the running job. Reads only; no torch, no Jupyter."""
 from __future__ import annotations
 
-import json as json_format
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,20 +26,18 @@ def look(
     gap: Annotated[float, typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between the first and the last sample.")] = 10.0,
     record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Join what was seen on several hosts; no machine is touched.")] = [],  # noqa: B006
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was seen, to be joined or judged elsewhere.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0, or never.")] = "unknown",
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
-    from nccl_runbook.findings import EXIT_CODES
+    from nccl_runbook.findings import exit_code
     from nccl_runbook.look_page import page, text
-    from nccl_runbook.records import write_text
     from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import live as rules
 
-    counts = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}
-    if fail_on not in counts or record and (pid or save):
-        _leave("--record stands alone, and --fail-on is one of broken, degraded, unknown, never", 2)
+    if record and (pid or save):
+        answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
     redactor = Redactor(os.environ)
 
     def tell(line: str) -> None:
@@ -48,14 +46,10 @@ def look(
     looks = _recorded(record) if record else [_seen(pid, gap, save, tell)]
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
-    code = EXIT_CODES[word] if word in counts[fail_on] else 0
+    code = exit_code(word, fail_on)
     if html is not None:
-        try:
-            write_text(html, plain(redactor.text(page(pictures, looks))))
-        except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
-    said = json_format.dumps(document(pictures, looks, word, code), indent=1, ensure_ascii=False) if json else text(pictures, looks)
-    print(plain(redactor.text(said)))
+        answer.write(html, page(pictures, looks))
+    answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
     sys.exit(code)
 
 
@@ -66,16 +60,15 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
     from nccl_runbook.redact import Redactor
 
     began = time.monotonic()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    answer.end_on_signals()
     try:
         live = look_live.look(look_live.checked_pids(pids), gap_s, say)
         if save is not None:
             save_record(Record.model_validate(look_live.record(live, time.monotonic() - began)), save, Redactor(os.environ))
     except ValueError as error:
-        _leave(str(error), 2)
+        answer.leave(error)
     except OSError as error:
-        _leave(f"cannot write {save}: {error.strerror or error}", 1)
+        answer.leave(f"cannot write {save}: {error.strerror or error}", 1)
     return live
 
 
@@ -90,12 +83,12 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
         looks = [TypeAdapter(Live).validate_python(one) for one in found]
         if not all(map(_is_whole, looks)):
-            _leave("a record holds a live look with a sample without threads or figures: it was not written by this runbook", 2)
+            answer.leave("a record holds a live look with a sample without threads or figures: it was not written by this runbook")
     except RecordError as error:
-        _leave(str(error), 2)
+        answer.leave(error)
     except ValidationError as error:
-        _leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})", 2)
-    return looks or _leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live", 2)
+        answer.leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})")
+    return looks or answer.leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live")
 
 
 def _is_whole(look: Live) -> bool:
@@ -111,19 +104,10 @@ def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, c
 
 
 def _job(picture: Picture) -> dict[str, Any]:
-    return {
-        "job": picture.job, "world_size": picture.world_size, "kind": picture.kind, "sentence": picture.sentence, "cause": picture.cause,
-        "status": picture.status or None, "collective": picture.collective, "frame": picture.culprits[0].frame if picture.culprits else "",
-        "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims],
-        "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks],
-        "evidence": [{"text": e.text, "source": e.source} for e in picture.evidence], "not_seen": picture.not_seen,
-        "decides": picture.decides}
+    ranks = [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks]
+    return {**vars(picture), "status": picture.status or None, "frame": picture.culprits[0].frame if picture.culprits else "",
+            "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims], "ranks": ranks}
 
 
 def _who(view: RankView) -> dict[str, Any]:
     return {"rank": view.rank, "host": view.host, "pid": view.pid}
-
-
-def _leave(sentence: str, code: int) -> Any:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

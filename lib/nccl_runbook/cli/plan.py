@@ -5,9 +5,11 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.evidence.training_file import Training
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
 MOST_GPUS = 1024  # of one node; more is a slip
+MOST_SHOWN = 40   # plans of a page in full; a table names all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,15 +74,15 @@ def plan(
     update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
     check_devices: Annotated[bool, typer.Option("--check-devices", help="Ask NVML, too, whether the planned GPUs of this machine are "
                                                 "different ones; without --gpus as many as are visible.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The plan alone, as JSON, on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page, too.")] = None,
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
     from nccl_runbook.knowledge import allocation as knowledge
     from nccl_runbook.planning.groups import LAUNCHERS
 
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
-        _leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk", 2)
+        answer.leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk")
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
@@ -87,15 +90,12 @@ def plan(
         plans, left_out = _plans(target, asked)
         plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
-        _leave(str(error), 2)
+        answer.leave(error)
     code = 0 if all(p.clean for p in plans) else 3
     if html:
-        _write_page(html, plans, left_out)
-    if json:
-        folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
-        _print_json(folder if os.path.isdir(target) else document(plans[0]))
-    else:
-        print(_as_text(plans, left_out, code))
+        _write_page(html, plans, left_out, code)
+    folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
+    answer.tell(_as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0]))
     sys.exit(code)
 
 
@@ -246,24 +246,15 @@ def document(one: Plan) -> dict[str, Any]:
                        for p in (mode.parts if mode else ())],
         "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
         "total_gpus": mode.total_gpus if mode else None,
-        "groups": [{"name": g.name, "ranks": [dataclasses.asdict(r) for r in g.ranks]} for g in (placed.groups if placed else ())],
+        "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
         "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
-        "remedies": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in one.finding.remedy],
+        "remedies": one.finding.remedy,
         "devices": None if one.devices is None else [f.title for f in one.devices],
         "exit_code": 0 if one.clean else 3,
     }
 
 
-def _print_json(content: dict[str, Any]) -> None:
-    import json
-
-    from nccl_runbook.redact import Redactor
-
-    print(json.dumps(Redactor(os.environ).json(content), indent=1, ensure_ascii=False))
-
-
 def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
-    from nccl_runbook.redact import Redactor
     from nccl_runbook.report.cells import finding_text
     from nccl_runbook.report.tables_plan import groups_table, plans_table
 
@@ -276,19 +267,17 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
         word = f"{sum(p.clean for p in plans)} of {len(plans)} clean"
     lines += [f"not read: {line}" for line in left_out]
-    return Redactor(os.environ).text("\n".join([*lines, f"verdict: {word} (exit code {code})"]))
+    return "\n".join([*lines, f"verdict: {word} (exit code {code})"])
 
 
-def _write_page(path: Path, plans: list[Plan], left_out: list[str]) -> None:
-    from nccl_runbook.redact import Redactor
-    from nccl_runbook.report.page_plan import page
+def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -> None:
+    from nccl_runbook.report.tables_plan import groups_tables, plans_table
 
-    try:
-        path.write_text(Redactor(os.environ).text(page(plans, left_out)), encoding="utf-8")
-    except OSError as error:
-        _leave(f"cannot write {path}: {error.strerror or error}", 1)
-
-
-def _leave(sentence: str, code: int) -> NoReturn:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
+    several = len(plans) + len(left_out) > 1
+    worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
+    told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
+    # of several plans each keeps its own remedies: a cause would join those of all files
+    findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
+    sentence = f"{sum(p.clean for p in plans)} of {len(plans)} allocations are clean" if several else findings[0].title
+    tables = [*[plans_table(plans, left_out)] * several, *groups_tables(worst)]
+    answer.write_page(path, "plan", sentence, findings, tables, code)

@@ -1,28 +1,24 @@
 """`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json as json_format
 import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.cli import answer
+
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
-SUPERVISED = Path(__file__).parents[1] / "launch" / "supervised.py"
-END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 LOOK_S = 3.0
 POLL_S = 0.2
 
@@ -49,7 +45,7 @@ def reduce(
     fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs.")] = Path("reduce-logs"),
-    json: Annotated[bool, typer.Option("--json", help="The answer alone on standard output.")] = False,
+    json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
     from nccl_runbook.planning import reduction
@@ -60,19 +56,19 @@ def reduce(
         combinations, wanted = reduction.smallest_first(reduction.axes_of(axis)), re.compile(fail_on)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (ValueError, re.error) as error:
-        _leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
+        answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
-        _leave(f"cannot write {out}: {error.strerror}", 1)
+        answer.leave(f"cannot write {out}: {error.strerror}", 1)
     tried: list[Tried] = []
-    with _nothing_left():
-        for values in combinations:
-            words = reduction.command_for(command, values)
-            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}"))
-            print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
-            if tried[-1].failed:
-                break
+    answer.end_on_signals()
+    for values in combinations:
+        words = reduction.command_for(command, values)
+        tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}"))
+        print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
+        if tried[-1].failed:
+            break
     document = _document(tried, len(combinations))
-    print(say(json_format.dumps(document, indent=1, ensure_ascii=False) if json else document["sentence"]))
+    answer.tell(document if json else document["sentence"])
     sys.exit(document["exit_code"])
 
 
@@ -95,31 +91,25 @@ def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | Non
 def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
          tried: Tried) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
+    from nccl_runbook.launch.command import supervised
+
     if not shutil.which(words[0]):
-        _leave(f"cannot start {words[0]}: there is no such program", 2)
+        answer.leave(f"cannot start {words[0]}: there is no such program", 2)
     until = time.monotonic() + deadline_s
-    try:
-        job = subprocess.Popen([sys.executable, "-S", "-E", str(SUPERVISED), *words], env={**os.environ, **values}, stdin=subprocess.PIPE,
-                               stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    except OSError as error:
-        _leave(f"cannot start {words[0]}: {error.strerror}", 2)
-    try:
-        with open(log.name, encoding="utf-8", errors="replace") as lines:
-            rest = ""
-            while True:
-                code = job.poll()
-                *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
-                found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
-                if found is not None:
-                    return "failed", code, found.strip()[:400]
-                if code is not None:
-                    return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
-                if time.monotonic() > until:
-                    tried.look = _looked_at(job.pid)
-                    return "hung", None, f"still running after {deadline_s:g} s"
-                time.sleep(POLL_S)
-    finally:
-        _end_all(job)
+    with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
+        rest = ""
+        while True:
+            code = job.poll()
+            *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
+            found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
+            if found is not None:
+                return "failed", code, found.strip()[:400]
+            if code is not None:
+                return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
+            if time.monotonic() > until:
+                tried.look = _looked_at(job.pid)
+                return "hung", None, f"still running after {deadline_s:g} s"
+            time.sleep(POLL_S)
 
 
 def _looked_at(pid: int) -> str:
@@ -132,26 +122,6 @@ def _looked_at(pid: int) -> str:
         return ""
     looking.first()
     return "; ".join(p.sentence for p in judge([looking.after(LOOK_S)]))
-
-
-# --- nothing is left behind
-
-@contextlib.contextmanager
-def _nothing_left() -> Iterator[None]:
-    """A signal to us ends what runs before it ends us."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
-    yield
-
-
-def _end_all(job: subprocess.Popen[bytes]) -> None:
-    """Closed input is the supervisor's sign to end every process that came of the job, and none else; our own death closes it, too."""
-    if job.stdin:
-        job.stdin.close()
-    try:
-        job.wait(END_S)
-    except subprocess.TimeoutExpired:  # in the kernel for good (state D): nothing a process can do ends it
-        job.kill()
 
 
 # --- how it is told
@@ -181,9 +151,4 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
     else:
         sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
-            "smallest": failing.values if failing else None, "combinations": count, "runs": [dataclasses.asdict(t) for t in tried]}
-
-
-def _leave(sentence: str, code: int) -> Any:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
+            "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

@@ -1,7 +1,6 @@
 """`nccl-runbook run`: the notebooks, headlessly, and one page."""
 from __future__ import annotations
 
-import enum
 import os
 import shlex
 import shutil
@@ -9,9 +8,11 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.book.plan import Planned
@@ -20,15 +21,6 @@ EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _START = "00-start"
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
-
-
-class FailOn(enum.StrEnum):
-    """From which verdict on the exit code is not 0."""
-
-    BROKEN = "broken"
-    DEGRADED = "degraded"
-    UNKNOWN = "unknown"
-    NEVER = "never"
 
 
 def run(
@@ -43,8 +35,8 @@ def run(
     record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Judge these records again; no machine is touched.")] = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of this run; default: outputs/<UTC time>.")] = None,
     notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
-    fail_on: Annotated[FailOn, typer.Option(help="From which verdict on the exit code is not 0.")] = FailOn.UNKNOWN,
-    json: Annotated[bool, typer.Option("--json", help="The verdict document alone on standard output.")] = False,
+    fail_on: answer.FailOnOption = "unknown",
+    json: answer.JsonOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
@@ -60,14 +52,14 @@ def run(
         plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
-            gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on.value,
+            gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
             command=shlex.join([_program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
-        _leave(str(error), 2)
+        answer.leave(error)
     except OSError as error:
-        _leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
+        answer.leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
     if json:
         print(document.model_dump_json(by_alias=True, indent=1), flush=True)
     book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {_from_here(book.page)}")
@@ -102,8 +94,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
 
     if any(p.record for p in plan):
         return ""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # until the runner takes over: the interpreter that is asked dies too
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    answer.end_on_signals()  # until the runner takes over: the interpreter that is asked dies too
     try:
         for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
             gpu_ranges(text)
@@ -127,8 +118,3 @@ def _pair(text: str) -> tuple[str, str]:
 def _from_here(path: Path) -> str:
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-
-def _leave(sentence: str, code: int) -> NoReturn:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

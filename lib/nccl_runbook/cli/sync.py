@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nccl_runbook.cli import answer
+
 if TYPE_CHECKING:
     from nccl_runbook.report.tables import Table
     from nccl_runbook.step import Step
@@ -26,63 +28,74 @@ def sync(
     layers: Annotated[int, typer.Option(metavar="N", help="Only so many layers.")] = 0,
     repeats: Annotated[int, typer.Option(metavar="N", help="Syncs a method, the first told apart.")] = 3,
     directory: Annotated[str, typer.Option(metavar="DIR", help="Where the disk methods write.")] = "",
+    allocation: Annotated[str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")] = "",
+    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag for it, such as v0.4.0; the newest known if empty.")] = "",
     python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job.")] = "",
     budget: Annotated[str, typer.Option(metavar="TIME", help="90s, 5m.")] = "5m",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="The record alone on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[str, typer.Option(metavar="VERDICT", help="broken, degraded, unknown, never.")] = "unknown",
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="Running trainer and engines: sample their stacks for --budget.")] = [],  # noqa: B006
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
+    from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
-    if fail_on not in ("broken", "degraded", "unknown", "never"):
-        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
-                     "model": model, "methods": methods, "directory": directory, "repeats": max(1, repeats),
-                     "receivers_busy": receivers_busy}
-            step = Step(STEP, given)
-            tables = _own(step, trace) if trace else _measured(step, layers, tensor_parallel)
+                     "model": model, "methods": methods, "directory": directory, "repeats": repeats,
+                     "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
+            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
+            tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
-            _leave(str(error), 2)
+            answer.leave(error)
         _finish(step, tables, json, html, fail_on)
 
 
-def _own(step: Step, trace: str) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.evidence import sync_trace
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.knowledge.sync_choice import phase_of
+    from nccl_runbook.probes import own_sync
     from nccl_runbook.report.tables_sync import own_table
-    from nccl_runbook.rules.sync_choice import own_sync
+    from nccl_runbook.rules import sync_choice
 
-    own = step.collect("own", sync_trace.collect, trace)
-    return own_sync(own), ("own",), [own_table(own)]
+    own = step.collect("own", sync_trace.collect, trace) if trace else \
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
+    if isinstance(own, Gap) and own.reason == "failed":
+        raise ValueError(own.detail)
+    return sync_choice.own_sync(own), ("own",), [own_table(own)]
 
 
-def _measured(step: Step, layers: int, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.knowledge import models
     from nccl_runbook.planning import placement
+    from nccl_runbook.planning.intended import intend
     from nccl_runbook.probes import sync as probe
     from nccl_runbook.probes import users
+    from nccl_runbook.report.tables_plan import intended_tables
     from nccl_runbook.report.tables_sync import choice_table, methods_table, placement_table, sweeps_table
-    from nccl_runbook.rules import busy, sync_choice, weight_sync
+    from nccl_runbook.rules import allocation, busy, sync_choice, weight_sync
 
     p, shapes = step.parameters, models.find(step.parameters["model"])
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
+    intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
     runs = step.collect("runs", probe.collect, lambda: step.engine,
-                        lambda: shapes.spec(placement.layers_to_move(plan, layers, shapes.layers)), lambda: plan.devices, p["methods"],
+                        lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody)
     tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(sync_choice.topology(runs))]
-    return weight_sync.judge(runs, plan), weight_sync.RESTS_ON, tables
+    findings = allocation.intention(intended, weight_sync.judge(runs, plan))
+    return findings, weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
 def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
-    from nccl_runbook.records import write_text
     from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -94,15 +107,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
                    asked=[STEP], fail_on=fail_on)
     document = verdict_document(info, [record])
     if html:
-        try:
-            write_text(html, step.redactor.text(render_index(document, [record])))
-        except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
-    text = "\n\n".join([*map(repr, tables[:3]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
-    print(step.redactor.text(record.model_dump_json(by_alias=True, indent=1) if json else text))
+        answer.write(html, render_index(document, [record]))
+    text = "\n\n".join([*map(repr, tables[:-1]), repr(StepView(record)), f"verdict: {document.verdict} (exit code {document.exit_code})"])
+    answer.tell(record.model_dump(mode="json", by_alias=True) if json else text)
     sys.exit(document.exit_code)
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-import json as json_format
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.facts.logs import LogLine, Logs
@@ -27,39 +28,28 @@ def triage(
         list[str], typer.Option(metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")
     ] = [],  # noqa: B006
     context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="The hypotheses alone on standard output.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on.")] = None,
-    fail_on: Annotated[
-        str, typer.Option(metavar="VERDICT", help="From which verdict on the exit code is not 0: broken, degraded, unknown, never.")
-    ] = "unknown",
+    json: answer.JsonOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
     from nccl_runbook.evidence.logs import collect
-    from nccl_runbook.redact import Redactor
+    from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
 
-    if fail_on not in ("broken", "degraded", "unknown", "never"):
-        _leave("--fail-on is one of broken, degraded, unknown, never", 2)
     missing = next((p for p in against if not os.path.lexists(os.path.expanduser(p))), None)
     if missing is not None:
-        _leave(f"there is no file {missing}", 2)
+        answer.leave(f"there is no file {missing}")
     if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
-        _leave(f"there is no file {paths[0]}", 2)
+        answer.leave(f"there is no file {paths[0]}")
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths)
-    redactor = Redactor(os.environ)
-    code = _exit_code(_verdict(logs, told, compared), fail_on)
+    code = exit_code(_verdict(logs, told, compared), fail_on)
     if html is not None:
-        try:
-            _write_page(html, logs, told, paths, code, compared)
-        except OSError as error:
-            _leave(f"cannot write {html}: {error.strerror or error}", 1)
-    if json:
-        print(json_format.dumps(redactor.json(document(logs, told, code, compared)), indent=1, ensure_ascii=False))
-    else:
-        print(redactor.text(text(logs, told, compared) + _of_dumps(logs, paths)))
+        _write_page(html, logs, told, paths, code, compared)
+    answer.tell(document(logs, told, code, compared) if json else text(logs, told, compared) + _of_dumps(logs, paths))
     sys.exit(code)
 
 
@@ -99,35 +89,11 @@ def _sentence(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -
 
 def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison | None = None) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
-    from nccl_runbook.facts import to_json
-
     verdict = _verdict(logs, told, compared)
-    return {
-        "schema": SCHEMA,
-        "verdict": verdict,
-        "exit_code": code,
-        "sentence": _sentence(logs, told, compared),
-        "undecided": verdict == "unknown",
-        "hypotheses": [_hypothesis(h) for h in told],
-        "ranks": to_json(logs.ranks),
-        "files": to_json(logs.files),
-        "launcher": logs.launcher,
-        "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
-        "against": to_json(compared),
-    }
-
-
-def _hypothesis(told: Hypothesis) -> dict[str, Any]:
-    return {
-        "cause": told.cause,
-        "status": told.status,
-        "title": told.title,
-        "says": told.says,
-        "evidence": [_line(e) for e in told.evidence],
-        "against": list(told.against),
-        "remedy": [{"who": r.who, "text": r.text, "lines": list(r.lines)} for r in told.remedy],
-        "decides": {"probe": told.decides.probe, "why": told.decides.why, "line": told.decides.line},
-    }
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "sentence": _sentence(logs, told, compared),
+            "undecided": verdict == "unknown", "hypotheses": [{**vars(h), "evidence": [_line(e) for e in h.evidence]} for h in told],
+            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "against": compared,
+            "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown]}
 
 
 def _line(line: LogLine) -> dict[str, Any]:
@@ -161,60 +127,12 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
 
 
 def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None) -> None:
-    import shlex
-
-    from nccl_runbook.findings import step_status, worst_first
-    from nccl_runbook.records import Record, write_text
-    from nccl_runbook.redact import Redactor
-    from nccl_runbook.report.page import render_index
     from nccl_runbook.report.tables_triage import against_table, tables
-    from nccl_runbook.report.verdict import RunInfo, verdict_document
     from nccl_runbook.rules import against
     from nccl_runbook.rules import triage as rules
 
-    beside = [against.finding(compared, "GOOD", paths[0])] if compared else []
-    found = worst_first([*rules.findings(logs), *beside])
-    shown = [*([against_table(compared.sentence, compared.rows())] if compared else []), *tables(logs)]
-    status, reason = step_status(found)
-    redactor = Redactor(os.environ)
-    record = Record.model_validate(
-        redactor.json(
-            Record(
-                step="07-logs",
-                status=status.value,
-                reason=reason,
-                started=_now(),
-                findings=found,
-                tables=[t.to_json() for t in shown],
-            ).model_dump(mode="json", by_alias=True)
-        )
-    )
-    info = RunInfo(
-        id="triage",
-        started=_now(),
-        command=redactor.text(shlex.join(["nccl-runbook", "triage", *paths])),
-        planned=["07-logs"],
-        asked=["07-logs"],
-    )
-    page = verdict_document(info, [record]).model_copy(
-        update={"sentence": redactor.text(_sentence(logs, told, compared)), "exit_code": code}
-    )
-    write_text(path, redactor.text(render_index(page, [record])))
-
-
-def _now() -> str:
-    import datetime as dt
-
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _exit_code(verdict: str, fail_on: str) -> int:
-    from nccl_runbook.findings import EXIT_CODES
-
-    fails = {"broken": ("broken",), "degraded": ("broken", "degraded"), "unknown": ("broken", "degraded", "unknown"), "never": ()}[fail_on]
-    return EXIT_CODES[verdict] if verdict in fails else 0
-
-
-def _leave(sentence: str, code: int) -> None:
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
-    sys.exit(code)
+    findings, shown = rules.findings(logs), tables(logs)
+    if compared:
+        findings = [*findings, against.finding(compared, "GOOD", paths[0])]
+        shown = [against_table(compared.sentence, compared.rows()), *shown]
+    answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)

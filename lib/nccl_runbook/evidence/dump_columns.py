@@ -18,6 +18,7 @@ import operator
 import os
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 MAX_RANKS = 1 << 17
@@ -29,8 +30,6 @@ _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 # numbers of elements that must be the same on every rank; other operations are compared by name only (all_to_all, gather, scatter, ...)
 _SAME_IN = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
 _SAME_OUT = ("all_gather", "allgather")
-_FIELDS = ("process_group", "collective_seq_id", "profiling_name", "state", "retired", "time_discovered_completed_ns", "input_sizes",
-           "output_sizes", "input_dtypes", "is_p2p")
 _EMPTY = {"time_discovered_completed_ns": None, "input_dtypes": [], "is_p2p": False, "p2p_seq_id": 0, "retired": False, "input_sizes": [],
           "output_sizes": [], "time_created_ns": 0, "timeout_ms": 0, "frames": []}
 STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
@@ -58,7 +57,8 @@ class Column:
 @dataclasses.dataclass
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
-    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart."""
+    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
+    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued."""
 
     version: str
     gloo: bool
@@ -69,10 +69,11 @@ class Reading:
     columns: dict[str, Column]
     calls: dict[int, str]
     sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
-    steps: dict[int, tuple[int, int]]
+    steps: dict[int, tuple[int, int, tuple[str, ...]]]
     order: list[str]
     last: tuple | None
     waiting: tuple[float, float] | None
+    ends: dict[str, int]
     digest: bytes
 
 
@@ -89,7 +90,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _short(dump.get("version", "")), table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
         max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
-        recent.steps(), recent.order(), recent.last(), _waiting(entries), digest)
+        recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members), digest)
 
 
 def _alike(entries: list) -> list:
@@ -130,41 +131,43 @@ class _Table:
         self.gloo = bool(entries) and entries[-1]["profiling_name"].startswith("gloo:")
         self.calls: dict[int, str] = {}
         self.open_ats: list[int] = []
-        kept, loose = self._sorted()
+        marks = list(map(operator.itemgetter("profiling_name", "is_p2p"), entries))
+        alone = {mark for mark in set(marks) if mark[1] or " " in mark[0]}
+        loose = [at for at, mark in enumerate(marks) if mark in alone] if alone else []
+        kept = self._sorted([at for at, mark in enumerate(marks) if mark not in alone] if alone else range(len(entries)))
         self.columns = {_short(group[0]): self._column(group, rows) for group, rows in kept.items()}
         self.sides = self._sides(loose)
 
-    def _sorted(self) -> tuple[dict[tuple, list], list[int]]:
-        """(number, call, letter, index) by group, and indices of what goes from point to point."""
-        known: dict[bytes, int] = {}
+    def _sorted(self, ats: Sequence[int]) -> dict[tuple, list]:
+        """(number, call, letter, index) by group, of these entries. Whatever is the same in many is looked at once."""
+        entries = self._entries if len(ats) == len(self._entries) else [self._entries[at] for at in ats]
+        known: dict[tuple, tuple[list, int, str]] = {}
         kept: dict[tuple, list] = {}
-        loose: list[int] = []
-        rows = map(operator.itemgetter(*_FIELDS), self._entries)
-        for at, (group, seq, name, state, retired, done, ins, outs, dtypes, p2p) in enumerate(rows):
-            if p2p or " " in name:
-                loose.append(at)
-                continue
-            key = marshal.dumps((name, ins, outs, dtypes), 4)  # with references: what holds itself many times over stays small
-            call = known.get(key)
-            if call is None:
-                call = known[key] = self._remember(name, ins, outs, dtypes)
-            letter = "c" if state == "completed" or done else _letter(name, state, retired)
-            row = kept.get(group)
+        # marshalled with references: what holds itself many times over stays small
+        sizes = map(marshal.dumps, map(operator.itemgetter("input_sizes", "output_sizes", "input_dtypes"), entries))
+        words = map(operator.itemgetter("process_group", "profiling_name", "state", "retired"), entries)
+        ends = map(bool, map(operator.itemgetter("time_discovered_completed_ns"), entries))
+        for key, at, seq in zip(zip(words, sizes, ends), ats, map(operator.itemgetter("collective_seq_id"), entries)):
+            row = known.get(key)
             if row is None:
-                row = kept[group] = []
-            row.append((seq, call, letter, at))
-        if self.gloo and not loose[-1:] == [len(self._entries) - 1]:  # a time-out returns, too: of the very last one nobody can tell
+                row = known[key] = self._remember(self._entries[at], kept)
+            row[0].append((seq, row[1], row[2], at))
+        if self.gloo and ats[-1:] and ats[-1] == len(self._entries) - 1:  # a time-out returns, too: of the very last one nobody can tell
             last = kept[self._entries[-1]["process_group"]]
             last[-1] = (*last[-1][:2], "r" if last[-1][2] == "c" else last[-1][2], last[-1][3])
-        return kept, loose
+        return kept
 
-    def _remember(self, name: str, ins: list, outs: list, dtypes: list) -> int:
+    def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
+        """Where an entry belongs, the number of its call, and the letter of its state."""
+        name, state = entry["profiling_name"], entry["state"]
         op = _short(name.rpartition(":")[2].strip("_")[:60])
-        sizes = outs if op.startswith(_SAME_OUT) else ins if op.startswith(_SAME_IN) else []
+        sizes = entry["output_sizes"] if op.startswith(_SAME_OUT) else entry["input_sizes"] if op.startswith(_SAME_IN) else []
+        dtypes = entry["input_dtypes"]
         text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text
-        return number
+        done = state == "completed" or entry["time_discovered_completed_ns"]
+        return kept.setdefault(entry["process_group"], []), number, "c" if done else _letter(name, state, entry["retired"])
 
     def _column(self, group: tuple, rows: list) -> Column:
         """The rows of one group. Operations of a coalesced group share its number: the last one stands for it."""
@@ -187,7 +190,8 @@ class _Table:
         with Gloo what timed out counts as complete (torch 2.13, seen)."""
         if self.gloo:
             return
-        ids = {_short(e["process_group"][0]): str(e.get("pg_id")) for e in self._entries}
+        last = {e["process_group"]: e for e in self._entries}
+        ids = {_short(group[0]): str(e.get("pg_id")) for group, e in last.items()}
         for name, column in self.columns.items():
             told = status.get(ids[name]) if isinstance(status, dict) else None
             done = told.get("last_completed_collective") if isinstance(told, dict) else None
@@ -261,18 +265,30 @@ def _waiting(entries: list) -> tuple[float, float] | None:
     return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
 
 
+def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+    """By the name that all members have for an operation. One name may stand for several groups, so that its members belong to it."""
+    last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
+    done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
+    names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
+    rows, what = (done, "") if done else ([(e, e["time_created_ns"]) for e in last], "issued ")
+    return {f"{what}{names.get(_short(e['process_group'][0]), '')}:{e['collective_seq_id']}": _number(at) for e, at in rows}
+
+
 class _Recent:
     """The order in which this rank issued its last operations, against what it did before."""
 
     def __init__(self, entries: list, open_ats: list[int]) -> None:
         self._entries, self._open = entries, sorted(open_ats)[:TAIL]
 
-    def steps(self) -> dict[int, tuple[int, int]]:
-        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor). 0: taken before the last
-        ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or more."""
+    def steps(self) -> dict[int, tuple[int, int, tuple[str, ...]]]:
+        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor, the operation). 0: taken
+        before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
+        more; then in place of the operation those others."""
         until = (self._open[0] if self._open else len(self._entries) - 1) + 1
-        keys = list(map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until]))
-        names = {key: _step_name(*key) for key in set(keys)}
+        number: dict[tuple, int] = {}
+        marks = map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until])
+        keys = [number.setdefault(mark, len(number)) for mark in marks]
+        names = [_step_name(*mark) for mark in number]
         cut = max(0, len(keys) - TAIL)
         found = {(names[one], names[other]): 0 for one, other in set(zip(keys[:cut], keys[1:cut]))}
         followed: collections.Counter[str] = collections.Counter()
@@ -283,7 +299,11 @@ class _Recent:
         for one, other in zip(last, last[1:]):
             found.setdefault((one, other), 0 if again[one, other] > 1 else 2 if followed[one] >= 2 else 1)
             followed[one] += 1
-        return {_hash(f"{one}>{other}"): (level, _hash(one)) for (one, other), level in found.items()}
+        usual: dict[str, list[str]] = collections.defaultdict(list)
+        for (one, other), level in found.items():
+            usual[one] += [other] * (level == 0)
+        return {_hash(f"{one}>{other}"): (level, _hash(one), tuple(usual[one]) if level == 2 else (other,))
+                for (one, other), level in found.items()}
 
     def order(self) -> list[str]:
         """Operations that are not complete, as issued."""
@@ -302,7 +322,7 @@ class _Recent:
 def _step_name(group: tuple, name: str) -> str:
     """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and so do peers equally far away."""
     desc, peer = _short(group[1]), _P2P.search(name)
-    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name
+    name = f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}" if peer else name.rpartition(":")[2].strip("_")
     return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
 
 

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +86,26 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
 
 
 def of_arms(engine: Any, arms: Any) -> Environment | Gap:
-    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment."""
+    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one for each of their own roles."""
     if not arms.named:
         return Gap("absent", "no two set-ups were named")
-    both = [_of_rank(engine, arms.env(keys)[""]) for keys in ([], arms.keys)]
-    gap = next((said for said in both if isinstance(said, Gap)), None)
+    both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
+    seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
+    gap = next((said for said in seen.values() if isinstance(said, Gap)), None)
     if gap is not None:
         return gap
-    hosts = [host_of(said) for said in both]
-    libraries = list({lib.path: lib for host in hosts for lib in host.libraries}.values())
-    return Environment([role_of(name, said) for name, said in zip("AB", both)], dataclasses.replace(hosts[0], libraries=libraries))
+    return _joined([(role_of(name, said), host_of(said)) for name, said in seen.items()])
+
+
+def _joined(seen: Sequence[tuple[Role, Host]]) -> Environment:
+    """Roles of one machine with the libraries of all; a path that holds something else for another one (in its container) gets its name."""
+    roles, libraries = [], {}
+    for role, host in seen:
+        other = {lib.path: f"{role.name}: {lib.path}" for lib in host.libraries if libraries.get(lib.path, lib).sha256 != lib.sha256}
+        libraries |= {path: dataclasses.replace(lib, path=path) for lib in host.libraries for path in [other.get(lib.path, lib.path)]}
+        mapped, preloaded = (p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded))
+        roles.append(dataclasses.replace(role, mapped=mapped, preloaded=preloaded))
+    return Environment(roles, dataclasses.replace(seen[0][1], libraries=list(libraries.values())))
 
 
 def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | Gap:
@@ -292,11 +302,6 @@ def _same(record: Any, sha256: str) -> str:
 
 def looks(pids: Iterable[int]) -> Environment | Gap:
     """Several processes as roles of one environment."""
-    roles, host = [], None
-    for pid in pids:
-        seen = look(str(pid), f"pid {pid}")
-        if isinstance(seen, Gap):
-            return seen
-        roles.append(seen[0])
-        host = host or seen[1]
-    return Environment(roles, host or Gap("not-run", "no process was named"))
+    seen = [look(str(pid), f"pid {pid}") for pid in dict.fromkeys(pids)]
+    gap = next((s for s in seen if isinstance(s, Gap)), None)
+    return _joined(seen) if gap is None else gap

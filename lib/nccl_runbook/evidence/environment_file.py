@@ -18,12 +18,17 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
 _ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
-_SETENV = re.compile(rf"(?<!\S)setenv\s+(?P<name>{_NAME})\s+(?:{_VALUE})")
+_SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
 # NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
-_MAPPED = re.compile(rf"(?<![\w.$-])[\"']?(?P<name>{_NAME})[\"']?\]?\s*(?::|(?<=\])\s*=)\s+(?![{{\[])(?:{_VALUE})")
-_NAME_KEY = re.compile(rf"^\s*(?:-\s*)?name:\s*[\"']?(?P<name>{_NAME})[\"']?\s*$")
-_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?value:\s*(?:{_VALUE})\s*$")
+_MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
+                     rf"(?=[^\s{{\[])(?:{_VALUE})")
+_CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
+_KEY = rf"[\"']?name[\"']?\s*:\s*[\"']?(?P<name>{_NAME})[\"']?\s*"  # of a Kubernetes pair, whose value follows
+_PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*:\s*(?:{_VALUE})")
+_NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*:\s*(?:{_VALUE})\s*$")
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
+_ENV_LIST = re.compile(r"--env[= ]\S+")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _OURS = "NCCL_RUNBOOK_"
@@ -88,11 +93,12 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
 
 def _pairs(line: str) -> list[tuple[str, str]]:
     exported = _EXPORT_LIST.search(line)
-    if exported:  # Slurm: a comma ends a value
-        parts = [part.partition("=") for part in exported[1].strip("\"'").split(",")]
-        return [(n, v) for n, equals, v in parts if equals and re.fullmatch(_NAME, n)]
-    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED) for m in pattern.finditer(line)]
-    return [(m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())]
+    # a comma ends a value
+    slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
+    rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
+    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)]
+    in_order = ((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start()))
+    return [*in_order, *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
 
 
 def _value(match: re.Match[str]) -> str:

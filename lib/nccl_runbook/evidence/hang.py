@@ -14,6 +14,7 @@ from typing import Any
 
 from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
+from nccl_runbook.evidence.dump_times import Times
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
@@ -27,7 +28,6 @@ PARALLEL_BYTES = 40 << 20  # below, more processes cost more than they save (0.6
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
 _FOREIGN = "is JSON, but no dump and no live look"
-_SKEW_S = 1.0
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
@@ -37,15 +37,15 @@ def collect(paths: list[str]) -> Hang:
     readings = _one_a_rank(found)
     told = logs.collect(paths, skip=frozenset(f.name for f in found.files)) if found.logs else Logs([], "", {}, [])  # its tables take 0.1 s
     found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
-    times = _written(found, readings)
+    times = Times(readings, {r: found.written[n] for r, n in found.names.items() if n in found.written})
     world = _Members(readings, {r.rank for r in told.ranks})
     odd = _odd(readings)
-    dumps = [_dump(rank, reading, found.names[rank], times.get(rank), odd[rank]) for rank, reading in sorted(readings.items())]
+    dumps = [_dump(rank, reading, found.names[rank], times, odd[rank]) for rank, reading in sorted(readings.items())]
     groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
-                _counts(found.logs))
+                _counts(found.logs), times.clocks)
 
 
 def collect_named(path: str) -> Hang:
@@ -114,7 +114,7 @@ class _Inputs:
 def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
     try:
         with open(name, "rb") as file:
-            return _outcome(file.read(dump_file.MAX_BYTES + 1))
+            return _outcome(file.read(min(os.fstat(file.fileno()).st_size, dump_file.MAX_BYTES) + 1))  # no buffer for more than is there
     except OSError as error:
         return None, None, f"cannot be read: {error.strerror or error}"
 
@@ -195,13 +195,6 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], found: _Inputs) -> Readi
     return rows[-1][1]
 
 
-def _written(found: _Inputs, readings: dict[int, Reading]) -> dict[int, float]:
-    """When each dump was written, by its file's time. A file older than what stands in it shows that the times are not to be trusted."""
-    times = {rank: found.written[found.names[rank]] for rank in readings if found.names[rank] in found.written}
-    sound = all(times[r] * 1e9 >= readings[r].newest_ns - _SKEW_S * 1e9 for r in times)
-    return times if sound else {}
-
-
 class _Members:
     """The groups, by name and members: one name may stand for several sets of ranks."""
 
@@ -257,40 +250,38 @@ def _log_track(row: RankLog, label: str) -> Track:
     return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
 
 
-def _op(row: tuple | None, calls: dict[int, str], written: float | None) -> Op | None:
-    if row is None:
-        return None
-    seq, call, state, timeout, frame, created = row
-    age = None if written is None or not created else round(written - created / 1e9, 3)
-    return Op(seq, calls.get(call, str(call)), dump_columns.STATES[state], timeout, frame, age, created)
+def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None) -> Dump:
+    return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped,
+                times.written.get(rank), left_out, reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)))
 
 
-def _dump(rank: int, reading: Reading, name: str, written: float | None, odd: bool) -> Dump:
-    return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped, written,
-                odd, reading.order, _op(reading.last, {}, written), *(reading.waiting or (None, None)))
-
-
-def _odd(readings: dict[int, Reading]) -> dict[int, bool]:
-    """Ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere."""
+def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
+    """Of ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere: what
+    their habit, or that of the others, had in the place of such steps. None for all others."""
     holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
-    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one in reading.steps.values()})
+    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one, _ in reading.steps.values()})
     few = max(1, len(readings) // 4)
-    return {rank: any(level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2
-                      for step, (level, one) in reading.steps.items()) for rank, reading in readings.items()}
+    usual = collections.defaultdict(set)
+    for one, names in ((one, names) for reading in readings.values() for level, one, names in reading.steps.values() if level < 2):
+        usual[one] |= set(names)
+    odd = {rank: [set(names) if level == 2 else usual[one] - set(names) for step, (level, one, names) in reading.steps.items()
+                  if level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2]
+           for rank, reading in readings.items()}
+    return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 
 
 def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
-           times: dict[int, float]) -> Group:
+           times: Times) -> Group:
     name, desc, _ = key
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)
     start = max(1, highest - SHOWN + 1)
-    tracks = [_track(r, readings[r], columns.get(r), start, highest, names[r], times.get(r)) for r in ranks if r in readings]
+    tracks = [_track(r, readings[r], columns.get(r), start, highest, names[r], times) for r in ranks if r in readings]
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
     return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
 
 
-def _track(rank: int, reading: Reading, column: Column | None, start: int, highest: int, file: str, written: float | None) -> Track:
+def _track(rank: int, reading: Reading, column: Column | None, start: int, highest: int, file: str, times: Times) -> Track:
     if column is None:
         known = bool(reading.entries) and not reading.wrapped
         return Track(rank, 0, 0, 0, known, source=logs.short(file))
@@ -300,8 +291,8 @@ def _track(rank: int, reading: Reading, column: Column | None, start: int, highe
                    if column.states[i] == 99 and needs_all(reading.calls[column.calls[i]])), 0)
     letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
                       for s in range(start, highest + 1))
-    return Track(rank, last, done, joined, True, _op(column.opened, reading.calls, written),
-                 _op(column.last, reading.calls, written), letters, logs.short(file))
+    return Track(rank, last, done, joined, True, times.op(rank, column.opened, reading.calls),
+                 times.op(rank, column.last, reading.calls), letters, logs.short(file))
 
 
 def _differences(columns: dict[int, Column], calls: dict[int, str], readings: dict[int, Reading]) -> list[Difference]:
@@ -322,7 +313,7 @@ def _differences(columns: dict[int, Column], calls: dict[int, str], readings: di
         if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
             alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == column.desc]
             there = collections.Counter(c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls))
-            before = {call: there[call] for call in by_call}
+            before = {call: there[call] if there[call] > 1 else 0 for call in by_call}  # one witness may be a culprit, too
         found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()},
                                 {calls[h]: calls[after] for h in by_call if (after := _next(columns[longest], h)) is not None}))
     return found
@@ -368,7 +359,7 @@ def _counts(names: list[str]) -> list[Count]:
     return [last[rank] for rank in sorted(last)]
 
 
-def _channels(readings: dict[int, Reading], world: _Members, times: dict[int, float]) -> list[Channel]:
+def _channels(readings: dict[int, Reading], world: _Members, times: Times) -> list[Channel]:
     """Open sends and receives, ends as global ranks, both sides together."""
     both: dict[tuple[str, int, int], dict[bool, int]] = collections.defaultdict(dict)
     first: dict[tuple[str, int, int], Op | None] = {}
@@ -378,6 +369,6 @@ def _channels(readings: dict[int, Reading], world: _Members, times: dict[int, fl
             if max(src, dst) < len(ranks) and ranks[src if sends else dst] == rank:
                 key = (name, ranks[src], ranks[dst])
                 both[key][sends] = number
-                first[key] = _op((row[0], row[1], *row[2:]), {}, times.get(rank))
+                first[key] = times.op(rank, row, {})
     return [Channel(name, src, dst, sides.get(True, 0 if src in readings else -1), sides.get(False, 0 if dst in readings else -1),
                     first[name, src, dst]) for (name, src, dst), sides in sorted(both.items())]

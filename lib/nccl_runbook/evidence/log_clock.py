@@ -1,7 +1,8 @@
-"""How far the clocks of hosts are apart, from what all of them print at the same moment."""
+"""How far the clocks of hosts are apart, from what all of them print, or record, at the same moment."""
 
 from __future__ import annotations
 
+import collections
 import re
 import statistics
 
@@ -25,26 +26,43 @@ class Clocks:
         if line.time is None:
             return
         found = _COMM.search(text) or _STEP.search(text)
-        if not found or (len(self._seen) >= MAX_EVENTS and found.group(0) not in self._seen):
-            return
-        self._seen.setdefault(found.group(0).lower(), {}).setdefault(clock(line), line.time)
+        if found:
+            self.note(found.group(0).lower(), clock(line), line.time)
+
+    def note(self, event: str, clock: str, at: float) -> None:
+        """``clock`` saw the event ``at`` seconds."""
+        if len(self._seen) < MAX_EVENTS or event in self._seen:
+            self._seen.setdefault(event, {}).setdefault(clock, at)
 
     def offsets(self) -> list[ClockOffset]:
-        """Every clock that shares enough events with the one that shares most, that one with 0."""
-        counts: dict[str, int] = {}
-        for times in self._seen.values():
-            for name in times if len(times) > 1 else ():
-                counts[name] = counts.get(name, 0) + 1
+        """Every clock that shares enough events with the one that shares most, or with one that is tied to that; that one with 0."""
+        shared = [times for times in self._seen.values() if len(times) > 1]
+        counts = collections.Counter(name for times in shared for name in times)
         if not counts:
             return []
         first = max(sorted(counts), key=lambda name: counts[name])
-        apart = {n: [t[n] - t[first] for t in self._seen.values() if n in t and first in t] for n in sorted(counts) if n != first}
-        return [ClockOffset(first, 0.0, 0.0, counts[first]), *(_offset(n, d) for n, d in apart.items() if len(d) >= LEAST)]
+        tied = {first: ClockOffset(first, 0.0, 0.0, counts[first])}
+        while more := _tied_to(tied, shared):
+            tied |= more
+        return [tied.pop(first), *(tied[name] for name in sorted(tied))]
 
 
-def _offset(name: str, apart: list[float]) -> ClockOffset:
+def _tied_to(tied: dict[str, ClockOffset], shared: list[dict[str, float]]) -> dict[str, ClockOffset]:
+    """Clocks that share enough events with those, and no others."""
+    apart: dict[str, list[float]] = collections.defaultdict(list)
+    errors: dict[str, float] = collections.defaultdict(float)
+    for times in shared:
+        known = min((tied[name] for name in times if name in tied), key=lambda one: (one.error_s, one.clock), default=None)
+        for name in times if known else ():
+            if name not in tied:
+                apart[name].append(times[name] - times[known.clock] + known.offset_s)
+                errors[name] = max(errors[name], known.error_s)
+    return {name: _offset(name, seconds, errors[name]) for name, seconds in apart.items() if len(seconds) >= LEAST}
+
+
+def _offset(name: str, apart: list[float], error_s: float) -> ClockOffset:
     middle = statistics.median(apart)
-    return ClockOffset(name, round(middle, 3), round(max(abs(d - middle) for d in apart), 3), len(apart))
+    return ClockOffset(name, round(middle, 3), round(max(abs(d - middle) for d in apart) + error_s, 3), len(apart))
 
 
 def clock(line: LogLine) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, compiled, printed, needed, stands_in
+from nccl_runbook.knowledge.clues import Matcher, compiled, needed, printed, stands_in
 
 MAX_TEMPLATES = 200_000
 KEPT_BYTES = 16_000  # of the first line of a kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
-from nccl_runbook.facts.logs import LogLine, Logs
+from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs
 
 # no member completes these before each has issued them; a broadcast's root may
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
@@ -90,10 +90,10 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``odd``: among its last steps is one that no other rank took, or that broke its own habit; ``order``: its
-    operations that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that operations were
-    under way, and ``pace_ms`` from one to the next, None where nothing tells; ``written``: seconds since the epoch, None where the file's
-    time is not to be trusted."""
+    """One rank's dump. ``left_out``: not None where among its last steps is one that no other rank took, or that broke its own habit; then
+    what that habit had there ("tp all_reduce"); ``order``: its operations that are not complete, as issued ("group:number", "group:p2p");
+    ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the next, None where nothing tells;
+    ``written``: seconds since the epoch, None where the file's time is not to be trusted."""
 
     rank: int
     file: str
@@ -102,7 +102,7 @@ class Dump:
     entries: int
     wrapped: bool
     written: Optional[float]
-    odd: bool
+    left_out: Optional[List[str]]
     order: List[str]
     last: Optional[Op] = None
     waiting: Optional[float] = None
@@ -140,7 +140,8 @@ class HangFile:
 
 @dataclasses.dataclass(frozen=True)
 class Hang:
-    """Everything that was handed over."""
+    """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one, to which all times here are
+    brought; empty where they are together."""
 
     files: List[HangFile]
     dumps: List[Dump]
@@ -149,3 +150,4 @@ class Hang:
     stacks: List[Stack]
     logs: Logs
     counts: List[Count] = dataclasses.field(default_factory=list)
+    clocks: List[ClockOffset] = dataclasses.field(default_factory=list)

@@ -141,15 +141,20 @@ class SyncRuns:
 
 @dataclasses.dataclass(frozen=True)
 class OwnSyncTime:
-    """One of the user's own syncs on one rank: seconds of each phase, in order; ``source``: the line that told them."""
+    """One of the user's own syncs in one process: seconds of each phase, in order. ``rank``: -1 where it is not told; ``source``: the line
+    that told them, or the process whose stacks did and when ("pid 4711, ...")."""
 
     rank: int
     phases: Dict[str, float]
     source: str
 
+    @property
+    def who(self) -> str:
+        return f"rank {self.rank}" if self.rank >= 0 else self.source.partition(",")[0]
+
 
 @dataclasses.dataclass(frozen=True)
 class OwnSync:
-    """What the user's own code printed of its syncs."""
+    """The user's own syncs: what their code printed of them, or what stacks of their processes showed."""
 
     syncs: List[OwnSyncTime]

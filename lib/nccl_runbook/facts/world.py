@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Optional, Union
 from nccl_runbook.facts import Gap
 
 WRONG_VALUES = 6  # exit code of ranks/check.py
-OUTCOMES = ("exited", "signalled", "timed-out", "lost")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,7 @@ class WorldRequest:
     same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
     to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same
     after so many seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
-    ``timed``: its figures are to be kept, so nothing may be set up beside it.
+    ``timed``: its figures are to be kept, so nothing may be set up beside it. ``of_ranks``: rank -> its own difference on top of ``env``.
     """
 
     name: str
@@ -30,6 +29,7 @@ class WorldRequest:
     deadline_s: float = 30.0
     stall_s: Optional[float] = None
     timed: bool = True
+    of_ranks: Dict[int, Dict[str, Optional[str]]] = dataclasses.field(default_factory=dict)
 
     @property
     def world_size(self) -> int:
@@ -40,10 +40,10 @@ class WorldRequest:
 class RankResult:
     """How one rank ended.
 
-    ``outcome``: one of OUTCOMES (lost: the warm process above it was killed); ``code``: exit code or signal number; ``events``: what the
-    rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python stacks at the deadline;
-    ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its whole log, "" where
-    none was kept; ``dropped_bytes``: how much of a flood was left out of it.
+    ``outcome``: exited, signalled, timed-out, or lost (the warm process above it was killed); ``code``: exit code or signal number;
+    ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
+    stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its
+    whole log, "" where none was kept; ``dropped_bytes``: how much of a flood was left out of it.
     """
 
     rank: int

@@ -4,8 +4,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import tomllib
-from pathlib import Path
+from importlib.resources import files
+
+from nccl_runbook.knowledge import table
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(rc|post)\.?(\d+))?$")
 _KIND = {"rc": -1, None: 0, "post": 1}
@@ -52,13 +53,11 @@ class Rules:
 @functools.cache
 def rows() -> tuple[Rules, ...]:
     """Every row, oldest first, each with its last tag as the one that was asked for."""
-    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    switches = {name: Switch(s["text"], tuple(s["lines"]), s["honours_option"], s.get("example", "")) for name, s in data["switch"].items()}
-    found, so_far = [], {}
+    data, found, so_far = table("allocation"), [], {}
     for row in data["rows"]:
-        so_far |= {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        so_far |= row
         fields = {k: v for k, v in so_far.items() if k not in ("from", "switch")}
-        found.append(Rules(tag=row["tags"][-1], switch=switches[so_far["switch"]], **fields))
+        found.append(Rules(tag=row["tags"][-1], switch=Switch(**data["switch"][so_far["switch"]]), **fields))
     return tuple(found)
 
 
@@ -89,4 +88,4 @@ def _order(tag: str) -> tuple[int, ...] | None:
 
 def grammar(name: str) -> str:
     """The text of one grammar, for lark."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return (files(__package__) / name).read_text(encoding="utf-8")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import tomllib
 from collections.abc import Iterable
-from importlib.resources import files
+
+from nccl_runbook.knowledge import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +28,13 @@ class Cause:
 @functools.cache
 def causes() -> dict[str, Cause]:
     """Every cause, in the order in which signatures are tried."""
-    rows = tomllib.loads((files(__package__) / "causes.toml").read_text(encoding="utf-8"))["cause"]
-    return {row["id"]: _cause(row) for row in rows}
+    return {row["id"]: _cause(row) for row in table("causes")["cause"]}
 
 
 def _cause(row: dict) -> Cause:
-    remedy = tuple((r["who"], r["text"], tuple(r["lines"])) for r in row.pop("remedy", []))
-    decides = row.pop("decides")
-    settled = (decides["probe"], decides["why"], decides["line"])
-    return Cause(**{**row, "signatures": tuple(row.get("signatures", ())), "remedy": remedy, "decides": settled})
+    remedy = tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ()))
+    settled = tuple(row["decides"][part] for part in ("probe", "why", "line"))
+    return Cause(**{**row, "remedy": remedy, "decides": settled})
 
 
 @functools.cache

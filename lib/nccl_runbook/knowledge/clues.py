@@ -10,11 +10,11 @@ import itertools
 import re
 import re._constants as sre
 import re._parser as parser
-import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.resources import files
 from typing import Any
+
+from nccl_runbook.knowledge import table
 
 try:
     import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike
@@ -65,7 +65,6 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
-    rows = tomllib.loads((files(__package__) / "clues.toml").read_text(encoding="utf-8"))["clue"]
     return tuple(
         Clue(
             r["cause"],
@@ -75,7 +74,7 @@ def clues() -> tuple[Clue, ...]:
             tuple(map(_spelt, r.get("not", ()))),
             r.get("words", False),
         )
-        for r in rows
+        for r in table("clues")["clue"]
     )
 
 

@@ -1,26 +1,21 @@
 """Frameworks and the torch that each release was published for."""
 from __future__ import annotations
 
-import functools
-import tomllib
-from importlib.resources import files
+from nccl_runbook.knowledge import table
 
-
-@functools.cache
-def _table() -> dict:
-    return tomllib.loads((files(__package__) / "framework_versions.toml").read_text(encoding="utf-8"))
+_TABLE = table("framework_versions")
 
 
 def names() -> list[str]:
     """Distributions whose metadata is read."""
-    return [*_table()["frameworks"], *(n for n in _table()["watched"] if n not in _table()["frameworks"])]
+    return list(dict.fromkeys([*_TABLE["frameworks"], *_TABLE["watched"]]))
 
 
-def watched() -> list[str]:
+def watched() -> tuple[str, ...]:
     """Distributions whose version the others require."""
-    return _table()["watched"]
+    return _TABLE["watched"]
 
 
 def published(name: str, version: str) -> str:
     """The torch that this release's wheel requires, "" where the table does not know."""
-    return _table()["published"].get(name, {}).get(version, "")
+    return _TABLE["published"].get(name, {}).get(version, "")

@@ -4,8 +4,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import tomllib
-from pathlib import Path
+from typing import Any
+
+from nccl_runbook.knowledge import table
 
 # a flag with one of these in its name is worth a word where we do not know it
 _ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|nproc|visible|placement|sync_backend|world_size", re.I)
@@ -36,9 +37,12 @@ class Framework:
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
-    data = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {name: Framework(name, f["source"], tuple(f["marks"]), tuple(f["apart"]), f["share_text"], tuple(f["share_lines"]),
-                            {n: Flag(n, v["field"], str(v["default"])) for n, v in f["flags"].items()}) for name, f in data.items()}
+    return {name: _framework(name, row) for name, row in table("frameworks").items()}
+
+
+def _framework(name: str, row: dict[str, Any]) -> Framework:
+    flags = {n: Flag(n, v["field"], str(v["default"])) for n, v in row["flags"].items()}
+    return Framework(name=name, **{**row, "flags": flags})
 
 
 def of(text: str) -> Framework | None:

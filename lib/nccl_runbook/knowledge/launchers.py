@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import tomllib
-from importlib.resources import files
+
+from nccl_runbook.knowledge import table
 
 _EXPORT = re.compile(r"export (\w+)=(\S+)")
 _FORMS = {
@@ -16,14 +15,9 @@ _FORMS = {
 }
 
 
-@functools.cache
-def _forms() -> list[dict]:
-    return tomllib.loads((files(__package__) / "launchers.toml").read_text(encoding="utf-8"))["form"]
-
-
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     """The line as ``launcher`` takes it; unchanged where the table has no form for it and it sets nothing."""
-    for form in _forms():
+    for form in table("launchers")["form"]:
         found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
         if found:
             return tuple(wanted.format(*(group or "" for group in found.groups())) for wanted in form["lines"])

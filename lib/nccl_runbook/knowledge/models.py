@@ -7,9 +7,10 @@ import functools
 import json
 import math
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
+
+from nccl_runbook.knowledge import table
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
 _PREFIX = "model.layers.{i}."
@@ -112,8 +113,7 @@ def size_bytes(spec: dict[str, Any]) -> int:
 @functools.cache
 def load() -> dict[str, Model]:
     """Every known model by its published name."""
-    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    return {name: Model(name=name, **fields) for name, fields in tomllib.loads(text).items()}
+    return {name: Model(name=name, **fields) for name, fields in table("models").items()}
 
 
 def spec_of(name: str, layers: int = 0) -> dict[str, Any]:

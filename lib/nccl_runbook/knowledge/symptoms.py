@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-import tomllib
-from importlib.resources import files
+
+from nccl_runbook.knowledge import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,21 +33,15 @@ class StepText:
 
 
 @functools.cache
-def _table() -> dict:
-    return tomllib.loads((files(__package__) / "symptoms.toml").read_text(encoding="utf-8"))
-
-
-@functools.cache
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by id, in the order of the table."""
-    rows = _table()["symptom"]
-    return {r["id"]: Symptom(**{**r, "signatures": tuple(r["signatures"]), "steps": tuple(r["steps"])}) for r in rows}
+    return {row["id"]: Symptom(**row) for row in table("symptoms")["symptom"]}
 
 
 @functools.cache
 def step_texts() -> dict[str, StepText]:
     """What each step answers, by name, in the order in which a run takes them."""
-    return {row["name"]: StepText(**row) for row in _table()["step"]}
+    return {row["name"]: StepText(**row) for row in table("symptoms")["step"]}
 
 
 @functools.cache

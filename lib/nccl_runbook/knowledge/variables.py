@@ -6,8 +6,8 @@ import dataclasses
 import difflib
 import functools
 import re
-import tomllib
-from importlib.resources import files
+
+from nccl_runbook.knowledge import table
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
@@ -92,19 +92,14 @@ def _in_range(value: str, bounds: str) -> bool:
 
 
 @functools.cache
-def _table() -> dict:
-    return tomllib.loads((files(__package__) / "variables.toml").read_text(encoding="utf-8"))
-
-
-@functools.cache
 def readers() -> dict[str, Reader]:
-    return {key: Reader(key, **{**row, "families": tuple(row["families"])}) for key, row in _table()["reader"].items()}
+    return {key: Reader(key, **row) for key, row in table("variables")["reader"].items()}
 
 
 @functools.cache
 def variables() -> dict[str, Variable]:
     """Every variable by name."""
-    return {name: _variable(name, reader, row) for key, reader in readers().items() for name, row in _table()[key].items()}
+    return {name: _variable(name, reader, row) for key, reader in readers().items() for name, row in table("variables")[key].items()}
 
 
 def _variable(name: str, reader: Reader, row: dict) -> Variable:
@@ -115,7 +110,7 @@ def _variable(name: str, reader: Reader, row: dict) -> Variable:
 @functools.cache
 def unread() -> dict[str, tuple[str, str]]:
     """Names that circulate and that nobody reads: what is so, and what to use instead."""
-    return {name: (row["says"], row["instead"]) for name, row in _table()["unread"].items()}
+    return {name: (row["says"], row["instead"]) for name, row in table("variables")["unread"].items()}
 
 
 def family(name: str) -> Reader | None:

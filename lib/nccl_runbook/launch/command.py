@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Dict, List, Mapping, Pattern
+from typing import IO, Any, Dict, Iterator, List, Mapping, Pattern
 
 from nccl_runbook.facts.comparison import Sample
 
@@ -22,6 +22,22 @@ LINE_CHARACTERS = 4000
 LAST_LINES = 20
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
+
+
+@contextlib.contextmanager
+def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -> Iterator[subprocess.Popen]:
+    """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
+    supervisor's sign, and our own death closes it, too."""
+    child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
+                             stderr=subprocess.STDOUT, start_new_session=True, **more)
+    try:
+        yield child
+    finally:
+        child.stdin.close()
+        try:
+            child.wait(END_S)
+        except subprocess.TimeoutExpired:  # in the kernel for good (state D): nothing a process can do ends it
+            child.kill()
 
 
 class _Reader(threading.Thread):
@@ -55,22 +71,17 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
     the seconds of the whole run."""
     began = time.monotonic()
     match = [sys.executable, "-S", "-E", str(_FIGURES), figure.pattern]
-    supervised = [sys.executable, "-S", "-E", str(_SUPERVISED), *argv]
     with tempfile.TemporaryFile("w+") as found, subprocess.Popen(
-            match, stdin=subprocess.PIPE, stdout=found, stderr=subprocess.DEVNULL, bufsize=0) as matcher, subprocess.Popen(
-            supervised, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace") as child:
-        reader = _Reader(child.stdout, matcher.stdin)
-        reader.start()
-        try:
-            child.wait(deadline_s)
-            ended = "passed" if child.returncode == 0 else f"exit code {child.returncode}"
-        except subprocess.TimeoutExpired:
-            ended = f"not done after {deadline_s:.0f} s"
-        finally:
+            match, stdin=subprocess.PIPE, stdout=found, stderr=subprocess.DEVNULL, bufsize=0) as matcher:
+        with supervised(argv, env, subprocess.PIPE, text=True, errors="replace") as child:
+            reader = _Reader(child.stdout, matcher.stdin)
+            reader.start()
+            try:
+                code = child.wait(deadline_s)
+                ended = "passed" if code == 0 else f"exit code {code}"
+            except subprocess.TimeoutExpired:
+                ended = f"not done after {deadline_s:.0f} s"
             wall_s = time.monotonic() - began
-            child.stdin.close()
-            child.wait(END_S)
         reader.join(1.0)
         try:
             if not reader.is_alive():

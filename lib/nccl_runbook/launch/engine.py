@@ -79,7 +79,7 @@ class Engine:
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
-        self._next = 0
+        self._next = self._cancels = 0
         self._lock = threading.Lock()
         self._software: Optional[Dict[str, Any]] = None
 
@@ -97,15 +97,15 @@ class Engine:
         return worlds
 
     def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
-        """Run these worlds one after the other, until ``enough`` says so; only what no result can feel overlaps.
+        """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what no result can feel overlaps.
 
         While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody waits for processes to exit
         whose last collective is over. Beside a world that is ``timed`` nothing is set up, and nothing is still being taken down.
         """
-        waiting, held, begun = list(requests), [], []
+        waiting, held, begun, cancels = list(requests), [], [], self._cancels
 
         def prepare() -> None:
-            if enough():
+            if enough() or self._cancels > cancels:
                 waiting.clear()
             while waiting and len(held) < AHEAD and not any(w.request.timed for w in held):
                 held.append(self._start(waiting.pop(0), held=True))
@@ -116,7 +116,7 @@ class Engine:
             world.ready.wait(PREPARE_S)
             for earlier in begun if world.request.timed else []:
                 earlier.done.wait(KILL_ALLOWANCE_S)
-            self._link(world.request.env).send(do="go", world=world.number)
+            self._link(world.request.env).send(do="go" if self._cancels == cancels else "cancel", world=world.number)
             if not world.request.timed:
                 prepare()
             world.idle.wait(world.request.deadline_s + KILL_ALLOWANCE_S)
@@ -150,7 +150,8 @@ class Engine:
         return Gap("failed", said["error"].splitlines()[0]) if said["error"] and not cpu_build else len(said["gpus"])
 
     def cancel(self) -> None:
-        """Kill every rank that runs now."""
+        """Kill every rank that runs or waits now; nothing that ``run_in_turn`` has still to start is started."""
+        self._cancels += 1
         for link in list(self._links.values()):
             link.send(do="cancel")
 
@@ -185,11 +186,17 @@ class Engine:
         for name in (request.entry, *_BESIDE.get(request.entry, ())):
             link.send_source(name)
         link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
-                  unset=[k for k, v in request.env.items() if v is None], ranks=[{} for _ in request.devices],
+                  unset=[k for k, v in request.env.items() if v is None], ranks=[self._own(request, r) for r in range(request.world_size)],
                   deadline_s=request.deadline_s, stall_s=request.stall_s, held=held)
         if not link.alive:
             self._lose(running)
         return running
+
+    def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
+        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter, not a fork."""
+        delta = request.of_ranks.get(rank, {})
+        return {"env": {k: v for k, v in delta.items() if v is not None}, "unset": [k for k, v in delta.items() if v is None],
+                "fresh": any({**os.environ, **request.env}.get(k) != v for k, v in self._key(delta))}
 
     def _lose(self, running: _Running) -> None:
         running.lost = True

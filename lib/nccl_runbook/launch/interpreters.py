@@ -23,9 +23,6 @@ home = os.path.dirname(spec.origin) if spec and spec.origin else ""
 print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": home, "version": sys.version.split()[0],
                   "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
 """
-_VERIFY = (
-    "import torch.distributed as d; import sys; sys.exit(0 if d.is_available() else 'torch.distributed is not available in this build')"
-)
 ASK_TIMEOUT_S = 30
 
 
@@ -122,18 +119,6 @@ def _with_torch(candidates: Iterator[str]) -> List[str]:
     return list(by_torch.values())
 
 
-def choose(python: str = "", verify: bool = False) -> Choice:
-    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the one python3 on PATH that has
-    torch.distributed, else the runbook's own torch. Raises InterpreterError otherwise. ``verify`` imports torch (seconds)."""
-    choice = _choose(python)
-    if verify:
-        done = subprocess.run([*choice.prefix, "-c", _VERIFY], stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise InterpreterError(f"{choice.text} cannot import torch.distributed: {last}")
-    return choice
-
-
 def _split(python: str) -> List[str]:
     try:
         words = shlex.split(python)
@@ -146,13 +131,14 @@ def _split(python: str) -> List[str]:
     return [*words[:2], "--no-capture-output", *words[2:]] if captures else words
 
 
-def _choose(python: str) -> Choice:
+def choose(python: str = "") -> Choice:
+    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the one python3 on PATH that has
+    torch.distributed, else the runbook's own torch. Raises InterpreterError otherwise."""
     if python.startswith("pid:"):
         return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}")
     if python:
         prefix = _split(python)
-        own = _runbooks_own() and prefix == [sys.executable]
-        return _usable(prefix, own, "named by you")
+        return _usable(prefix, _runbooks_own() and prefix == [sys.executable], "named by you")
     active = _with_torch(_active())
     if active:
         return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")

@@ -164,7 +164,7 @@ class World:
         for rank in self.ranks:
             rank.pid = os.fork()
             if rank.pid == 0:
-                self.warm.become(rank, bool(unsafe))
+                self.warm.become(rank, bool(unsafe) or self.request["ranks"][rank.rank].get("fresh", False))
             for fd in (rank.log_write, rank.event_write, rank.stack_write):
                 os.close(fd)
             for fd, take in rank.read_ends():
@@ -282,7 +282,7 @@ class Warm:
             self.tidy_child(rank)
             request = rank.world.request
             os.environ.update(self.rank_environment(rank))
-            for name in request["unset"]:
+            for name in request["unset"] + request["ranks"][rank.rank].get("unset", []):
                 os.environ.pop(name, None)
             argv = [os.path.join(self.folder, request["entry"])] + request["args"]
             if fresh:

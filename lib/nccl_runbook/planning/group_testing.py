@@ -36,12 +36,6 @@ class Diagnosis:
 Walk = Generator[Round, Answers, Diagnosis]
 
 
-def most_runs(n: int) -> int:
-    """The most worlds a walk asks for: each GPU alone, two rows of partners, searches by halving, and the repetitions; holds for every
-    single fault of the kinds above and for two pairs (tests/test_group_testing.py plants them all)."""
-    return 4 * n + 6 * math.ceil(math.log2(n)) + 8 * CONFIRM
-
-
 def wilson(failed: int, of: int) -> Tuple[float, float]:
     """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
     if not of:

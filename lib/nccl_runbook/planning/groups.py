@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from nccl_runbook.planning.allocation import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
-VERDICTS = ("clean", "oversubscribed", "zero-visible", "duplicate")
 MOST_RANKS = 4096  # listed for each group; the verdict counts them all
 _ROLES = ("actor", "critic", "ref", "teacher")
 
@@ -63,7 +62,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """The groups, the verdict (one of VERDICTS), and what else is to be known about it."""
+    """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate), and what else is to be known about it."""
 
     groups: tuple[Group, ...]
     verdict: str

@@ -1,10 +1,10 @@
-"""The allocation string that a reader of 05-weight-sync names, on the GPUs that are seen here."""
+"""The allocation string that a reader of 05-weight-sync names, on the GPUs that are seen here or that he names."""
 from __future__ import annotations
 
 import dataclasses
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.knowledge.allocation import newest
+from nccl_runbook.knowledge.allocation import at, newest
 from nccl_runbook.planning.allocation import Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place
 from nccl_runbook.planning.placement import Placement
@@ -12,19 +12,25 @@ from nccl_runbook.planning.placement import Placement
 
 @dataclasses.dataclass(frozen=True)
 class Intended:
-    """``text``: "" where no allocation was named; ``gpus``: seen here; ``placed``: None where the newest known tag refuses the text."""
+    """``text``: "" where no allocation was named; ``tag``: of AReaL; ``gpus``: seen here, or named where none is seen; ``placed``: None
+    where that tag refuses the text."""
 
     text: str
     gpus: int
+    tag: str = ""
     placed: Placed | None = None
 
 
-def intend(text: str, seen: Placement | Gap) -> Intended | Gap:
-    """Where AReaL's local launcher would put it on the GPUs that ``seen`` is placed on. A Gap where there is none, and a text."""
+def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Intended | Gap:
+    """Where AReaL's local launcher would put it on the GPUs that ``seen`` is placed on, else on as many as are ``named``. ``tag``: AReaL's,
+    the newest known if empty. A Gap where there is a text and no GPU. Raises ValueError for a tag that is none."""
     gpus = 0 if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None})
-    if text.strip() and not gpus:
-        return Gap("not-run", "no GPU is visible here, or none was looked at; nccl-runbook plan --gpus N plans for any machine")
+    rules, count = at(tag) if tag else newest(), gpus or named
+    if not text.strip():
+        return Intended("", count)
+    if not count:
+        return Gap("not-run", "no GPU is visible here, or none was looked at: name as many as the job has, --gpus 0 or 0-7")
     try:
-        return Intended(text, gpus, place(parse(text, newest()), Site(gpus))) if text.strip() else Intended("", gpus)
+        return Intended(text, count, rules.tag, place(parse(text, rules), Site(count)))
     except Refused:
-        return Intended(text, gpus)
+        return Intended(text, count, rules.tag)

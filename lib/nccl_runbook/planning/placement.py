@@ -2,24 +2,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 REHEARSAL_SHARE = 8  # on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """One rank of the group: ``role`` trainer or engine; ``cuda_index`` None for the CPU; ``uuid`` "" where unknown."""
+    """One rank of the group: ``role`` trainer or engine; ``cuda_index`` None for the CPU."""
 
     rank: int
     role: str
     cuda_index: int | None
-    uuid: str = ""
 
     @property
     def place(self) -> str:
-        """The GPU's identity: its UUID, else the index that CUDA counts; "" for the CPU."""
-        return self.uuid or ("" if self.cuda_index is None else f"GPU {self.cuda_index}")
+        """ "" for the CPU."""
+        return "" if self.cuda_index is None else f"GPU {self.cuda_index}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +40,10 @@ class Placement:
         return [ranks for place, ranks in by_place.items() if place and len(ranks) > 1]
 
 
-def place(cuda_indices: Sequence[int | None], uuids: Mapping[int, str] | None = None) -> Placement:
-    """Trainer on the first device, one engine on each other; with a single device both sit on it, as a one-GPU job does.
-
-    ``uuids``: of each cuda_index, where they are known; only they tell that two indices are one GPU.
-    """
+def place(cuda_indices: Sequence[int | None]) -> Placement:
+    """Trainer on the first device, one engine on each other; with a single device both sit on it, as a one-GPU job does."""
     seats = list(cuda_indices) if len(cuda_indices) != 1 else [cuda_indices[0], cuda_indices[0]]
-    known = uuids or {}
-    return Placement([Seat(rank, "engine" if rank else "trainer", index, "" if index is None else known.get(index, ""))
-                      for rank, index in enumerate(seats)])
+    return Placement([Seat(rank, "engine" if rank else "trainer", index) for rank, index in enumerate(seats)])
 
 
 def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:

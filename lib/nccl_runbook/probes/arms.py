@@ -12,12 +12,12 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, Budget, on_gpus
+from nccl_runbook.probes import worlds
+from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus
 
 OPS = "all_reduce,broadcast,send_recv,all_gather"
-GPU_SIZES, CPU_SIZES = "4,65536,%d,%d,%d,%d" % (MIB, 16 * MIB, 256 * MIB, 1024 * MIB), "4,65536,%d" % MIB
-# A rank of a healthy world gives a sign of life at least every 1.5 s on 4 H200 (NCCL 2.28.9), so an arm that hangs costs 8 s
-STALL_FIRST_S, STALL_S = 12.0, 5.0
+GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
+GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
@@ -50,11 +50,9 @@ Halve = Callable[..., Any]
 
 def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
     gpu = on_gpus(devices)
-    sizes, backend = (GPU_SIZES, "nccl") if gpu else (CPU_SIZES, "gloo")
-    args = ["--ops", OPS, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", backend]
-    logged = {**LOGGED, "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
-    stall_s *= max(1.0, len(devices) / 8)
-    return WorldRequest(name, "check.py", devices, args, {**logged, **env}, 40.0 if gpu else 20.0, stall_s=stall_s, timed=timed)
+    logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
+    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S, timed, stall_s,
+                          GPU_SIZES if gpu else CPU_SIZES)
 
 
 def seen(world: World) -> Dict[str, int]:
@@ -73,7 +71,7 @@ class _Session:
     def __init__(self, engine: Engine, devices: List[Optional[int]], budget_s: float) -> None:
         self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
         self.budget, self.deep = Budget(budget_s, self.gpu), budget_s >= DEEP_S
-        self.stall_s = STALL_FIRST_S if self.gpu else 20.0
+        self.stall_s = STALL_FIRST_S
 
     def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True) -> Dict[str, World]:
         """One world for each environment, in turn, as far as the budget goes."""
@@ -82,7 +80,7 @@ class _Session:
 
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
-        self.stall_s = STALL_S if self.gpu else 20.0
+        self.stall_s = STALL_S
         again = {} if first.passed else self.worlds({"control": {}}, timed=False)
         return Trial("control", first, again.get("control"))
 

@@ -72,20 +72,23 @@ def _env_words(delta: Env) -> List[str]:
 
 
 def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) -> Subject:
-    """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median, in seconds."""
+    """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median, in seconds. Its roles are its
+    ranks: rank0, rank1, ..."""
     if op not in OPS:
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(OPS)}")
     args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", "gloo" if devices[0] is None else "nccl"]
 
     def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
-        world = engine.run(WorldRequest(f"{op}, {arm}", "check.py", list(devices), args, env[""], min(deadline_s, WORLD_DEADLINE_S)))
+        world = engine.run(WorldRequest(f"{op}, {arm}", "check.py", list(devices), args, env[""], min(deadline_s, WORLD_DEADLINE_S),
+                                        of_ranks={int(role[4:]): own for role, own in env.items() if role}))
         return _sample(arm, world, op, [max(e["median_s"] for e in told) for told in _together(world, "op")])
 
-    return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run)
+    return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run, [f"rank{r}" for r in range(len(devices))])
 
 
 def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str) -> Subject:
-    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first."""
+    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles:
+    the trainer (rank 0) and the engine (all others)."""
     fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
     if method not in fit:
         raise ValueError(f"method {method!r} is none of {', '.join(fit)}, or needs a GPU that is not here")
@@ -93,11 +96,12 @@ def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str)
     args += ["--cpu"] if devices[0] is None else []
 
     def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
-        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s))
+        own = {rank: env.get("engine" if rank else "trainer", {}) for rank in range(len(devices))}
+        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s, of_ranks=own))
         return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
 
     moved = f"{spec['name']}, {spec['layers']} of {spec['layers_of']} layers"
-    return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run)
+    return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run, ["trainer", "engine"])
 
 
 def _together(world: World, event: str) -> List[Any]:
@@ -137,7 +141,8 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
-        raise ValueError(f"role {unknown[0]!r} has no place here: write {{{unknown[0]}}} into your command where that process is started")
+        where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command where the process starts"
+        raise ValueError(f"role {unknown[0]!r} has no place here: {where}")
     clock = _Clock(made, budget_s, arms.secrets)
     warm_up, samples = [], []
     for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":

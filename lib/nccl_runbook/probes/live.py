@@ -45,7 +45,7 @@ class Look:
             host.result()
         tables = {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}
         self.facts = dataclasses.replace(
-            self.facts, first_s=first_s, ranks=[r for r in told if r], ended=proc.ended({r.parent for r in self.ranks}),
+            self.facts, first_s=first_s, ranks=[r for r in told if r], ended=proc.ended([r.pid for r in self.ranks]),
             listeners=list(proc.listeners(self.ranks, tables)))
         return self._with_samples()
 
@@ -62,7 +62,7 @@ class Look:
         self._ask_host()
         self._sample(True)
         self.facts = dataclasses.replace(self.facts, gap_s=round(time.monotonic() - start, 1),
-                                         ended=proc.ended({r.parent for r in self.ranks}))
+                                         ended=proc.ended([r.pid for r in self.ranks]))
         return self._with_samples()
 
     def _sample(self, with_stacks: bool) -> None:

@@ -62,7 +62,7 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
     except OSError as error:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
-        said = " ".join(done.stderr.decode("utf-8", "replace").split())[-300:]
+        said = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
         if not re.search(r"ermission|not permitted|root", said):
             return Gap("failed", said)
         scope = f"kernel.yama.ptrace_scope is {_ptrace_scope()}: from 1 on only root or the job's parent may look"

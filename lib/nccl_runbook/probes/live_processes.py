@@ -17,7 +17,7 @@ from nccl_runbook.redact import Redactor
 # values are read and kept for these names alone
 NAMES = frozenset((
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
-    "SLURM_JOB_ID SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
+    "SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
     "OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME "
     "TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE").split())
 RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -36,6 +36,7 @@ CALLS = {
                 207: "recvfrom", 212: "recvmsg", 260: "wait4"}}.get(platform.machine(), {})
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_THREADS, MOST_SOCKETS, TAIL_BYTES, TAIL_LINES = 16, 64, 8192, 20
+TOGETHER_S = 60  # in which a launcher has begun all ranks of a host
 LOOPBACK = re.compile(r"127\.|localhost$|::1$")
 
 
@@ -284,15 +285,19 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
     return Listener(job, port, "unseen", None, "")
 
 
-def ended(parents: Iterable[int]) -> List[Ended]:
-    """Children of these processes that ended and were not waited for."""
-    found = []
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+def ended(ranks: List[int]) -> List[Ended]:
+    """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same time: below pid 1 of a
+    container everything ends."""
+    seen: Dict[int, Tuple[List[str], str]] = {}
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
         try:
-            fields = stat_fields(f"/proc/{name}/stat")
+            seen[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
         except OSError:
             continue
-        if fields[0] == "Z" and int(fields[1]) in parents:
+    kin = [(fields[1], name, int(fields[19])) for fields, name in (seen[r] for r in ranks if r in seen)]
+    found = []
+    for pid, (fields, name) in seen.items():
+        if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin):
             code = int(fields[49])  # as wait() gives it; 0 for whom the kernel does not tell it
-            found.append(Ended(int(name), int(fields[1]), -(code & 127) if code & 127 else code >> 8))
+            found.append(Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8))
     return found

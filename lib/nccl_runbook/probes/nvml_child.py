@@ -6,6 +6,7 @@ that NVML refuses is {"reason", "detail"} with NVML's own text. Leaves when stan
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import stat
@@ -146,6 +147,14 @@ def nvlinks(handle):
             else then(kind, lambda k: k == SWITCH)}
 
 
+def utilisation(handle):
+    return then(ask("nvmlDeviceGetUtilizationRates", handle), lambda u: u.gpu)
+
+
+def power_w(handle):
+    return then(ask("nvmlDeviceGetPowerUsage", handle), lambda mw: mw / 1000)
+
+
 def fabric(handle):
     for struct, call in (("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV"),
                          ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo")):
@@ -234,9 +243,8 @@ def gpu(index, handle):
         virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)), ecc=ecc(handle),
         remapped_rows=rows, retired_pages=retired_pages(handle) if is_gap(rows) else None, clock_reasons=clock_reasons(handle),
         pcie=pcie(handle), nvlinks=nvlinks(handle), fabric=fabric(handle),
-        utilisation_percent=then(ask("nvmlDeviceGetUtilizationRates", handle), lambda u: u.gpu),
-        temperature_c=ask("nvmlDeviceGetTemperature", handle, 0), owners=owners(handle),
-        power_w=then(ask("nvmlDeviceGetPowerUsage", handle), lambda mw: mw / 1000))
+        utilisation_percent=utilisation(handle), temperature_c=ask("nvmlDeviceGetTemperature", handle, 0), owners=owners(handle),
+        power_w=power_w(handle))
 
 
 def links_between(a, b):
@@ -260,10 +268,6 @@ def pair(a, b, handles):
     say("pair", a=a, b=b, level=level, p2p_read=read, p2p_write=write)
 
 
-def utilisation(handle):
-    return then(ask("nvmlDeviceGetUtilizationRates", handle), lambda u: u.gpu)
-
-
 def use(handles):
     """Two samples; a third once the average has settled, if the second shows work that nobody is listed for."""
     samples = [[utilisation(h) for h in handles.values()]]
@@ -285,7 +289,7 @@ def live(handles):
     for index, handle in handles.items():
         listed = ask("nvmlDeviceGetComputeRunningProcesses", handle)
         say("live", nvml_index=index, uuid=ask("nvmlDeviceGetUUID", handle), utilisation_percent=utilisation(handle),
-            power_w=then(ask("nvmlDeviceGetPowerUsage", handle), lambda mw: mw / 1000), pids=then(listed, lambda ps: [p.pid for p in ps]),
+            power_w=power_w(handle), pids=then(listed, lambda ps: [p.pid for p in ps]),
             used_mib=then(memory(handle), lambda m: m["used_bytes"] >> 20))
 
 
@@ -324,10 +328,8 @@ def main(what):
     if what in ("use", "live"):
         {"use": use, "live": live}[what](handles)
     else:
-        for a in handles:
-            for b in handles:
-                if a < b:
-                    pair(a, b, handles)
+        for a, b in itertools.combinations(handles, 2):
+            pair(a, b, handles)
     say("end")
 
 

@@ -39,7 +39,10 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
     told = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
     if tp < 1 or (len(devices) - 1) % tp:
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
+    local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent, name = os.path.abspath(directory or tempfile.gettempdir()), f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"
+    if local and any("disk" in m and "shm" not in m for m in chosen) and not os.path.isdir(parent):
+        raise ValueError(f"directory: there is no folder {parent}")
     worlds: Dict[str, Union[World, Gap]] = {}
     for method in chosen:
         place = _SHM if "shm" in method else parent
@@ -48,7 +51,6 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
             worlds[method] = _world(engine, method, spec, devices, os.path.join(place, name), told, ends - time.monotonic())
         finally:
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
-    local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, tp)
 
 

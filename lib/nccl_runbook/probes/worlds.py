@@ -40,16 +40,16 @@ class Budget:
 
 
 def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
-            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", first: bool = False, timed: bool = True,
-            stall_s: float = STALL_FIRST_S) -> WorldRequest:
-    """One world of checked collectives."""
+            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", deadline_s: float = 0.0, timed: bool = True,
+            stall_s: float = STALL_FIRST_S, sizes: Tuple[int, ...] = ()) -> WorldRequest:
+    """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the CPU."""
     gpu = on_gpus(devices)
-    sizes = ",".join(map(str, GPU_SIZES if gpu else CPU_SIZES))
-    args = ["--ops", ops, "--sizes", sizes, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
-    deadline_s = FIRST_DEADLINE_S if first else GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
+    moved = ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES)))
+    args = ["--ops", ops, "--sizes", moved, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
     stall_s *= max(1.0, len(devices) / 8)
     delta = {**(LOGGED if gpu else {}), **(env or {})}
-    return WorldRequest(name, "check.py", devices, args, delta, deadline_s, stall_s=stall_s if gpu else None, timed=timed)
+    return WorldRequest(name, "check.py", devices, args, delta, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
+                        stall_s=stall_s if gpu else None, timed=timed)
 
 
 def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
@@ -72,7 +72,8 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
     for size in wanted:
         if rungs and budget.spent:
             break
-        rungs += trials(engine, [request(f"{size} rank{'s' if size > 1 else ''}", devices[:size], first=not rungs)])
+        deadline_s = 0.0 if rungs else FIRST_DEADLINE_S
+        rungs += trials(engine, [request(f"{size} rank{'s' if size > 1 else ''}", devices[:size], deadline_s=deadline_s)])
         if not rungs[-1].passed:
             break
     return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)

@@ -8,8 +8,8 @@ swaps the link: ``path`` always leads to whole weights, the old ones until then,
 save removes. Shard names carry the version, so that no loader can mix two of them.
 
 A file has one writer at a time in Linux, so there are several, each with a thread and a pinned buffer (15.2 GB from an H200, torch 2.11:
-16 files 0.4 to 0.7 s, one file 2.4 s with any number of threads). Checksums are computed where the tensors lie, before and after the way
-through the CPU: sum(word * odd weight) mod 2**64, in which the change of any single word shows.
+16 files 0.4 to 0.7 s, one file 2.4 s). Checksums are computed where the tensors lie, before and after the way through the CPU:
+sum(word * odd weight) mod 2**64, in which the change of any single word shows.
 """
 import concurrent.futures
 import contextlib
@@ -70,15 +70,13 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     try:
         for number, shard in enumerate(shards, 1):
             shard.name = f"model-{folder[-16:]}-{number:05d}-of-{len(shards):05d}.safetensors"
-        sums = _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards)
-        _write_index(folder, shards, sums)
+        _write_index(folder, shards, _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards))
         written = time.perf_counter()
         _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
         fsync_s = time.perf_counter() - written
         os.symlink(os.path.basename(folder), os.path.join(folder, "link"))  # in there the lock guards it from other savers
         os.replace(os.path.join(folder, "link"), path)
-        if fsync:
-            _fsync(parent)
+        _in_threads(_fsync, [parent] if fsync else [])
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotEnough(parent, needed, room(parent)[0]) from error
@@ -116,22 +114,24 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
     return into
 
 
-def room(folder):
-    """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm."""
+def room(folder, cgroup="/sys/fs/cgroup"):
+    """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm, where unused page cache is free."""
     limits = [((found := os.statvfs(folder)).f_bavail * found.f_frsize, "space")]
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
         with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
             limits += [(int(line.split()[1]) << 10, "memory") for line in lines if line.startswith("MemAvailable")]
-        with contextlib.suppress(OSError), open("/sys/fs/cgroup/memory.max") as most, open("/sys/fs/cgroup/memory.current") as used:
-            limits += [(int(limit) - int(used.read()), "memory of this container") for limit in most.read().split() if limit != "max"]
+        with contextlib.suppress(OSError), contextlib.ExitStack() as files:
+            most, used, stat = (files.enter_context(open(f"{cgroup}/memory.{name}")).read() for name in ("max", "current", "stat"))
+            free = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")) - int(used)
+            limits += [(int(limit) + free, "memory of this container") for limit in most.split() if limit != "max"]
     return min(limits)
 
 
 def sweep(path):
     """Remove every folder of ``path`` that it does not lead to and that no living sender or reader holds."""
     parent, path = _place(path)
-    ours = re.compile(re.escape(f".{os.path.basename(path)}.") + r"[0-9a-f]{16}")
-    for whole in [os.path.join(parent, n) for n in os.listdir(parent) if ours.fullmatch(n)]:
+    ours = re.escape(f".{os.path.basename(path)}.") + r"[0-9a-f]{16}"
+    for whole in [os.path.join(parent, n) for n in os.listdir(parent) if re.fullmatch(ours, n)]:
         with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm anybody may lay out such names
             held = _hold(whole, fcntl.LOCK_EX) if os.lstat(whole).st_uid == os.geteuid() else None
             if held is not None:

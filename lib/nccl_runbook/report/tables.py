@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import html
+from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.facts import Gap
@@ -82,9 +84,21 @@ class Table:
         return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
 
 
-def gap_table(caption: str, gap: Gap) -> Table:
-    """What stands in place of a table that could not be made, and why."""
-    return Table(caption, ["not looked at", "why"], [[Cell(gap.reason, "muted"), gap.detail]])
+def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
+    """For a function that makes a table of a fact: ``caption`` goes before its own. A Gap in place of the fact, or of what is ``inside``
+    it (``nvml``, then ``pairs`` of that), stands in a table of that caption, with its reason."""
+    def of(make: Callable[..., Table]) -> Callable[..., Table]:
+        @functools.wraps(make)
+        def table(fact: Any, *more: Any, **options: Any) -> Table:
+            seen = fact
+            for name in inside:
+                seen = seen if isinstance(seen, Gap) else getattr(seen, name, seen)
+            if isinstance(seen, Gap):
+                return Table(caption, ["not looked at", "why"], [[Cell(seen.reason, "muted"), seen.detail]])
+            made = make(fact, *more, **options)
+            return dataclasses.replace(made, caption=caption + made.caption)
+        return table
+    return of
 
 
 def _cell_html(index: int, cell: Cell) -> str:

@@ -5,7 +5,7 @@ import statistics
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.comparison import Comparison, Sample
-from nccl_runbook.report.tables import Cell, Table, gap_table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 
 def tables(c: Comparison | Gap) -> list[Table]:
@@ -15,16 +15,15 @@ def tables(c: Comparison | Gap) -> list[Table]:
     return [runs_table(c), differences_table(c)]
 
 
-def runs_table(c: Comparison | Gap) -> Table:
+@titled("A against B")
+def runs_table(c: Comparison) -> Table:
     """One row a figure and arm: n, median, smallest and largest of the runs."""
-    if isinstance(c, Gap):
-        return gap_table("A against B", c)
     rows = [[f"{arm}: {c.arms['AB'.index(arm)]}", name, *_spread([s for s in c.samples if s.arm == arm], name)]
             for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
     failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
     note = f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. A run's figure is the median of what it gave."
     columns = ["arm", "figure", "runs", "median", "least", "most"]
-    return Table("A against B", columns, [*rows, *failed] or [["nothing was run", *[""] * 5]], note)
+    return Table("", columns, [*rows, *failed] or [["nothing was run", *[""] * 5]], note)
 
 
 def _spread(samples: list[Sample], name: str) -> list[str]:

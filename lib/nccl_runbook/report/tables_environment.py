@@ -4,20 +4,21 @@ from __future__ import annotations
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment
 from nccl_runbook.knowledge.variables import unread, variables
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 LONG = 120
 
 
-def variables_table(env: Environment | Gap) -> Table:
+@titled("What is set")
+def variables_table(env: Environment) -> Table:
     """Every variable that is set, one row each, with its reader and meaning."""
-    roles = [] if isinstance(env, Gap) else env.roles
+    roles = env.roles
     names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
     rows = [[name, *(Cell(_value(r, name)) for r in roles), _reader(name), _meaning(name)] for name in names]
     others = sum(r.others for r in roles)
     note = f"{others} further variables are not looked at. A name that is not known to us may still be read by a plugin."
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
-    return Table("What is set", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+    return Table("", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
 
 
 def _value(role, name: str) -> str:
@@ -37,34 +38,29 @@ def _meaning(name: str) -> str:
     return variables()[name].means if name in variables() else unread().get(name, ("",))[0]
 
 
-def libraries_table(env: Environment | Gap) -> Table:
+@titled("Which libnccl", "host", "libraries")
+def libraries_table(env: Environment) -> Table:
     """Every libnccl and plugin: who has it mapped, what it is, and what the wheels say."""
-    host = env if isinstance(env, Gap) else env.host
-    if isinstance(host, Gap) or isinstance(host.libraries, Gap):
-        why = host if isinstance(host, Gap) else host.libraries
-        return Table("Which libnccl", ["library"], [[Cell(f"not seen: {why}", "unknown")]])
     rows = []
-    for lib in host.libraries:
+    for lib in env.host.libraries:
         who = [r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped]
         wheels = "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items())
         rows.append([lib.path, Cell(", ".join(who), "ok") if who else Cell("nobody", "muted"), str(lib.version), str(lib.cuda),
                      str(lib.sha256)[:16], wheels or "no wheel"])
     columns = ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"]
-    return Table("Which libnccl", columns, rows or [[Cell("none found", "muted"), "", "", "", "", ""]])
+    return Table("", columns, rows or [[Cell("none found", "muted"), "", "", "", "", ""]])
 
 
-def host_table(env: Environment | Gap) -> Table:
+@titled("The host", "host")
+def host_table(env: Environment) -> Table:
     """The machine around the ranks."""
-    host = env if isinstance(env, Gap) else env.host
-    if isinstance(host, Gap):
-        return Table("The host", ["what", "seen"], [["host", Cell(str(host), "unknown")]])
-    roles = [] if isinstance(env, Gap) else env.roles
-    limits = [(f"{words}, {r.name}", v) for r in roles for words, v in (("open files", r.nofile), ("locked memory", r.memlock))]
+    host = env.host
+    limits = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (("open files", r.nofile), ("locked memory", r.memlock))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces),
             ("default route", host.routes), ("RDMA adapters", host.hcas), ("/dev/shm", _shm(host.shm_bytes)), ("container", host.container),
             ("IPC namespace", host.ipc_namespace), ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
             ("GPU errors in the kernel log", host.xids), *limits]
-    return Table("The host", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
+    return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
 
 
 def _shm(value: list[int] | Gap) -> str | Gap:

@@ -6,7 +6,7 @@ from typing import Any
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import CudaView, GpuUse, GpuUsers, Machine, Memory, NvmlGpu, Owner, Pair
-from nccl_runbook.report.tables import Cell, Table, gap_table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
 _NEARNESS = {"PIX": 0.8, "PXB": 0.65, "PHB": 0.5, "NODE": 0.35, "SYS": 0.2}
@@ -46,16 +46,14 @@ def _text(value: Any) -> str:
     return value.reason if isinstance(value, Gap) else str(value)
 
 
-def gpus_table(machine: Machine | Gap) -> Table:
+@titled("GPUs as NVML tells them", "nvml")
+def gpus_table(machine: Machine) -> Table:
     """One row a GPU as NVML tells it."""
-    caption = "GPUs as NVML tells them"
-    nvml = machine if isinstance(machine, Gap) else machine.nvml
-    if isinstance(nvml, Gap):
-        return gap_table(caption, nvml)
+    nvml = machine.nvml
     columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
     rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
     note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
-    return Table(caption, columns, rows, note)
+    return Table("", columns, rows, note)
 
 
 def _short(value: Any, characters: int) -> Cell | str:
@@ -74,12 +72,10 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
             _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
 
 
-def views_table(machine: Machine | Gap) -> Table:
+@titled("Three views of the same GPUs")
+def views_table(machine: Machine) -> Table:
     """What NVML, the device files, CUDA and the variables each say."""
-    caption = "Three views of the same GPUs"
-    if isinstance(machine, Gap):
-        return gap_table(caption, machine)
-    return Table(caption, ["view", "GPUs", "what it says"], [_nvml_row(machine), *_files_rows(machine), _cuda_row(machine.cuda)])
+    return Table("", ["view", "GPUs", "what it says"], [_nvml_row(machine), *_files_rows(machine), _cuda_row(machine.cuda)])
 
 
 def _nvml_row(machine: Machine) -> list[Any]:
@@ -107,17 +103,14 @@ def _cuda_row(cuda: CudaView | Gap) -> list[Any]:
     return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"), said]
 
 
-def topology_table(machine: Machine | Gap) -> Table:
+@titled("Topology and peer access", "nvml", "pairs")
+def topology_table(machine: Machine) -> Table:
     """Heat map: how near two GPUs are, and whether they may reach each other's memory."""
-    caption = "Topology and peer access"
-    nvml = machine if isinstance(machine, Gap) else machine.nvml
-    if isinstance(nvml, Gap) or isinstance(nvml.pairs, Gap):
-        return gap_table(caption, nvml if isinstance(nvml, Gap) else nvml.pairs)
-    names = [g.nvml_index for g in nvml.reached]
-    pairs = {frozenset((p.a, p.b)): p for p in nvml.pairs}
+    names = [g.nvml_index for g in machine.nvml.reached]
+    pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
     rows = [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names]
     note = "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; most GeForce cards have none."
-    return Table(caption, ["", *(f"GPU {b}" for b in names)], rows, note)
+    return Table("", ["", *(f"GPU {b}" for b in names)], rows, note)
 
 
 def _pair_cell(pair: Pair | None) -> Cell:
@@ -128,14 +121,12 @@ def _pair_cell(pair: Pair | None) -> Cell:
     return Cell(f"{level}, {peer}", heat=1.0 if level.startswith("NV") else _NEARNESS.get(level, 0.2))
 
 
-def users_table(users: GpuUsers | Machine | Gap) -> Table:
+@titled("Who uses the GPUs", "nvml")
+def users_table(users: GpuUsers | Machine) -> Table:
     """Who is on each GPU."""
-    caption = "Who uses the GPUs"
-    found = users.nvml if isinstance(users, Machine) else users
-    if isinstance(found, Gap):
-        return gap_table(caption, found)
-    rows = [row for index, gpu in enumerate(found.gpus) for row in _use_rows(index, gpu)]
-    return Table(caption, ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]])
+    gpus = users.nvml.gpus if isinstance(users, Machine) else users.gpus
+    rows = [row for index, gpu in enumerate(gpus) for row in _use_rows(index, gpu)]
+    return Table("", ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]])
 
 
 def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.report.tables import Cell, Table, gap_table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
 TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
@@ -27,16 +27,15 @@ def intended_tables(intended: Any) -> list[Table]:
     return [intended_table(intended)] if isinstance(intended, Gap) or intended.text else []
 
 
+@titled("Your allocation")
 def intended_table(intended: Any) -> Table:
     """planning.intended.Intended, or the Gap in its place."""
-    if isinstance(intended, Gap):
-        return gap_table("Your allocation", intended)
     if intended.placed is None:
         why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
-        return Table("Your allocation", ["group"], [], why)
+        return Table("", ["group"], [], why)
     table = groups_table(intended.placed.groups)
     gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
-    return dataclasses.replace(table, caption=f"Your allocation: {intended.text} on {gpus}: {intended.placed.verdict}")
+    return dataclasses.replace(table, caption=f": {intended.text} (AReaL {intended.tag}) on {gpus}: {intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:
@@ -51,8 +50,20 @@ def _homeless(group: Any) -> list[Cell]:
     return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
 
 
-def plans_table(plans: Sequence[Any]) -> Table:
-    """One row a plan of cli/plan.py."""
+def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
+    """One row a plan of cli/plan.py, then the files that hold none, with why."""
     rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
+    rows += [[file, Cell("not read", "unknown"), why, ""] for file, _, why in (line.partition(": ") for line in left_out)]
     return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)
+
+
+def groups_tables(plans: Sequence[Any]) -> list[Table]:
+    """groups_table of each of these plans of cli/plan.py that parses, headed by what it is."""
+    return [dataclasses.replace(groups_table(p.placed.groups), caption=_head(p)) for p in plans if p.placed]
+
+
+def _head(plan: Any) -> str:
+    told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
+            plan.launcher and f"launcher {plan.launcher}", f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} a node"]
+    return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, told))})"

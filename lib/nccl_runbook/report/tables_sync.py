@@ -6,40 +6,36 @@ from typing import Any
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, OwnSyncTime, SyncArm, SyncRuns
 from nccl_runbook.knowledge.sync_choice import topologies
-from nccl_runbook.report.tables import Cell, Table, gap_table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 
+@titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
     """Ranks of the weight-update group (a planning.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
-    columns = ["rank", "role", "device", "GPU"]
-    if isinstance(plan, Gap):
-        return Table("The weight-update group", columns, [], f"Not planned: {plan}")
     rows = []
     for seat in plan.seats:
         shared = any(seat.rank in ranks for ranks in plan.shared)
         word = "shared: NCCL will refuse it" if shared else "its own" if seat.place else "none"
         rows.append([f"rank {seat.rank}", seat.role, seat.place or "CPU", Cell(word, "note" if shared else "")])
-    return Table("The weight-update group", columns, rows)
+    return Table("", ["rank", "role", "device", "GPU"], rows)
 
 
-def methods_table(runs: SyncRuns | Gap) -> Table:
+@titled("Weight syncs")
+def methods_table(runs: SyncRuns) -> Table:
     """One row a method: first and steady sync, rate, and where the seconds went."""
     columns = ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"]
-    if isinstance(runs, Gap):
-        return Table("Weight syncs", columns, [], f"Not measured: {runs}")
     rows = [_row(method, arm, runs) for method, arm in runs.arms.items()]
-    return Table(f"{runs.model}: {_layers(runs)}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
+    return Table(f" of {runs.model}: {_layers(runs)}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
 
 
-def sweeps_table(runs: SyncRuns | Gap) -> Table:
+@titled("With one thing changed")
+def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
     columns = ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"]
-    if isinstance(runs, Gap):
-        return Table("With one thing changed", columns, [], f"Not measured: {runs}")
     rows = [row for arm in runs.run for row in _sweep(arm, runs)]
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
-    return Table("With one thing changed", columns, rows, note)
+    return Table("", columns, rows, note)
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
@@ -61,18 +57,16 @@ def choice_table(here: str = "") -> Table:
     return Table("Which way to move the weights", columns, rows)
 
 
-def own_table(own: OwnSync | Gap) -> Table:
-    """The slowest of the user's own syncs by rank, in phases."""
-    if isinstance(own, Gap):
-        return gap_table("Your own sync", own)
-    slowest: dict[int, OwnSyncTime] = {}
-    for one in own.syncs:
-        if one.rank not in slowest or sum(one.phases.values()) > sum(slowest[one.rank].phases.values()):
-            slowest[one.rank] = one
+@titled("Your own sync")
+def own_table(own: OwnSync) -> Table:
+    """The slowest of the user's own syncs by rank or process, in phases."""
+    slowest: dict[tuple[int, str], OwnSyncTime] = {}
+    for one in sorted(own.syncs, key=lambda s: sum(s.phases.values())):
+        slowest[one.rank, one.who] = one
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
-    rows = [[f"rank {rank}", f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
-            for rank, s in sorted(slowest.items())[:64]]
-    return Table("Your own sync, the slowest of each rank", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
+    rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
+            for _, s in sorted(slowest.items())[:64]]
+    return Table(", the slowest of each process", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
 
 
 def _layers(runs: SyncRuns) -> str:

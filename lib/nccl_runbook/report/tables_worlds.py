@@ -7,7 +7,7 @@ from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Search, Singles,
 from nccl_runbook.facts.world import World
 from nccl_runbook.report.curve import Curve, size_words
 from nccl_runbook.report.link_limits import Links, limit
-from nccl_runbook.report.tables import Cell, Table, gap_table
+from nccl_runbook.report.tables import Cell, Table, titled
 
 OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
 
@@ -33,30 +33,24 @@ COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
 BANDWIDTH_NOTE = "GB/s: bus bandwidth as nccl-tests defines it, at the largest size, by the slowest rank."
 
 
-def ladder_table(ladder: Ladder | Gap) -> Table:
-    caption = "Checked collectives with 1, 2, ... N ranks"
-    if isinstance(ladder, Gap):
-        return gap_table(caption, ladder)
-    return Table(f"{caption} ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE)
+@titled("Checked collectives with 1, 2, ... N ranks")
+def ladder_table(ladder: Ladder) -> Table:
+    return Table(f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE)
 
 
-def singles_table(singles: Singles | Gap) -> Table:
-    caption = "Each GPU by itself"
-    if isinstance(singles, Gap):
-        return gap_table(caption, singles)
-    return Table(caption, ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
+@titled("Each GPU by itself")
+def singles_table(singles: Singles) -> Table:
+    return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
 
 
-def pairs_table(pairs: Pairs | Gap) -> Table:
+@titled("Every pair of GPUs: send/recv GB/s, and microseconds for 4 B")
+def pairs_table(pairs: Pairs) -> Table:
     """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
-    caption = "Every pair of GPUs: send/recv GB/s, and microseconds for 4 B"
-    if isinstance(pairs, Gap):
-        return gap_table(caption, pairs)
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
     rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)] for a in gpus]
-    return Table(caption, ["", *(f"GPU {g}" for g in gpus)], rows, "Disjoint pairs ran at the same time. Shade: share of the best pair.")
+    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows, "Disjoint pairs ran at the same time. Shade: share of the best pair.")
 
 
 def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
@@ -67,14 +61,12 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     return Cell(text, heat=value / best) if trial.passed and value and best else _outcome(trial)
 
 
-def search_table(search: Search | Gap) -> Table:
+@titled("Which GPU, link, split or count")
+def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
-    caption = "Which GPU, link, split or count"
-    if isinstance(search, Gap):
-        return gap_table(caption, search)
     rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))] for n, r in enumerate(search.rounds, 1)]
     rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
-    return Table(caption, ["round", "GPUs that passed together", "GPUs that failed together"], rows,
+    return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
                  "The groups of a round ran at the same time; a group that failed was run again at once.")
 
 
@@ -83,23 +75,22 @@ def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
     return Cell("   ".join(words), ("ok" if wanted else "broken") if words else "")
 
 
+BY_SIZE = "all_reduce"
 LEAST_BYTES = 1 << 16  # below it latency is what counts
 
 
-def bandwidth_table(arms: Arms | Gap, links: Links, op: str = "all_reduce") -> Table:
-    """Bus bandwidth of ``op`` by size in the control and every arm that passed, as a table and as a curve."""
-    caption = f"{op} by size, GB/s"
-    if isinstance(arms, Gap):
-        return gap_table(caption, arms)
+@titled(f"{BY_SIZE} by size, GB/s")
+def bandwidth_table(arms: Arms, links: Links) -> Table:
+    """Bus bandwidth by size in the control and every arm that passed, as a table and as a curve."""
     extra = [a for a in [*arms.arms, arms.clean] if not isinstance(a, Gap)]
     passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
-    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(op).items() if s >= LEAST_BYTES} for t in passed}
+    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _latency(t.world, op), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links, op),
-             _narrowed(t.world, op)] for t in passed]
+    rows = [[t.name, _latency(t.world, BY_SIZE), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
+             _narrowed(t.world)] for t in passed]
     curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
-    return Table(caption, columns, rows, f"{BANDWIDTH_NOTE} {_limit_note(links)}", curve)
+    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {_limit_note(links)}", curve)
 
 
 def _rate(value: float | None) -> str:
@@ -111,13 +102,13 @@ def _latency(world: World, op: str) -> str:
     return f"{value:.1f}" if value else ""
 
 
-def _share(world: World, links: Links, op: str) -> str:
-    bound, best = limit(links, world.transports), world.busbw_gb_per_s(op)
+def _share(world: World, links: Links) -> str:
+    bound, best = limit(links, world.transports), world.busbw_gb_per_s(BY_SIZE)
     return f"{best / bound[1]:.0%} of {bound[0]}'s {bound[1]:.0f} GB/s" if bound and best else ""
 
 
-def _narrowed(world: World, op: str) -> str:
-    told = [e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == op]
+def _narrowed(world: World) -> str:
+    told = [e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == BY_SIZE]
     return f"{size_words(told[0]['to_bytes'])} ({told[0]['why']})" if told else ""
 
 
@@ -126,49 +117,36 @@ def _limit_note(links: Links) -> str:
     return f"{'No limit is known.' if isinstance(links, Gap) else seen} NVLS reduces in the switch and may go beyond it."
 
 
-def arms_table(arms: Arms | Gap, outcomes: dict[str, str]) -> Table:
+@titled("One transport switched off at a time")
+def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     """``outcomes``: what the rules call each arm."""
-    caption = "One transport switched off at a time"
-    if isinstance(arms, Gap):
-        return gap_table(caption, arms)
-    rows = [_arm_row("control", "", _outcome(arms.control), arms.control)]
+    rows = [_arm_row("control", "", arms.control)]
     for arm in arms.arms:
-        setting = " ".join(f"{k}={v}" for k, v in arm.env.items())
-        if isinstance(arm.trial, Gap):
-            rows.append([arm.name, setting, Cell("not run", "muted"), arm.trial.detail, *[""] * len(OPS)])
-        else:
-            word = outcomes[arm.name]
-            tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "broken")
-            rows.append(_arm_row(arm.name, setting, Cell(word, tone), arm.trial))
+        word = outcomes.get(arm.name, "")
+        tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "broken")
+        rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial, Cell(word, tone)))
     rows += _clean_rows(arms)
-    if isinstance(arms.control_after, Trial):
-        rows.append(_arm_row("control again", "", _outcome(arms.control_after), arms.control_after))
-    return Table(
-        f"{caption} ({arms.backend})",
-        ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)],
-        rows,
-        "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. " + BANDWIDTH_NOTE,
-    )
+    rows += [_arm_row("control again", "", arms.control_after)] if isinstance(arms.control_after, Trial) else []
+    columns = ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)]
+    note = "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting."
+    return Table(f" ({arms.backend})", columns, rows, f"{note} {BANDWIDTH_NOTE}")
 
 
-def _arm_row(name: str, setting: str, outcome: Cell, trial: Trial) -> list:
+def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
+    if isinstance(trial, Gap):
+        return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(OPS)]
     via = trial.world.transports
     carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
-    return [name, setting, outcome, carried, *(_bandwidth(trial.world, op) for op in OPS)]
+    return [name, setting, outcome or _outcome(trial), carried, *(_bandwidth(trial.world, op) for op in OPS)]
 
 
 def _clean_rows(arms: Arms) -> list[list]:
     """The environment without what steers NCCL, and the variables that the difference hangs on."""
-    clean, rows = arms.clean, []
-    if isinstance(clean, Gap):
-        return [["clean", "", Cell("not run", "muted"), clean.detail, *[""] * len(OPS)]]
-    setting = f"without {', '.join(clean.env)}"
-    if isinstance(clean.trial, Gap):
-        return [["clean", setting, Cell("not run", "muted"), clean.trial.detail, *[""] * len(OPS)]]
-    rows.append(_arm_row("clean", setting, _outcome(clean.trial), clean.trial))
+    if isinstance(arms.clean, Gap):
+        return [_arm_row("clean", "", arms.clean)]
+    rows = [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial)]
     if not isinstance(arms.guilty, Gap):
         found = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
-        how = arms.guilty.why_not or "settled"
         asked = f"{arms.guilty.asked} tests among {arms.guilty.among} variables"
-        rows.append(["halving", found, Cell(how, "warn"), asked, *[""] * len(OPS)])
+        rows.append(["halving", found, Cell(arms.guilty.why_not or "settled", "warn"), asked, *[""] * len(OPS)])
     return rows

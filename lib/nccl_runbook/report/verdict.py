@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from nccl_runbook.findings import EXIT_CODES, STATUSES, Evidence, Finding, Remedy, Severity, StepResult, verdict, worst_first
-from nccl_runbook.records import Judged, Record
+from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
+from nccl_runbook.records import Judged, Record, Strict
 
 SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
@@ -15,14 +15,9 @@ START_STEP = "00-start"  # reads what was brought and tests nothing: that it wen
 DONE = ("ok", "note")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
 FailOn = Literal["broken", "degraded", "unknown", "never"]
-_FAILS = {"broken": {"broken"}, "degraded": {"broken", "degraded"}, "unknown": {"broken", "degraded", "unknown"}, "never": set()}
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class RunInfo(_Strict):
+class RunInfo(Strict):
     """What a runner knows about its run.
 
     ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names in order; ``asked``: those named
@@ -40,7 +35,7 @@ class RunInfo(_Strict):
     interrupted: bool = False
 
 
-class Cause(_Strict):
+class Cause(Strict):
     """A cause over all steps: ``status`` is the best that any step gave it; what spoke against it stays beside it."""
 
     id: str
@@ -51,7 +46,7 @@ class Cause(_Strict):
     remedy: list[Remedy] = []
 
 
-class StepEntry(_Strict):
+class StepEntry(Strict):
     """One step of the run; ``record``: its file beside verdict.json, "" where it left none."""
 
     notebook: str
@@ -62,7 +57,7 @@ class StepEntry(_Strict):
     record: str = ""
 
 
-class VerdictDocument(_Strict):
+class VerdictDocument(Strict):
     """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on;
     ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
     """
@@ -84,11 +79,6 @@ class VerdictDocument(_Strict):
         return _running(self.run, self.steps)
 
 
-def json_schema() -> dict[str, Any]:
-    """JSON Schema of verdict.json, as committed in the package."""
-    return VerdictDocument.model_json_schema(by_alias=True)
-
-
 def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument:
     """The document for these records; 99-verdict's own record is left out of the sum."""
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
@@ -102,11 +92,6 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
         exit_code=exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
         not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found))
-
-
-def exit_code(word: str, fail_on: str = "unknown") -> int:
-    """0, 3 or 4 for a verdict; --fail-on says from where on it is a failure."""
-    return EXIT_CODES[word] if word in _FAILS[fail_on] else 0
 
 
 def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:

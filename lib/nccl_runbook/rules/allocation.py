@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge.allocation import Rules, newest
+from nccl_runbook.knowledge.allocation import Rules, at, newest
 from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place
 from nccl_runbook.planning.intended import Intended
@@ -43,16 +44,21 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
                    (Remedy("you", advice, (instead,) if instead else ()),))
 
 
-def intention(intended: Intended | Gap) -> list[Finding]:
-    """What the allocation that a reader named would do here; nothing where none was named."""
+def intention(intended: Intended | Gap, measured: Sequence[Finding] = ()) -> list[Finding]:
+    """What the allocation that a reader named would do here, before what was measured; only that where none was named. NCCL's own refusal
+    of the same seats, measured, establishes the planned one, which has the lines of its tag: those of the refusal go."""
     if isinstance(intended, Gap) or not intended.text:
-        return []
-    rules, site = newest(), Site(intended.gpus)
+        return list(measured)
+    rules, site = at(intended.tag) if intended.tag else newest(), Site(intended.gpus)
     try:
         mode = parse(intended.text, rules)
     except Refused as why:
-        return [refused(intended.text, why, rules)]
-    return [judge(intended.text, mode, place(mode, site), rules, site)]
+        return [refused(intended.text, why, rules), *measured]
+    planned = judge(intended.text, mode, place(mode, site), rules, site)
+    seen = next((f for f in measured if f.cause == CAUSE and planned.cause == CAUSE), None)
+    if seen:
+        planned = dataclasses.replace(planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1]))
+    return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
 
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:

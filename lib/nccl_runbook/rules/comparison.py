@@ -200,7 +200,8 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
         return [Finding("effect-not-named", Severity.UNKNOWN, title, seen)]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
     also = f"; {len(c.differences) - len(rows)} other differences do nothing here" if len(c.differences) > len(rows) else ""
-    how = f"carries the difference, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
+    carry = "carries" if len(rows) == 1 else "together carry"
+    how = f"{carry} the difference, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
     return [Finding("effect-named", severity, f"{says} {how}{also}", seen,
                     (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),))]
 

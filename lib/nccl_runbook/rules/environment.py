@@ -44,7 +44,7 @@ def wrong_value(s: Setting) -> Finding | None:
     v = s.known
     if v is None or v.accepts(s.value):
         return None
-    return told("wrong-value", Severity.WARN, s, f"{s.value!r} is not {v.values_in_words}{_what_happens(v)}",
+    return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v)}",
                  "Give it a value that is read, or take it out:", _right(v, s.value))
 
 
@@ -183,7 +183,7 @@ def _found(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
         yield from (_in_place(f, env) for f in (rule(setting) for rule in RULES) if f)
     yield from filter(None, [unknown_names(env), nothing_read(env)])
-    yield from environment_pairs.judge(env, {s.name: s for s in settings(env)})
+    yield from environment_pairs.judge(env)
     if not isinstance(env.host, Gap):
         yield from environment_host.judge(env.roles, env.host, settings(env))
     yield from libnccl.judge(env)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from nccl_runbook.facts.environment import Environment
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.rules.settings import Setting, effective
+from nccl_runbook.rules.settings import Setting, effective, settings
 
 Set = Mapping[str, Setting]
 # what every process of one communicator must have alike, else it hangs, fails, or goes another way
@@ -106,8 +106,9 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
                                                (f"unset {name}",)),))
 
 
-def judge(env: Environment, s: Set) -> Iterator[Finding]:
-    yield from contradictions(s)
-    yield from without_effect(s)
+def judge(env: Environment) -> Iterator[Finding]:
+    """What works against each other within one process, told once for all that have it, and what differs between them."""
+    by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
+    yield from dict.fromkeys(f for own in by_role for f in (*contradictions(own), *without_effect(own)))
     yield from conf_overridden(env)
     yield from roles_differ(env)

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 
+from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
@@ -66,13 +67,14 @@ class Told:
 def judge(hang: Hang) -> Told:
     """The answer, the same for any order of files."""
     found = graphs.graph(hang)
-    accused = _accused(hang, found)
+    accused = _accused(hang, found) or ([] if found.waits else stragglers(hang))
     if accused:
-        return _guilty(hang, found, accused)
-    if found.waits:
-        return _nobody(hang, found)
-    slow = stragglers(hang)
-    return _guilty(hang, found, slow) if slow else _nothing_open(hang)
+        told = _guilty(hang, found, accused)
+    elif len(_raised(hang)) > 1:
+        told = _too_close(hang, found)
+    else:
+        told = _nobody(hang, found) if found.waits else _nothing_open(hang)
+    return dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang)))
 
 
 def _accused(hang: Hang, found: Graph) -> list[Accused]:
@@ -80,6 +82,7 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
     first = [*_ended(hang, found), *_different(hang)]
     late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
     late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(found), **graphs.stuck(hang, found)}.items())]
+    late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
     known = {a.rank: a for a in reversed([*first, *late])}
     if not known:
         known = {a.rank: a for a in [*_in_circles(hang, found), *_silent(hang, found)]}
@@ -90,15 +93,29 @@ def _ended(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
     waited = {r for w in found.all() for r in w.on | w.perhaps}
     accused = []
-    for pointer in triage_ranks.rank_raised_first(hang.logs):
-        line = pointer.evidence[0]
-        if line.rank is not None and (line.rank in waited or not hang.dumps):
+    raised = _raised(hang)
+    for line in raised:
+        if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1):
             seen = (Evidence(line.text, f"{line.file} line {line.line}"),)
             accused.append(Accused(line.rank, "dead", f"ended with an error of its own: {line.text[:120]}", _frame(hang, line.rank), seen))
     for stack in hang.stacks:
         if stack.state[:1] in ("T", "t") and stack.rank in waited:
             accused.append(Accused(stack.rank, "stopped", "is stopped (process state T)", _top(stack), (_seen_in(stack),)))
     return accused
+
+
+def _raised(hang: Hang) -> list[LogLine]:
+    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell."""
+    return [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
+
+
+def _too_close(hang: Hang, found: Graph) -> Told:
+    raised = _raised(hang)
+    who = _names([e.rank for e in raised if e.rank is not None])
+    said = f"{who} ended with an error of their own each, too close together for their clocks to say which was first."
+    seen = tuple(Evidence(e.text, f"{e.file} line {e.line}") for e in raised)
+    return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause="peer-crashed", status="possible", evidence=seen,
+                decides="chronyc tracking   # on both hosts: how far its clock is off")
 
 
 def _different(hang: Hang) -> list[Accused]:
@@ -140,6 +157,17 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
                                 f"{min(w.op.seq for w in waits)}", track.source))
     return Accused(rank, kind, says, _frame(hang, rank), tuple(seen), wait.op, wait.group)
+
+
+def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
+    wait, own = waits[0], found.waits[rank][0]
+    issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
+    what = "came late to" if issued else "left out"
+    says = f"{what} {_call(hang, wait)}, which it had there in every step before: it is in {_call(hang, own)}"
+    seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
+    return Accused(rank, "order" if issued else "skipped", says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op,
+                   own.group)
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
@@ -249,6 +277,17 @@ def _nobody(hang: Hang, found: Graph) -> Told:
         return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
     return Told("unknown", (), victims, f"all members are in {collective}; whether it moves, one picture does not tell.", collective,
                 evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
+
+
+def _apart(hang: Hang) -> list[Evidence]:
+    """How far the clocks are apart, by whole seconds."""
+    ahead: dict[int, list[int]] = {}
+    for one in hang.clocks:
+        ahead.setdefault(round(one.offset_s), []).append(int(one.clock))
+    words = "; ".join(f"{_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
+    error = max((c.error_s for c in hang.clocks), default=0.0)
+    return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
+                     "brought to one clock, and within that error nothing is called first", "dumps")] if words else []
 
 
 def _is_hung(hang: Hang, wait: Wait) -> bool:

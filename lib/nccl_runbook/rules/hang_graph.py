@@ -173,6 +173,14 @@ def not_started(found: Graph) -> dict[int, Wait]:
     return {w.rank: w for place, waits in late.items() if 2 * len(waits) < len(places[place]) for w in waits}
 
 
+def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
+    """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately took a step of their own."""
+    left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
+    purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
+    return {rank: waits for rank, every in found.waited_for().items() if rank in left_out and not found.free(rank)
+            and (waits := [w for w in every if w.first and f"{purpose[w.group]} {w.op.call.partition(' ')[0]}" in left_out[rank]])}
+
+
 def odd_ones(difference: Difference) -> tuple[str, set[int]]:
     """Of what members called at one number: the expected call, and who called another; nobody where it is even and nothing was usual."""
     def weight(call: str) -> tuple[int, int]:
@@ -212,5 +220,5 @@ def _reach(targets: Iterable[int], edges: dict[int, set[int]]) -> set[int]:
 
 def against_habit(hang: Hang, ranks: set[int]) -> set[int]:
     """Of these ranks, those that took a step they never took before; only if the others did not."""
-    odd = {d.rank for d in hang.dumps if d.rank in ranks and d.odd}
+    odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
     return odd if odd and odd < ranks else set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
+import re
 import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -20,6 +21,8 @@ RESTS_ON = ("live",)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
+LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
+_PRIVATE = re.compile(r"10\.|192\.168\.|172\.(1[6-9]|2\d|3[01])\.")  # whoever else a rank speaks to is seldom on the inner network
 Members = List[Tuple[LiveRank, Live]]
 
 
@@ -137,9 +140,26 @@ def _not_seen(members: Members) -> Iterable[str]:
     everybody = len({r.pid for r, _ in members})
     for text, names in said.items():
         yield text if len(names) == everybody else f"{text} (rank {', '.join(names[:16])})"
+    yield from filter(None, [_unseen(members)])
+
+
+def _unseen(members: Members) -> str:
+    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others tell; "" for none."""
     size = _world_size(members)
-    if size and len(members) < size and not missing_ranks(members):
-        yield f"{size - len(members)} of {size} ranks: on hosts that were not looked at"
+    if not size or len(members) >= size or missing_ranks(members):
+        return ""
+    told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
+    links = [s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "ESTABLISHED"]
+    by_ras = {x.host for _, c in told for x in c.ranks} - {
+        x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
+    by_socket = {_address(s.remote) for s in links if _PRIVATE.match(s.remote)} - {_address(s.local) for s in links}
+    lists = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
+    hosts = sorted(by_ras or lists or by_socket)
+    return f"{size - len(members)} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts)
+
+
+def _address(end: str) -> str:
+    return end.rpartition(":")[0]
 
 
 # --- the rules, in the order in which they are asked
@@ -289,10 +309,9 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
         return _told(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                      [Seen(told, "stacks")])
-    unseen = (base.world_size or 0) - len(base.ranks)
-    if unseen > 0:
-        return _told(base, "unknown", [], f"all {_count(base.ranks, 'rank')} that were looked at wait in one place ({told}); of the other "
-                     f"{unseen} nothing is known: look on their hosts, too", None, "", (), "python3 nccl-look.pyz --live   # on each host")
+    if _unseen(members):
+        return _told(base, "unknown", [], f"all {_count(base.ranks, 'rank')} that were looked at wait in one place ({told}); "
+                     f"nothing is known of {_unseen(members)}", None, "", (), LOOK_THERE)
     return _told(base, "symmetric", [], f"all {_count(base.ranks, 'rank')} wait in one place ({told}): nobody is missing; see the path "
                  "between them and the GPUs", None, "possible")
 
@@ -318,4 +337,6 @@ def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if busy:
         said = (f"no rank waits in a collective: {len(busy)} of {_count(base.ranks, 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
+    if _unseen(members):
+        return dataclasses.replace(base, sentence=f"{said}; nothing is known of {_unseen(members)}", decides=LOOK_THERE)
     return dataclasses.replace(base, kind="healthy", sentence=said)

@@ -10,6 +10,7 @@ from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunica
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
 STILL_SWITCHES_PER_S = 3  # a wake-up now and then; a step of 200 ms makes at least ten
+LAST_S = 1.0  # a step of 200 ms falls into it more than once, also where the samples are closer together than the steps
 STILL_SHARE = 0.95  # of the moments in between; the others were the wake-ups
 BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
 GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
@@ -104,9 +105,10 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
 
 
 def moved_last(rank: LiveRank) -> bool:
-    """Its main thread ran between the last two samples, so that it had not come to rest meanwhile."""
-    before, last = (s.threads[0] for s in (rank.samples[-2:] if len(rank.samples) > 1 else rank.samples * 2))
-    return last.cpu_s > before.cpu_s or last.switches > before.switches + 2
+    """Its main thread ran in the last second of the samples, so that it had not come to rest meanwhile."""
+    last = rank.samples[-1]
+    before = next((s for s in reversed(rank.samples) if s.at_s <= last.at_s - LAST_S), rank.samples[0])
+    return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:

@@ -40,13 +40,13 @@ def version_in_use(role: Role, of: str) -> tuple[int, ...]:
 
 
 def settings(env: Environment) -> list[Setting]:
-    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value together."""
-    found: dict[tuple[str, str], Setting] = {}
+    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value and one version of its reader together."""
+    found: dict[tuple[object, ...], Setting] = {}
     for index, role in enumerate(env.roles):
         for name, (value, where, path) in effective(role).items():
             one = Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
-            before = found.get((name, value))
-            found[name, value] = dataclasses.replace(before, who=(*before.who, role.name)) if before else one
+            before = found.get(key := (name, value, one.in_use))
+            found[key] = dataclasses.replace(before, who=(*before.who, role.name)) if before else one
     return list(found.values())
 
 

@@ -13,6 +13,7 @@ ADVICE = {
     "gather": "Gather while the last bucket is still on the wire, and in buckets instead of tensor by tensor.",
     "pack": "Pack the next bucket while the last one is on the wire: two buffers.",
     "load": "Let the engine load a bucket while the next one is on the wire; check that it does not convert or re-shard on the CPU.",
+    "save": "Disk as frameworks use it is the slowest way: fast_disk.py writes the same files many times faster; see nccl-runbook sync.",
     "pause": "The engine finishes or aborts requests first: abort them, or shorten the longest generation; no transport changes this.",
     "resume": "The engine rebuilds what hangs on the weights (caches, graphs): no transport changes this.",
 }
@@ -55,7 +56,7 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
         return []
     slowest = max(own.syncs, key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
-    title = f"your own sync took {whole:.3f} s on rank {slowest.rank}, {slowest.phases[phase]:.3f} s of it in {phase}"
+    title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
     evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
     advice = ADVICE.get(phase, "See what your code does in that phase.")
     return [Finding("own-sync-phases", Severity.NOTE, title, (evidence,), (Remedy("you", advice),))]

@@ -1,0 +1,84 @@
+"""How a command ends: an answer on standard output, one page in a file, an exit code; or one sentence why it cannot."""
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from nccl_runbook.findings import FAIL_ON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nccl_runbook.findings import Finding
+    from nccl_runbook.report.tables import Table
+
+
+def _known(word: str) -> str:
+    if word not in FAIL_ON:
+        leave(f"--fail-on is one of {', '.join(FAIL_ON)}")
+    return word
+
+
+FailOnOption = Annotated[str, typer.Option(
+    metavar="VERDICT", callback=_known, help=f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")]
+HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]
+
+
+def leave(sentence: object, code: int = 2) -> NoReturn:
+    """2 for wrong usage, 1 where the runbook itself fails."""
+    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    sys.exit(code)
+
+
+def end_on_signals() -> None:
+    """A signal that asks us to go ends us by the clean-up on the way, with 128 + its number."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+
+
+def tell(answer: str | dict[str, Any]) -> None:
+    """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey."""
+    import json
+
+    from nccl_runbook.facts import to_json
+    from nccl_runbook.redact import Redactor, plain
+
+    redactor = Redactor(os.environ)
+    as_json = isinstance(answer, dict)
+    print(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)))
+
+
+def write(path: Path, text: str) -> None:
+    """The page as a whole, without secrets; leaves with a sentence where it cannot be written."""
+    from nccl_runbook.records import write_text
+    from nccl_runbook.redact import Redactor, plain
+
+    try:
+        write_text(path, plain(Redactor(os.environ).text(text)))
+    except OSError as error:
+        leave(f"cannot write {path}: {error.strerror or error}", 1)
+
+
+def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int) -> None:
+    """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top."""
+    from nccl_runbook.findings import step_status, worst_first
+    from nccl_runbook.records import Record, utc_now
+    from nccl_runbook.redact import Redactor
+    from nccl_runbook.report.page import render_index
+    from nccl_runbook.report.verdict import RunInfo, verdict_document
+
+    redactor, found = Redactor(os.environ), worst_first(findings)
+    status, reason = step_status(found)
+    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=[t.to_json() for t in tables])
+    clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
+    command = redactor.text(shlex.join(["nccl-runbook", *sys.argv[1:]]))
+    run = RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step])
+    document = verdict_document(run, [clean]).model_copy(update={"sentence": redactor.text(sentence), "exit_code": code})
+    write(path, render_index(document, [clean]))

@@ -1,0 +1,53 @@
+"""When dumps were written and operations issued, on one clock, though each host has its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from nccl_runbook.evidence.dump_columns import STATES, Reading
+from nccl_runbook.evidence.log_clock import Clocks
+from nccl_runbook.facts.logs import ClockOffset
+from nccl_runbook.facts.recorder import Op
+
+SKEW_S = 1.0  # less is no difference: torch looks for ends ten times a second, and a file system may have whole seconds
+
+
+class Times:
+    """When each dump was written, by its file's time, and when each operation was issued, on one clock: that in the middle of all."""
+
+    def __init__(self, readings: dict[int, Reading], stamps: dict[int, float]) -> None:
+        """``stamps``: the time of each rank's file."""
+        self.clocks = _clocks(readings)
+        self._ahead = {int(c.clock): c.offset_s for c in self.clocks}
+        stamps = {rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks}  # nothing ties the others
+        own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
+        # a file has the time of its own host, or that of a server for all: whichever brings those of one job closer together
+        self.written = min(stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0))
+        error = max((c.error_s for c in self.clocks), default=0.0)
+        self.written = {rank: at - error for rank, at in self.written.items()}
+        newest = {rank: readings[rank].newest_ns / 1e9 - self._ahead.get(rank, 0.0) for rank in stamps}
+        # a file older than what stands in it shows that the times are not to be trusted
+        if any(self.written[rank] < newest[rank] - error - SKEW_S for rank in stamps):
+            self.written = {}
+
+    def op(self, rank: int, row: tuple | None, calls: dict[int, str]) -> Op | None:
+        """A row of a dump as an operation. Its age is the least that it can be."""
+        if row is None:
+            return None
+        seq, call, state, timeout, frame, created = row
+        created -= int(self._ahead.get(rank, 0.0) * 1e9) if created else 0
+        age = None if rank not in self.written or not created else round(self.written[rank] - created / 1e9, 3)
+        return Op(seq, calls.get(call, str(call)), STATES[state], timeout, frame, age, created)
+
+
+def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
+    """How far the clock of each rank is ahead of the middle one, by the ends of shared operations; [] where all are together."""
+    clocks = Clocks()
+    for rank, reading in sorted(readings.items()):
+        for event, at in reading.ends.items():
+            clocks.note(event, str(rank), at / 1e9)
+    found = clocks.offsets()
+    middle = statistics.median_low([c.offset_s for c in found]) if found else 0.0
+    found = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in found]
+    return found if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in found) else []
