@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nccl_runbook.rules.triage import Hypothesis
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
-SCHEMA = "nccl-runbook/triage/1"
+SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
 LINE_CHARACTERS = 240
 
 

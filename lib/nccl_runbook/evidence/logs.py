@@ -161,20 +161,12 @@ class _Reader:
         fired = [c for c in clues() if c.line in self._found]
         self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
-        return Logs(
-            [dataclasses.replace(f, name=short(f.name)) for f in files],
-            context,
-            seen,
-            self._table.rows(),
-            log_events.launcher(texts),
-            self._strange(),
-            bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys(),
-            self._table.versions(),
-            self._table.failed,
-            self._table.timeout,
-            self._table.raised,
-            self._table.clocks.offsets(),
-        )
+        files = [dataclasses.replace(f, name=short(f.name)) for f in files]
+        foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()
+        table, launcher = self._table, log_events.launcher(texts)
+        first = table.failed, table.timeout, table.raised
+        told = table.rows(), launcher, self._strange(), foreign, table.versions()
+        return Logs(files, context, seen, *told, *first, table.clocks.offsets())
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""

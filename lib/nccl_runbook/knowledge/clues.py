@@ -25,7 +25,8 @@ _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
     r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
-    "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|underutil|times longer",
+    "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
+    r"underutil|times longer",
 }
 # an exception that only echoes what another rank did
 ECHO = re.compile(
@@ -65,24 +66,15 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
-    return tuple(
-        Clue(
-            r["cause"],
-            _spelt(r["line"]),
-            r["status"],
-            tuple(map(_spelt, r.get("also", ()))),
-            tuple(map(_spelt, r.get("not", ()))),
-            r.get("words", False),
-        )
-        for r in table("clues")["clue"]
-    )
+    rows = table("clues")["clue"]
+    beside = [[tuple(map(_spelt, r.get(name, ()))) for name in ("also", "not")] for r in rows]
+    return tuple(Clue(r["cause"], _spelt(r["line"]), r["status"], *more, r.get("words", False)) for r, more in zip(rows, beside))
 
 
 @functools.cache
 def hints() -> dict[str, dict[str, float]]:
     """Expression -> what a match adds to each cause that it makes likelier."""
-    rows = tomllib.loads((files(__package__) / "hints.toml").read_text(encoding="utf-8"))["hint"]
-    return {"(?i)" + _spelt(row["words"]): row["causes"] for row in rows}
+    return {"(?i)" + _spelt(row["words"]): row["causes"] for row in table("hints")["hint"]}
 
 
 def _spelt(expression: str) -> str:
@@ -183,12 +175,6 @@ def _tree(words: list[str]) -> str:
 def _branch(node: dict) -> str:
     parts = [re.escape(letter) + _branch(inner) for letter, inner in node.items() if letter]
     return f"(?:{'|'.join(parts)})" + "?" * ("" in node) if parts else ""
-
-
-def stands_in(pattern: re.Pattern[str], text: str) -> bool:
-    """Whether it stands in the text; the look-up of its literals spares most searches."""
-    low = text.lower()
-    return any(w in low for w in needed(pattern.pattern)) and bool(pattern.search(text))
 
 
 def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bool:

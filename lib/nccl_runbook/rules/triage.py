@@ -68,16 +68,10 @@ def _from_clues(logs: Logs) -> list[Pointer]:
     found = []
     for place, clue in enumerate(clues()):
         seen = logs.seen.get(clue.line)
-        if (
-            seen is None
-            or seen.resumed
-            and clue.cause != "benign"
-            or any(e in logs.seen for e in clue.without)
-            or any(e not in logs.seen for e in clue.also)
-        ):
-            continue
-        beside = [logs.seen[e].lines[0] for e in clue.also]
-        found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
+        background = seen is None or seen.resumed and clue.cause != "benign"
+        if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
+            beside = [logs.seen[e].lines[0] for e in clue.also]
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
     return found
 
 
@@ -105,11 +99,8 @@ def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
     status, against = pointer.status, pointer.against
     if pointer.evidence[0].file == "--context" and status != "possible":
         status, against = "possible", (*against, "it was told, not printed by the job")
-    if (
-        pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
-        and status != "possible"
-        and _after_timeout(pointer, logs)
-    ):
+    may_follow = pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
+    if may_follow and status != "possible" and _after_timeout(pointer, logs):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
     return dataclasses.replace(pointer, status=status, against=against)
 
@@ -132,7 +123,8 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     cause = causes()[cause_id]
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
-    against = tuple(dict.fromkeys(text for p in best if p.status == best[0].status for text in p.against if text != WORDS or len(best) == 1))
+    surest = [p for p in best if p.status == best[0].status]
+    against = tuple(dict.fromkeys(text for p in surest for text in p.against if text != WORDS or len(best) == 1))
     remedy = tuple(Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in cause.remedy)
     bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
     says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
@@ -152,8 +144,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 def _calm(logs: Logs) -> bool:
     """Nobody says that something failed, or somebody says that nothing did."""
-    words = [seen.lines[0] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES for seen in [logs.seen.get(e)] if seen]
-    return failed_line(logs) is None and (not complains(logs.context) or any(line.file == "--context" for line in words))
+    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES and e in logs.seen]
+    return failed_line(logs) is None and (not complains(logs.context) or any(s.lines[0].file == "--context" for s in reassuring))
 
 
 def _is_hard(hypothesis: Hypothesis, harmless: set[str]) -> bool:
