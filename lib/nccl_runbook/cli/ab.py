@@ -60,9 +60,8 @@ def ab(
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
-            if min(rounds - 1, size, layers) < 0 or figure and not command:
-                raise ValueError("--rounds is at least 1, --size and --layers at least 0; --figure reads what your command prints: name "
-                                 "that behind --")
+            if min(rounds - 1, size, layers) < 0:
+                raise ValueError("--rounds is at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
                                         models.spec_of(sync, layers), method)
