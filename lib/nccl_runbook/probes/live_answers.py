@@ -154,23 +154,29 @@ def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupSt
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
-    """Asks for a dump where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave the job a pipe for that; the file is a pickle, which `hang` reads."""
-    stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    if not stem or rank is None:
-        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    pipe = f"/proc/{pid}/root{os.path.abspath(stem)}{rank}.pipe"
+    """Asks for a dump where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave the job a pipe for that; the file is a pickle, which `hang` reads.
+
+    torch's monitor thread looks into the pipe once a second, writes the recorder to the rank's file from a thread of its own, and the job
+    goes on; what lies in that file is overwritten (ProcessGroupNCCL.cpp, torch 2.3 to 2.13; 2.2 from the watchdog's thread; not seen on
+    hardware). So it is asked only where the job named the file and none is there: a dump of the watchdog is evidence.
+    """
+    stem, file = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"), ""
+    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+        file = file or variables.get(name, "")
+    if not stem or not file or rank is None:
+        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET, and without a pipe and a file for dumps")
+    root, read = f"/proc/{pid}/root", f"nccl-runbook hang {file}{rank}"
+    if os.path.lexists(f"{root}{os.path.abspath(file)}{rank}"):
+        return Gap("not-run", f"there is a dump, which another would overwrite: {read}")
     try:
-        if not stat.S_ISFIFO(os.stat(pipe).st_mode):
-            return Gap("failed", f"{stem}{rank}.pipe is no pipe")
-        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        try:
-            os.write(descriptor, b"1\n")
-        finally:
-            os.close(descriptor)
+        descriptor = os.open(f"{root}{os.path.abspath(stem)}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(descriptor, "wb", buffering=0) as pipe:
+            if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                return Gap("failed", f"{stem}{rank}.pipe is no pipe")
+            pipe.write(b"1\n")
     except OSError as error:
         return Gap("failed", f"{stem}{rank}.pipe: {error.strerror}")
-    target = variables.get("TORCH_FR_DUMP_TEMP_FILE") or variables.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "its default place")
-    return Gap("not-run", f"a dump was asked for: {target}{rank}; read it with nccl-runbook hang")
+    return Gap("not-run", f"the job was asked for a dump: {read}")
 
 
 # --- NCCL RAS
