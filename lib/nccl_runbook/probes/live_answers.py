@@ -13,7 +13,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
@@ -65,16 +64,8 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
         said = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
         if not re.search(r"ermission|not permitted|root", said):
             return Gap("failed", said)
-        scope = f"kernel.yama.ptrace_scope is {_ptrace_scope()}: from 1 on only root or the job's parent may look"
-        return Gap("no-permission", f"{said}; {scope}")
+        return Gap("no-permission", f"{said}; with kernel.yama.ptrace_scope from 1 on only root or the job's parent may look")
     return stacks_of(done.stdout, pid)
-
-
-def _ptrace_scope() -> str:
-    try:
-        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
-    except OSError:
-        return "not there"
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
@@ -109,18 +100,7 @@ def _request(path: str, handler: str) -> bytes:
         link.settimeout(RECORDER_DEADLINE_S)
         link.connect(path)
         link.sendall(f"POST {handler} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        return _all_of(link).partition(b"\r\n\r\n")[2]
-
-
-def _all_of(link: socket.socket) -> bytes:
-    blocks, size, until = [], 0, time.monotonic() + RAS_DEADLINE_S
-    while size < MOST_BYTES and time.monotonic() < until:
-        block = link.recv(1 << 16)
-        if not block:
-            break
-        blocks.append(block)
-        size += len(block)
-    return b"".join(blocks)
+        return link.makefile("rb").read(MOST_BYTES).partition(b"\r\n\r\n")[2]
 
 
 def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
@@ -160,9 +140,8 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
     goes on; what lies in that file is overwritten (ProcessGroupNCCL.cpp, torch 2.3 to 2.13; 2.2 from the watchdog's thread; not seen on
     hardware). So it is asked only where the job named the file and none is there: a dump of the watchdog is evidence.
     """
-    stem, file = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"), ""
-    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
-        file = file or variables.get(name, "")
+    stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+    file = variables.get("TORCH_FR_DUMP_TEMP_FILE") or variables.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     if not stem or not file or rank is None:
         return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET, and without a pipe and a file for dumps")
     root, read = f"/proc/{pid}/root", f"nccl-runbook hang {file}{rank}"
