@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nccl_runbook.rules.triage import Hypothesis
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
-SCHEMA = "nccl-runbook/triage/1"
+SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
 LINE_CHARACTERS = 240
 
 
@@ -116,7 +116,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
         lines += [repr(against_table(compared.sentence, compared.rows())), ""]
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
-    if logs.unknown and not told:
+    if logs.unknown and all(one.status == "possible" for one in told):
         lines += [
             "Lines that look like errors and are not known:",
             *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),

@@ -101,9 +101,8 @@ class Ranks:
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
             return None
-        row = self._rows.setdefault(
-            line.rank, {"hosts": [], "files": [], "transports": {}, "devices": [], "enqueued": {}, "completed": {}, "timeouts": []}
-        )
+        lists, tables = ("hosts", "files", "devices", "timeouts"), ("transports", "enqueued", "completed")
+        row = self._rows.setdefault(line.rank, {**{name: [] for name in lists}, **{name: {} for name in tables}})
         for name, value in (("hosts", line.host), ("files", line.file)):
             if value and value not in row[name] and len(row[name]) < 8:
                 row[name].append(value)

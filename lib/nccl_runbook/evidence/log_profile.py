@@ -143,4 +143,4 @@ def _seconds(groups: dict[str, str | None]) -> float | None:
         return 1 / float(groups["per"]) if float(groups["per"]) else None
     unit = groups.get("unit") or groups.get("paren") or groups.get("paren2") or "s"
     number = groups.get("number") or groups.get("number2")
-    return float(number) * _UNIT["ms" if unit == "ms" else unit[0]] if number and number.count(".") < 2 else None
+    return float(number) * _UNIT.get("ms" if unit.lower() == "ms" else unit[0].lower(), 1.0) if number and number.count(".") < 2 else None

@@ -51,9 +51,8 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     if len(nvml) > 1:
         return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
     if len(devices) == 1 and nvml == devices:
-        return [
-            Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("CUDA_VISIBLE_DEVICES of each rank was not printed",), 1)
-        ]
+        unseen = ("CUDA_VISIBLE_DEVICES of each rank was not printed",)
+        return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), unseen, 1)]
     return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
 
 
@@ -161,10 +160,8 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     if len({rank for rank, _ in works}) < 2:
         return []
     if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
-        return [
-            Pointer(cause, "possible", lines, (), 40 + i)
-            for i, cause in enumerate(("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches"))
-        ]
+        told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
+        return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
     if len(numbers) == 1 and len({(t.op, t.numel_in) for _, t in works}) > 1 and not any(t.op == "ELIDED" for _, t in works):
         return [Pointer("collective-mismatch", "likely", lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
@@ -243,15 +240,8 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     most = max(logs.ranks, key=lambda r: r.communicators, default=None)
     if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
-    return [
-        Pointer(
-            "communicator-recreated",
-            "possible",
-            (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),),
-            (),
-            950,
-        )
-    ]
+    line = LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank)
+    return [Pointer("communicator-recreated", "possible", (line,), (), 950)]
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
