@@ -35,7 +35,7 @@ def ab(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False)] = None,
     figure: Annotated[str, typer.Option(metavar="REGEX", help="Its group is the number that it prints; named groups for several.")] = "",
     more_is_better: Annotated[bool, typer.Option("--more-is-better", help="Of your figure, such as tokens a second.")] = False,
-    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command: this collective; roles: rank0, rank1, ...")] = "all_reduce",
+    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command; its roles: rank0, rank1, ...")] = "all_reduce",
     size: Annotated[int, typer.Option(metavar="BYTES", help="Of the collective; 0: 256 MiB, 1 MiB without a GPU.")] = 0,
     sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model; roles: trainer, engine.")] = "",
     method: Annotated[str, typer.Option(help="How its weights travel; empty: nccl-per-tensor, gloo-per-tensor without a GPU.")] = "",
