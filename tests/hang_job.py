@@ -7,6 +7,7 @@ of its own SECONDS after that, whatever its main thread is in. What a rank print
 Several faults are one job each, in OUT/FAULT, the culprit one rank further each time.
 """
 import datetime
+import faulthandler
 import os
 import signal
 import sys
@@ -32,6 +33,10 @@ def write_dump(rank: int) -> None:
 
 
 def write_and_leave(rank: int, at: float) -> None:
+    time.sleep(max(0.0, at - 0.5 - time.monotonic()))
+    if FAULT in ("send", "recv"):  # Gloo records neither (torch 2.13): a stack shows them
+        with open(f"{OUT}/stack_rank{rank}.txt", "w") as file:
+            faulthandler.dump_traceback(file)
     time.sleep(max(0.0, at - time.monotonic()))
     write_dump(rank)
     os._exit(0)
@@ -43,7 +48,8 @@ class Rank:
         self.device = torch.device(f"cuda:{rank}" if BACKEND == "nccl" else "cpu")
         if BACKEND == "nccl":
             torch.cuda.set_device(rank)
-        dist.init_process_group(BACKEND, init_method=f"file://{OUT}/store", rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=90))
+        dist.init_process_group(BACKEND, init_method=f"file://{OUT}/store", rank=rank, world_size=WORLD,
+                                timeout=datetime.timedelta(seconds=4 if FAULT == "minibatch" else 90))
         self.other = dist.new_group(list(range(WORLD)))
         half = [list(range(WORLD // 2)), list(range(WORLD // 2, WORLD))]
         self.half = [dist.new_group(ranks) for ranks in half][rank >= WORLD // 2]
@@ -103,7 +109,7 @@ def main(rank: int) -> None:
     me = Rank(rank)
     for step in range(STEPS if FAULT == "slow" else FAULTY_STEP):
         if step == FAULTY_STEP - 1 and FAULT != "slow":
-            threading.Thread(target=write_and_leave, args=(rank, time.monotonic() + WAIT_S), daemon=True).start()
+            threading.Thread(target=write_and_leave, args=(rank, time.monotonic() + WAIT_S + 5.0 * (FAULT == "minibatch")), daemon=True).start()
         faulty = rank == CULPRIT and (step == FAULTY_STEP - 1 or FAULT == "slow")
         try:
             me.step(FAULT if faulty else "")

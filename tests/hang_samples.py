@@ -226,11 +226,14 @@ class Job:
         entries = [self._entry(rank, i + shift, e, version, frames) for i, e in enumerate(self._record(rank)[1])][-buffer:]
         groups = {n: {"name": n, "desc": d, "ranks": str(list(ranks))} for n, (d, ranks) in self.groups.items() if rank in ranks}
         status: dict[str, dict[str, int]] = {}
+        local = {name: str(at + 3) for at, name in enumerate(sorted(groups, key=int))}
         for one in self._record(rank)[1] if active else []:
-            row = status.setdefault(one.item.group, {"last_enqueued_collective": -1, "last_started_collective": -1, "last_completed_collective": -1})
-            if not one.item.p2p:
-                row["last_enqueued_collective"] = one.seq
-                row["last_completed_collective"] = one.seq if one.done else row["last_completed_collective"]
+            row = status.setdefault(local[one.item.group], dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), -1))
+            row["last_enqueued_collective"] = one.seq
+            row["last_completed_collective"] = one.seq if one.done else row["last_completed_collective"]
+        for name in groups if active else ():
+            status.setdefault(local[name], dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), -1))
+        entries = [{**e, "pg_id": int(local[e["process_group"][0]])} for e in entries] if active else entries
         entries = [e for e in entries if e["state"] != "completed"] if active else entries
         return {"version": version, "pg_config": groups, "comm_lib_version": "2.28.9", "pg_status": status, "entries": entries}
 

@@ -25,7 +25,7 @@ from typing import Any
 FAULTS = {
     "skip": "skipped", "sigstop": "stopped", "sigkill": "dead", "exception": "dead", "gil": "gil-held", "straggler": "slow",
     "checkpoint": "host-busy", "loop": "host-busy", "never-joins": "dead", "world-size": "mismatch", "port-held": "dead", "dropped": "unreachable",
-    "other-collective": "skipped", "healthy": "healthy"}
+    "other-collective": "skipped", "swap": "skipped", "send": "skipped", "oom": "dead", "healthy": "healthy"}
 ON_GPUS = {"healthy": "healthy", "training": "healthy", "skip": "skipped", "sigstop": "stopped", "spin": "gpu-stuck", "sigkill": "dead", "gil": "gil-held",
            "loop": "host-busy"}
 PLACES = {"RANK": 3, "LOCAL_RANK": 3, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_PORT": 5, "MASTER_ADDR": 9}
@@ -86,7 +86,7 @@ def launch(request: dict[str, Any]) -> list[int]:
     fault, size, folder = request["fault"], request["world_size"], Path(request["folder"])
     culprit = 0 if fault in ("checkpoint", "port-held") else random.SystemRandom().randrange(size)
     os.environ["LIVE_BACKEND"] = request["backend"]
-    if fault in ("dropped", "sigkill", "exception"):  # rank 0 holds the store
+    if fault in ("dropped", "sigkill", "exception", "oom"):  # rank 0 holds the store
         culprit = random.SystemRandom().randrange(1, size)
     (folder / "truth.json").write_text(json.dumps({"culprits": [] if fault in ("healthy", "training") else [culprit], "kind": {**FAULTS, **ON_GPUS}[fault]}))
     port = free_port()
@@ -160,7 +160,7 @@ def fork(rank: int, size: int, port: int, fault: str, guilty: bool, folder: Path
     pretend({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(odd_size), "LOCAL_WORLD_SIZE": str(size), "MASTER_PORT": str(port),
              "MASTER_ADDR": "127.0.0.2" if fault == "dropped" and guilty else "127.0.0.1"})
     try:
-        train(fault if guilty or fault in ("sigkill", "exception", "straggler", "healthy", "training", "never-joins", "world-size", "port-held", "dropped",
+        train(fault if guilty or fault in ("sigkill", "exception", "oom", "swap", "straggler", "healthy", "training", "never-joins", "world-size", "port-held", "dropped",
                                           "sigstop") else "", guilty, folder / f"ready-{rank}")
         os._exit(0)
     except (RuntimeError, ValueError):
@@ -223,7 +223,7 @@ def train(fault: str, guilty: bool, ready: Path) -> None:
         dist.init_process_group("gloo", timeout=TIMEOUT, store=loopback_store(), rank=0, world_size=int(os.environ["WORLD_SIZE"]))
     else:
         dist.init_process_group("gloo", timeout=TIMEOUT)
-    gradient = torch.ones(64)
+    gradient, other = torch.ones(64), dist.new_group() if fault == "swap" else None
     for _ in range(5):
         dist.all_reduce(gradient)
     ready.touch()
@@ -233,6 +233,14 @@ def train(fault: str, guilty: bool, ready: Path) -> None:
             dist.all_reduce(gradient)
     if fault == "exception" and guilty:
         raise ValueError("sample 4711 has no label")
+    if fault == "oom" and guilty:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    if fault == "send" and guilty:
+        dist.send(torch.ones(1 << 24), (dist.get_rank() + 1) % dist.get_world_size())
+    if fault == "swap":
+        if not guilty:
+            dist.all_reduce(gradient)
+        dist.all_reduce(gradient, group=other)
     if guilty and fault in ("skip", "gil", "checkpoint", "loop"):
         {"skip": wait_for_request, "gil": match_forever, "loop": tokenize}.get(fault, lambda: save_checkpoint(ready.parent))()
     if fault == "other-collective":

@@ -188,8 +188,9 @@ def test_a_second_process_on_another_cuda_is_told():
 
 def test_env_html_is_a_page_without_script_or_request(tmp_path):
     page = tmp_path / "env.html"
-    run("-", "--html", str(page), given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
+    run("-", "--html", str(page), "--torch", "2.11", "--nccl", "2.28.9", given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
     text = page.read_text()
+    assert "<strong>torch 2.11, NCCL 2.28.9</strong>" in text, "what was judged"
     assert "&lt;script&gt;" in text and "<script" not in text and "://" not in text and "NCCL_TIMEOUT" in text
 
 

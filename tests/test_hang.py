@@ -47,6 +47,15 @@ class TestRealDumps:
         found = told(DATA / fault)
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
 
+    @pytest.mark.parametrize("fault, culprits, kind", [
+        ("dtype", (1,), "mismatch"), ("size", (0,), "mismatch"), ("swap", (3,), "skipped"), ("minibatch", (3,), "skipped"), ("exception", (1,), "dead"), ("kill", (2,), "dead"),
+        ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown")])
+    def test_dumps_logs_and_stacks_of_gloo_jobs_are_judged_as_injected(self, fault, culprits, kind):
+        """torch 2.13, Gloo, four ranks on one CPU, from hang_job.py. A rank that is stopped leaves nothing, and only a live look tells; where calls end
+        on the host one by one, a call that was put off looks like one that was left out."""
+        found = told(DATA / f"gloo-{fault}")
+        assert (found.culprits, found.kind) == (culprits, kind), found.sentence
+
     def test_a_dump_that_is_missing_costs_certainty_only(self, tmp_path):
         for fault, culprit in (("skip", 2), ("op", 3), ("stall", 1)):
             for left_out in range(4):
@@ -74,14 +83,24 @@ class TestSimulatedJobs:
                 assert answer.kind in KINDS[next(iter(job.culprits.values()))], (seed, job.culprits, answer.sentence)
         assert hung >= 70 and found >= hung - 2
 
-    def test_two_culprits_of_sixteen_and_no_innocent(self, tmp_path):
+    @pytest.mark.parametrize("least, kinds, phase, how", [
+        (0.88, FAULTS, False, {}), (0.88, FAULTS, False, {"shift": 31, "buffer": 20}), (0.78, FAULTS, True, {}), (0.75, ("stall", "gpu"), False, {"active": True}),
+        (0.5, FAULTS, False, {"active": True, "without": (3, 11)})], ids=["full", "wrapped", "evaluation", "open-only", "open-only-missing"])
+    def test_two_culprits_of_sixteen_and_no_innocent(self, tmp_path, least, kinds, phase, how):
+        """What is missed cannot be told: a rank whose fault comes behind the other one's waits like everybody."""
         shown = found = 0
-        for seed in range(60):
-            job = injected(seed, 2, world=16)
-            answer = told(job.write(tmp_path / str(seed), shift=(0, 31)[seed % 2]))
+        for seed in range(50):
+            job, rng = Job(seed, 16, 6), random.Random(seed)
+            step = rng.randrange(1, job.steps)
+            if phase:
+                job.add_phase(step)
+            for rank in rng.sample(range(16), 2):
+                job.inject(rank, rng.choice(kinds), step if rng.random() < 0.6 else rng.randrange(job.steps))
+            answer = told(job.run().write(tmp_path / str(seed), **how))
             assert set(answer.culprits) <= set(job.culprits), (seed, job.culprits, answer.sentence)
-            shown, found = shown + len(job.shown()), found + len(set(answer.culprits) & job.shown())
-        assert found >= 0.8 * shown, (found, shown)
+            here = job.shown() - set(how.get("without", ()))
+            shown, found = shown + len(here), found + len(set(answer.culprits) & here)
+        assert found >= least * shown, (found, shown)
 
     def test_healthy_jobs_raise_no_alarm(self, tmp_path):
         """Looked at while they run, at slightly different times, and after their end; several groups, sends and receives, shifted ids."""
@@ -368,7 +387,18 @@ class TestActiveOperationsAlone:
         found = self.write(tmp_path, self.HUNG)
         assert (found.culprits, found.kind) == ((1,), "gpu-stuck"), found.sentence
 
+    STALLED = {0: [("1", 14, 16), ("0", 7, 7)], 1: [("1", 14, 13), ("0", 7, 6)], 2: [("2", 15, 16), ("0", 7, 7)], 3: [("2", 15, 16), ("0", 7, 7)]}
+
+    def test_a_dump_without_entries_tells_by_its_table_where_its_rank_stopped(self, tmp_path):
+        found = self.write(tmp_path, self.STALLED)
+        assert (found.culprits, found.kind, found.victims) == ((1,), "skipped", (0, 2, 3)) and "never came to ALL_GATHER 14 of group 1 (tp)" in found.sentence
+
+    @pytest.mark.parametrize("opens", [{**STALLED, 1: [("1", 14, 12), ("0", 7, 5)]}, {**STALLED, 0: [("1", 14, 16), ("1", 20, 19), ("0", 7, 7), ("0", 9, 8)]}])
+    def test_a_table_of_an_older_dump_or_one_that_fits_no_entries_accuses_nobody(self, tmp_path, opens):
+        assert self.write(tmp_path, opens).culprits == ()
+
     def test_nothing_follows_without_the_table_of_groups(self, tmp_path):
+        assert self.write(tmp_path, self.STALLED, status=False).culprits == ()
         assert self.write(tmp_path, self.HUNG, status=False).kind != "gpu-stuck"
 
     def test_all_at_the_same_number_accuse_nobody(self, tmp_path):

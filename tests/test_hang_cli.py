@@ -122,7 +122,7 @@ def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path
 
 @pytest.mark.slow
 def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tmp_path):
-    """Field note 004, scaled down: four Gloo ranks, one of which has 3 // 4 = 0 minibatches in its fourth step."""
+    """Field note 004, scaled down: four Gloo ranks, one of which has 3 // 4 = 0 minibatches in step 3; the others run into their time-out."""
     done = subprocess.run([sys.executable, str(Path(__file__).parent / "hang_job.py"), str(tmp_path), "gloo", "4", "minibatch,op", "2", "2"], timeout=200, check=False)
     assert done.returncode == 0
     op = rules.judge(reader.collect([str(tmp_path / "op")]))
@@ -131,6 +131,7 @@ def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tm
     document = json.loads(run_cli("hang", str(tmp_path / "minibatch"), "--json", "--html", str(page)).stdout)
     assert (document["kind"], document["culprits"], document["cause"]) == ("skipped", [2], "uneven-minibatches"), document
     assert "Rank 2 had 0 minibatches, rank 0 had 2" in document["sentence"]
+    assert "Timed out waiting" in (tmp_path / "minibatch" / "rank0.log").read_text(), "the watchdog of this backend fired"
     assert "check_minibatches(" in page.read_text() and "num_mini_batches=0 (3 // 4)" in page.read_text()
 
 

@@ -32,7 +32,7 @@ GAP_S = 1.6
 LOOKS = 3  # where other work crowds this machine a look may say that it cannot tell; what it must never do is accuse another rank
 # side by side where they do not take each other's CPU: the machine that runs this may have two cores
 GROUPS = (("healthy", "dropped", "port-held", "other-collective"), ("straggler", "skip", "sigstop", "never-joins"),
-          ("sigkill", "exception", "world-size", "gil"), ("checkpoint", "loop"))
+          ("sigkill", "exception", "world-size", "gil"), ("checkpoint", "loop"), ("swap", "send", "oom"))
 CANARY = "canary-0123456789"
 
 

@@ -40,9 +40,13 @@ def session_dir() -> Path:
     return Path(named) if named else outputs_root() / f"by-hand-{records.utc_now()[:10].replace('-', '')}"
 
 
+def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
+    """The cells that papermill put into this notebook."""
+    return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
+
+
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
-    cells = [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
-    nodes = ast.parse(cells[-1]).body if cells else []
+    nodes = [node for cell in injected_cells(namespace)[-1:] for node in ast.parse(cell).body]
     return [t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
 
 

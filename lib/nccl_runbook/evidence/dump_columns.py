@@ -18,7 +18,7 @@ import operator
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_RANKS = 1 << 17
@@ -53,12 +53,16 @@ class Column:
     last: tuple
     done: int = 0
 
+    def reached(self) -> tuple[int, int]:
+        """The last number issued, and the last before anything that is open."""
+        return self.last[0], self.opened[0] - 1 if self.opened else self.last[0]
+
 
 @dataclasses.dataclass
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
     ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
-    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued."""
+    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued; ``told``: see take_status."""
 
     version: str
     gloo: bool
@@ -74,6 +78,7 @@ class Reading:
     last: tuple | None
     waiting: tuple[float, float] | None
     ends: dict[str, int]
+    told: dict[str, tuple[int, int]]
     digest: bytes
 
 
@@ -84,13 +89,13 @@ def condense(dump: Any, digest: bytes) -> Reading:
     entries = _alike(dump.get("entries", []))
     members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
     table = _Table(entries)
-    table.take_status(dump.get("pg_status"))
     recent = _Recent(entries, table.open_ats)
     return Reading(
         _short(dump.get("version", "")), table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
         max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
-        recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members), digest)
+        recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members),
+        table.take_status(dump.get("pg_status"), members), digest)
 
 
 def _alike(entries: list) -> list:
@@ -185,18 +190,23 @@ class _Table:
         opened = ends[0] if len(ends) > 1 else None
         return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, ends[-1])
 
-    def take_status(self, status: Any) -> None:
-        """What the table of groups says is complete, where it fits the entries: with sends and receives it counts something else, and
-        with Gloo what timed out counts as complete (torch 2.13, seen)."""
-        if self.gloo:
-            return
-        last = {e["process_group"]: e for e in self._entries}
-        ids = {_short(group[0]): str(e.get("pg_id")) for group, e in last.items()}
+    def take_status(self, status: Any, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """The last number issued and the last complete one of each group, as the dump's own table of groups has them. With sends and
+        receives it counts something else, and with Gloo what timed out counts as complete (torch 2.13, seen): whoever asks compares it with
+        the entries that there are. It names groups by local numbers, which rise as their names do (torch 2.8, NCCL, seen)."""
+        status = status if isinstance(status, dict) and not self.gloo else {}
+        rows = {k: v for k, v in status.items() if k.isdecimal() and isinstance(v, dict)}
+        ids = {_short(group[0]): str(e.get("pg_id")) for group, e in {e["process_group"]: e for e in self._entries}.items()}
+        known = [name for name in names if name.isdecimal()]
+        in_order = dict(zip(sorted(known, key=int), sorted(rows, key=int))) if len(known) == len(rows) else {}
+        in_order = in_order if all(in_order.get(name) == number for name, number in ids.items()) else {}
+        pairs = {name: [rows[n].get(f"last_{word}_collective") for word in ("enqueued", "completed")]
+                 for name, n in {**in_order, **ids}.items() if n in rows}
+        told = {name: (max(0, _number(one)), max(0, _number(other))) for name, (one, other) in pairs.items()}
         for name, column in self.columns.items():
-            told = status.get(ids[name]) if isinstance(status, dict) else None
-            done = told.get("last_completed_collective") if isinstance(told, dict) else None
-            if column.opened and done == column.opened[0] - 1:
-                column.done = done
+            if column.opened and name in told and told[name][1] == column.opened[0] - 1:
+                column.done = told[name][1]
+        return told
 
     def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, tuple]]:
         """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""

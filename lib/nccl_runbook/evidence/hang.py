@@ -214,7 +214,7 @@ class _Members:
         for name, ranks in users.items():
             desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
             known = tuple(sorted(everybody if desc == "default_pg" else ranks))
-            self.groups.setdefault((name, desc, known), (known, desc == "default_pg"))
+            self.groups.setdefault((name, desc, known), (known, False))
         self._by_rank = {(name, r): ranks for (name, _, ranks) in self.groups for r in ranks}
 
     def of(self, name: str, rank: int) -> tuple[int, ...]:
@@ -276,15 +276,26 @@ def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)
     start = max(1, highest - SHOWN + 1)
-    tracks = [_track(r, readings[r], columns.get(r), start, highest, names[r], times) for r in ranks if r in readings]
+    sound = bool(columns) and all(readings[r].told.get(name) == column.reached() for r, column in columns.items())
+    done = max((column.reached()[1] for column in columns.values()), default=0)
+    tracks = [_track(r, readings[r], columns[r], start, highest, names[r], times) if r in columns else
+              _told(r, readings[r], readings[r].told.get(name) if sound else None, done, start, highest, names[r])
+              for r in ranks if r in readings]
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
     return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
 
 
-def _track(rank: int, reading: Reading, column: Column | None, start: int, highest: int, file: str, times: Times) -> Track:
-    if column is None:
-        known = bool(reading.entries) and not reading.wrapped
-        return Track(rank, 0, 0, 0, known, source=logs.short(file))
+def _told(rank: int, reading: Reading, told: tuple[int, int] | None, done: int, start: int, highest: int, file: str) -> Track:
+    """A rank without an entry of the group. ``told``: what its table of groups says, where such tables fit the entries of the others;
+    who issued less than those completed (``done``) may have been asked before."""
+    if told is None:
+        return Track(rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs.short(file))
+    issued, complete = told
+    letters = "".join("c" if s <= complete else "?" if s <= issued else "." for s in range(start, highest + 1))
+    return Track(rank, issued, complete, 0, issued == complete >= done, tail=letters, source=logs.short(file))
+
+
+def _track(rank: int, reading: Reading, column: Column, start: int, highest: int, file: str, times: Times) -> Track:
     last = column.first + len(column.calls) - 1
     done = max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
     joined = next((column.first + i for i in range(len(column.states) - 1, -1, -1)

@@ -145,6 +145,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     busy = stack is not None and not any(map(_WAITS_INSIDE.search, stack.frames[:3]))
     alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
     p2p = all(w.p2p for w in waits) or alone
+    waits = sorted(waits, key=lambda w: w.p2p)
     wait = waits[0]
     kind = "unmatched" if p2p else "host-busy" if busy else "skipped"
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
@@ -163,11 +164,11 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
-    what = "came late to" if issued else "left out"
-    says = f"{what} {_call(hang, wait)}, which it had there in every step before: it is in {_call(hang, own)}"
+    what = f"{'came late to' if issued else 'left out, or put off,'} {_call(hang, wait)}"
+    says = f"{what}, which it, or every other rank, had there in the steps before: it is in {_call(hang, own)}"
     seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
-    return Accused(rank, "order" if issued else "skipped", says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op,
-                   own.group)
+    kind = "order" if issued else "skipped"
+    return Accused(rank, kind, says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op, own.group)
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
@@ -271,6 +272,10 @@ def _nobody(hang: Hang, found: Graph) -> Told:
         where = ", ".join(call for call, _ in calls.most_common(3))
         said = f"the ranks wait for each other ({where}); which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
+    if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
+        said = f"all {_count(len(victims), 'rank')} that told anything wait in {collective}; whether there are others nothing tells."
+        collect = "collect the dumps, logs or stacks of all ranks"
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
     late = [w for w in first if _is_hung(hang, w)]
     said = f"all members wait in {collective}: nobody is missing, so it is the path between them, a GPU, or the library."
     if late:

@@ -151,12 +151,14 @@ def sinks(found: Graph) -> dict[int, list[Wait]]:
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
     """Rule 2: ranks with an operation open that every peer with entries of that group has completed, or that do not see its end."""
     accused = dict(found.unended)
+    on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}  # where what timed out counts as complete
     for group in hang.groups:
+        differ = min((d.seq for d in group.differences), default=1 << 62)
         sure = {r: t for r, t in credible(group).items() if t.last is not None}
         for rank, track in sure.items():
             wait = next((w for w in found.waits.get(rank, ()) if w.group == group.name and not w.p2p and w.op == track.opened), None)
             others = [t for r, t in sure.items() if r != rank]
-            if wait is None or wait.on or not others or wait.op.state == "returned" or not wait.first:
+            if wait is None or wait.on or not others or wait.op.seq >= differ or not wait.first or rank in on_the_host:
                 continue
             if all(t.completed >= wait.op.seq for t in others) and all(t.joined <= wait.op.seq for t in others):
                 accused[rank] = wait
@@ -169,8 +171,8 @@ def not_started(found: Graph) -> dict[int, Wait]:
     for wait in found.all():
         if wait.first and not wait.p2p and not wait.on and not wait.perhaps:
             places[wait.group, wait.op.seq].append(wait)
-    late = {place: [w for w in waits if w.op.state == "scheduled"] for place, waits in places.items()}
-    return {w.rank: w for place, waits in late.items() if 2 * len(waits) < len(places[place]) for w in waits}
+    begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
+    return {w.rank: w for place, waits in places.items() for w in waits if w.op.state == "scheduled" and 2 * begun[place] > len(waits)}
 
 
 def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:

@@ -312,8 +312,8 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     if _unseen(members):
         return _told(base, "unknown", [], f"all {_count(base.ranks, 'rank')} that were looked at wait in one place ({told}); "
                      f"nothing is known of {_unseen(members)}", None, "", (), LOOK_THERE)
-    return _told(base, "symmetric", [], f"all {_count(base.ranks, 'rank')} wait in one place ({told}): nobody is missing; see the path "
-                 "between them and the GPUs", None, "possible")
+    return _told(base, "symmetric", [], f"all {_count(base.ranks, 'rank')} wait in one place ({told}): nobody is missing, unless that line "
+                 "serves several groups; see the path between them and the GPUs", None, "possible")
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
