@@ -6,10 +6,10 @@ import re
 
 from nccl_runbook.knowledge import table
 
-_EXPORT = re.compile(r"export (\w+)=(\S+)")
+_PAIR = re.compile(r"(\w+)=(\S+)")
 _FORMS = {
     "srun": ("#SBATCH --export=ALL,{}", ","),
-    "deepspeed": ("echo '{}' >> ~/.deepspeed_env", "\n"),
+    "deepspeed": ("echo '{}' >> ~/.deepspeed_env", ""),
     "docker": ("docker run -e {} ...", " -e "),
     "beaker": ("gantry run --env {} ...", " --env "),
 }
@@ -20,8 +20,9 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     for form in table("launchers")["form"]:
         found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
         if found:
-            return tuple(wanted.format(*(group or "" for group in found.groups())) for wanted in form["lines"])
-    pairs = _EXPORT.findall(line) if line.startswith("export ") else []
+            either = "|".join("".join(found.groups()[:1]).split())
+            return tuple(wanted.format(*found.groups(), either=either) for wanted in form["lines"])
+    pairs = _PAIR.findall(line) if line.startswith("export ") else []
     if not pairs:
         return (line,)
     if launcher == "ray":
@@ -29,7 +30,6 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
         return (f'ray.init(runtime_env={{"env_vars": {{{inner}}}}})',)
     if launcher == "kubernetes":
         return tuple(f'- {{name: {name}, value: "{value}"}}  # under env: of the container' for name, value in pairs)
-    if launcher in _FORMS:
-        form, glue = _FORMS[launcher]
-        return tuple(form.format(glue.join(f"{name}={value}" for name, value in pairs)).split("\n"))
-    return (line,)
+    told = [f"{name}={value}" for name, value in pairs]
+    form, glue = _FORMS.get(launcher, (line, ""))
+    return (form.format(glue.join(told)),) if glue or form == line else tuple(form.format(one) for one in told)
