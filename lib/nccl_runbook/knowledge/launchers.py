@@ -6,7 +6,7 @@ import re
 
 from nccl_runbook.knowledge import table
 
-_EXPORT = re.compile(r"export (\w+)=(\S+)")
+_PAIR = re.compile(r"(\w+)=(\S+)")
 
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
@@ -14,8 +14,9 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     for form in table("launchers")["form"]:
         found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
         if found:
-            return tuple(wanted.format(*(group or "" for group in found.groups())) for wanted in form["lines"])
-    pairs = _EXPORT.findall(line) if line.startswith("export ") else []
+            either = "|".join("".join(found.groups()[:1]).split())
+            return tuple(wanted.format(*found.groups(), either=either) for wanted in form["lines"])
+    pairs = _PAIR.findall(line) if line.startswith("export ") else []
     if not pairs or launcher not in table("launchers")["export"]:
         return (line,)
     form, pair, between = table("launchers")["export"][launcher]
