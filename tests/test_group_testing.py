@@ -125,7 +125,7 @@ def test_an_intermittent_fault_comes_out_as_a_rate_whose_interval_holds_it(fault
     assert told >= 50 and covered >= 0.85 * told, (told, covered)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 9), st.randoms(use_true_random=False))
 def test_answers_without_any_sense_still_end_the_walk(n, chance):
     diagnosis, runs, _, recorded = run(n, lambda group: True, chance, 0.5)

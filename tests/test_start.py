@@ -300,7 +300,7 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
     finally:
         holder.kill()
         holder.wait()
-    assert gone(ours, 3.0)
+    assert gone(ours, 10.0)  # at once; a crowded machine takes longer
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
     assert verdict["run"]["interrupted"] and "nterrupted" in verdict["sentence"]
 
