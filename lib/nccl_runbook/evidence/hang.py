@@ -264,8 +264,11 @@ def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
     usual = collections.defaultdict(set)
     for one, names in ((one, names) for reading in readings.values() for level, one, names in reading.steps.values() if level < 2):
         usual[one] |= set(names)
+    # ranks of groups without a description go different ways by nature
+    used = collections.Counter(desc for reading in readings.values() for desc in {c.desc for c in reading.columns.values()})
     odd = {rank: [set(names) if level == 2 else usual[one] - set(names) for step, (level, one, names) in reading.steps.items()
-                  if level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2]
+                  if level == 2 and holders[step] <= few
+                  or level == 1 and holders[step] == 1 and passed[one] > 2 and used[names[0].rpartition(" ")[0]] == len(readings)]
            for rank, reading in readings.items()}
     return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 

@@ -176,12 +176,11 @@ def _on_its_gpu(rank: int, wait: Wait) -> Accused:
 def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
     accused = []
-    for ranks in graphs.circles(found):
-        for rank in sorted(graphs.against_habit(hang, ranks)):
-            wait = found.waits[rank][0]
-            kind = "unmatched" if wait.p2p else "order"
-            says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
-            accused.append(Accused(rank, kind, says, wait.op.frame, (Evidence(says, _source(hang, wait)),), wait.op, wait.group))
+    for rank in graphs.against_habit(hang, found):
+        wait = found.waits[rank][0]
+        says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
+        kind, seen = "unmatched" if wait.p2p else "order", (Evidence(says, _source(hang, wait)),)
+        accused.append(Accused(rank, kind, says, wait.op.frame, seen, wait.op, wait.group))
     return accused
 
 
