@@ -49,7 +49,7 @@ class TestRealDumps:
 
     @pytest.mark.parametrize("fault, culprits, kind", [
         ("dtype", (1,), "mismatch"), ("size", (0,), "mismatch"), ("swap", (3,), "skipped"), ("minibatch", (3,), "skipped"), ("exception", (1,), "dead"), ("kill", (2,), "dead"),
-        ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown")])
+        ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown"), ("timeout", (2,), "skipped")])
     def test_dumps_logs_and_stacks_of_gloo_jobs_are_judged_as_injected(self, fault, culprits, kind):
         """torch 2.13, Gloo, four ranks on one CPU, from hang_job.py. A rank that is stopped leaves nothing, and only a live look tells; where calls end
         on the host one by one, a call that was put off looks like one that was left out."""

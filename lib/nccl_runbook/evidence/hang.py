@@ -206,7 +206,7 @@ class _Members:
             for name, (desc, ranks) in reading.members.items():
                 everybody |= set(ranks)
                 if name in reading.columns or rank in ranks and name:
-                    self.groups[name, desc or _desc(reading, name), ranks] = (ranks, True)
+                    self.groups[name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks] = (ranks, True)
             for name in reading.columns:
                 if name not in reading.members:
                     users[name].add(rank)
@@ -220,10 +220,6 @@ class _Members:
     def of(self, name: str, rank: int) -> tuple[int, ...]:
         """The members of the group of that name that ``rank`` is in."""
         return self._by_rank.get((name, rank), ())
-
-
-def _desc(reading: Reading, name: str) -> str:
-    return reading.columns[name].desc if name in reading.columns else ""
 
 
 def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
