@@ -123,6 +123,12 @@ def test_env_of_this_process_and_its_exit_codes():
     assert "NCCL_SOCKET_IFNAME" in findings(env={"NCCL_SOCKET_IFNAME": "nope0"})
 
 
+def test_wrong_use_is_one_sentence():
+    for arguments in (("--torch", "latest"), ("--nccl", "x"), ("-", "--pid", "1"), ("--pid", "0")):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
 def test_env_json_holds_its_contract(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("export TORCH_NCCL_TRACE_BUFFER_SIZE=67108864\n")
@@ -188,8 +194,9 @@ def test_a_second_process_on_another_cuda_is_told():
 
 def test_env_html_is_a_page_without_script_or_request(tmp_path):
     page = tmp_path / "env.html"
-    run("-", "--html", str(page), given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
+    run("-", "--html", str(page), "--torch", "2.11", "--nccl", "2.28.9", given="NCCL_TOPO_FILE='<script>alert(1)</script>'\nNCCL_TIMEOUT=1\n")
     text = page.read_text()
+    assert "<strong>torch 2.11, NCCL 2.28.9</strong>" in text, "what was judged"
     assert "&lt;script&gt;" in text and "<script" not in text and "://" not in text and "NCCL_TIMEOUT" in text
 
 

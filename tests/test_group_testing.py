@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.planning import group_testing as g
+from nccl_runbook.planning.recorded import replay, wilson
 
 
 def most_runs(n):
@@ -44,7 +45,7 @@ def check(n, told_of, **fault):
     diagnosis, runs, _, recorded = run(n, fails(**fault))
     assert told_of(diagnosis), (n, fault, diagnosis)
     assert runs <= most_runs(n), (n, fault, runs)
-    assert g.replay(range(n), recorded) == diagnosis
+    assert replay(range(n), recorded) == diagnosis
     return runs
 
 
@@ -119,7 +120,7 @@ def test_an_intermittent_fault_comes_out_as_a_rate_whose_interval_holds_it(fault
     for _ in range(60):
         diagnosis = run(8, fails(**FLAKY[fault]), chance, p)[0]
         told += diagnosis.kind == "intermittent"
-        low, high = g.wilson(diagnosis.failed, diagnosis.repeated)
+        low, high = wilson(diagnosis.failed, diagnosis.repeated)
         covered += diagnosis.kind == "intermittent" and low <= p <= high
     assert told >= 50 and covered >= 0.85 * told, (told, covered)
 
@@ -129,25 +130,25 @@ def test_an_intermittent_fault_comes_out_as_a_rate_whose_interval_holds_it(fault
 def test_answers_without_any_sense_still_end_the_walk(n, chance):
     diagnosis, runs, _, recorded = run(n, lambda group: True, chance, 0.5)
     assert diagnosis.kind in ("gpus", "pairs", "several", "split", "count", "intermittent", "unclear") and runs <= most_runs(n) + 60
-    assert g.replay(range(n), recorded) == diagnosis
+    assert replay(range(n), recorded) == diagnosis
 
 
 def test_a_record_that_ends_early_is_unclear_and_names_the_smallest_group_that_failed():
     recorded = run(8, fails(pairs=[(2, 5)]))[3]
     for kept in range(len(recorded)):
-        assert g.replay(range(8), recorded[:kept]).kind == "unclear"
-    assert g.replay(range(8), recorded[:-3]).within == (2, 5)
+        assert replay(range(8), recorded[:kept]).kind == "unclear"
+    assert replay(range(8), recorded[:-3]).within == (2, 5)
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_the_interval_holds_the_rate_and_narrows_with_runs(failed, passed):
-    low, high = g.wilson(failed, failed + passed)
+    low, high = wilson(failed, failed + passed)
     assert 0 <= low <= high <= 1
     if failed + passed:
         assert low <= failed / (failed + passed) + 1e-9 and high >= failed / (failed + passed) - 1e-9
-        more = g.wilson(10 * failed, 10 * (failed + passed))
+        more = wilson(10 * failed, 10 * (failed + passed))
         assert more[1] - more[0] <= high - low
 
 
 def test_the_interval_is_wilsons():
-    assert [round(x, 4) for x in g.wilson(1, 20)] == [0.0089, 0.2361] and g.wilson(0, 0) == (0.0, 1.0)
+    assert [round(x, 4) for x in wilson(1, 20)] == [0.0089, 0.2361] and wilson(0, 0) == (0.0, 1.0)

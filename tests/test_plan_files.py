@@ -215,6 +215,12 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
     assert bool(found["remedies"]) == (verdict != "clean")
 
 
+def test_sizes_that_openrlhf_refuses_are_said_so():
+    refused = plan(RAY.replace("--ref_num_gpus_per_node 4", "") + "--colocate_actor_ref", "--gpus", "12")
+    assert any("refuses this" in line and "4 must equal 8" in line for line in refused["evidence"])
+    assert not any("refuses this" in line for line in plan(RAY + "--colocate_actor_ref", "--gpus", "8")["evidence"])
+
+
 def test_a_server_alone_meets_nobody_that_is_known():
     found = plan("trl vllm-serve --tensor-parallel-size 2", "--gpus", "2")
     assert [g["name"] for g in found["groups"]] == ["inference"] and found["verdict"] == "clean" and "not known" in found["evidence"][0]

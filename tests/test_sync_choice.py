@@ -118,13 +118,10 @@ def test_each_stack_is_in_one_phase_of_a_sync_or_in_none(phase, frames):
 
 
 def test_a_sync_ends_where_no_stack_shows_one_and_its_phases_add_up():
-    watched = own_sync._Watched(7)
-    for at_s, phase in enumerate(("", "control", "control", "wire", "", "", "load")):
-        watched.add(at_s, phase)
-    watched.end()
-    assert [(s.phases, s.who) for s in watched.syncs] == [({"control": 1.0, "wire": 1.0}, "pid 7"), ({"load": 0.0}, "pid 7")]
-    slow = OwnSync(watched.syncs)
-    assert [f.title for f in sync_choice.own_sync(slow)] == ["your own sync took 2.000 s on pid 7, 1.000 s of it in control"] and "pid 7" in repr(own_table(slow))
+    found = own_sync.syncs_of(7, list(enumerate(("", "control", "control", "wire", "", "", "load"))))
+    assert [(s.phases, s.who) for s in found] == [({"control": 1.0, "wire": 1.0}, "pid 7"), ({"load": 0.0}, "pid 7")]
+    assert [f.title for f in sync_choice.own_sync(OwnSync(found))] == ["your own sync took 2.000 s on pid 7, 1.000 s of it in control"]
+    assert "pid 7" in repr(own_table(OwnSync(found)))
 
 
 OWN = """import threading

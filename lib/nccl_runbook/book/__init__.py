@@ -18,7 +18,7 @@ from nccl_runbook.redact import Redactor
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
 
-__all__ = ["Book", "Options", "UsageError", "duration_s", "make_plan"]
+__all__ = ["Book", "Options", "UsageError", "duration_s", "from_here", "make_plan"]
 
 LINE_CHARACTERS = 160
 VERDICT_S = 60  # 99-verdict runs whatever is left
@@ -146,7 +146,7 @@ class Book:
 
     def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
         """What the runner sets, as far as the notebook declares it, under what the command line gave."""
-        own = {"run_dir": _short(self.run_dir), "python": self.options.python, "gpus": self.options.gpus,
+        own = {"run_dir": from_here(self.run_dir), "python": self.options.python, "gpus": self.options.gpus,
                "allow_busy": self.options.allow_busy, "record_path": str(planned.record or "")}
         given = {**own, **planned.parameters, "budget_s": planned.budget_s(left_s)}
         return {name: value for name, value in given.items() if name in planned.declared}
@@ -186,7 +186,7 @@ def _one_line(text: str) -> str:
     return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "..."
 
 
-def _short(path: Path) -> str:
+def from_here(path: Path) -> str:
     """Relative where it can be: a page that is passed on need not tell the reader's home folder."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
           "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
-          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
+          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or -- {trainer} python3 t.py")
 SCHEMA = "nccl-runbook/ab/1"
 _ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . as it is; several within quotes, "
         "@trainer before those of a role.")
@@ -35,9 +35,9 @@ def ab(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False)] = None,
     figure: Annotated[str, typer.Option(metavar="REGEX", help="Its group is the number that it prints; named groups for several.")] = "",
     more_is_better: Annotated[bool, typer.Option("--more-is-better", help="Of your figure, such as tokens a second.")] = False,
-    collective: Annotated[str, typer.Option(metavar="OP", help="Compare this collective, if there is no command.")] = "all_reduce",
+    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command; its roles: rank0, rank1, ...")] = "all_reduce",
     size: Annotated[int, typer.Option(metavar="BYTES", help="Of the collective; 0: 256 MiB, 1 MiB without a GPU.")] = 0,
-    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model.")] = "",
+    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model; roles: trainer, engine.")] = "",
     method: Annotated[str, typer.Option(help="How its weights travel; empty: nccl-per-tensor, gloo-per-tensor without a GPU.")] = "",
     layers: Annotated[int, typer.Option(help="Only so many of its layers; 0: all.")] = 0,
     rounds: Annotated[int, typer.Option(help="How often A B B A is run.")] = 3,
@@ -51,17 +51,20 @@ def ab(
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.knowledge import models
+    from nccl_runbook.launch.devices import rank_devices
     from nccl_runbook.launch.engine import EngineError
+    from nccl_runbook.probes import compare
 
     answer.end_on_signals()
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
-            if min(rounds - 1, size, layers) < 0 or figure and not command:
-                raise ValueError("--rounds is at least 1, --size and --layers at least 0; --figure reads what your command prints: name "
-                                 "that behind --")
-            subject = functools.partial(_subject, engine, gpus, command or [], figure, more_is_better, collective, size, sync, method,
-                                        layers)
+            if min(rounds - 1, size, layers) < 0:
+                raise ValueError("--rounds is at least 1, --size and --layers at least 0")
+            devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
+            subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
+                                        models.spec_of(sync, layers), method)
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
         except (ValueError, UsageError) as error:
             answer.leave(error)
@@ -76,17 +79,6 @@ def _engine(python: str) -> Engine:
     from nccl_runbook.redact import Redactor
 
     return Engine(choose(python).prefix, None, Redactor(os.environ))
-
-
-def _subject(engine: Callable[[], Engine], gpus: str, command: list[str], figure: str, more_is_better: bool, collective: str, size: int,
-           sync: str, method: str, layers: int) -> Subject:
-    from nccl_runbook.knowledge import models
-    from nccl_runbook.launch.devices import rank_devices
-    from nccl_runbook.probes import compare
-
-    spec = models.spec_of(sync, layers)
-    return compare.subject(engine, lambda: rank_devices(gpus, 0, engine().cuda_count()), command, figure, more_is_better, collective, size,
-                           spec, method)
 
 
 def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
@@ -117,7 +109,7 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     verdict, tables = verdict_of(findings), tables_of(seen)
     code = exit_code(verdict, fail_on)
     if html:
-        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code)
+        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
     rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
     lines = [line for row in rows for line in row]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])

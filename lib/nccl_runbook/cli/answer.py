@@ -15,6 +15,8 @@ from nccl_runbook.findings import FAIL_ON
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.facts.environment import Environment
     from nccl_runbook.findings import Finding
     from nccl_runbook.report.tables import Table
 
@@ -66,17 +68,26 @@ def write(path: Path, text: str) -> None:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
-def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int) -> None:
-    """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top."""
+def judged(seen: Environment | Gap) -> dict[str, str]:
+    """The software of the first role, as a page names it."""
+    said = [(role.torch, role.torch_cuda, role.reported) for role in getattr(seen, "roles", [])[:1]]
+    return {name: text for found in said for name, text in zip(("torch", "cuda", "nccl"), found) if isinstance(text, str)}
+
+
+def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
+               software: dict[str, str] | None = None) -> None:
+    """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
+    judged, by records.Judged."""
     from nccl_runbook.findings import step_status, worst_first
-    from nccl_runbook.records import Record, utc_now
+    from nccl_runbook.records import Judged, Record, utc_now
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
     redactor, found = Redactor(os.environ), worst_first(findings)
     status, reason = step_status(found)
-    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=[t.to_json() for t in tables])
+    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
+                    tables=[t.to_json() for t in tables])
     clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
     command = redactor.text(shlex.join(["nccl-runbook", *sys.argv[1:]]))
     run = RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step])

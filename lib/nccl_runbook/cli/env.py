@@ -33,8 +33,8 @@ def env(
     from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.rules import environment
 
-    if file and pid or any(p < 1 for p in pid):
-        answer.leave("name a file or processes, not both")
+    if file and pid or any(p < 1 for p in pid) or any(v and not v[0].isdecimal() for v in (torch, nccl)):
+        answer.leave("name a file or processes, not both, and versions by numbers such as 2.11")
     seen = _with_versions(_read(file, pid), torch, nccl)
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
@@ -43,7 +43,7 @@ def env(
         from nccl_runbook.report.tables_environment import host_table, libraries_table, variables_table
 
         answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
-                          (variables_table(seen), libraries_table(seen), host_table(seen)), code)
+                          (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen))
     answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
     sys.exit(code)
 

@@ -123,7 +123,7 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
 
     path = Path(target)
     if not os.path.lexists(target):
-        if target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm")) and " " not in target:
+        if target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm")) and " " not in target or target.startswith(("/", "~", "./")):
             raise ValueError(f"there is no file {target}")
         return [_of_text(target, "", asked)], []
     plans, left_out = [], []

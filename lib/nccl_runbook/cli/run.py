@@ -40,7 +40,7 @@ def run(
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
-    from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan
+    from nccl_runbook.book import Book, Options, UsageError, duration_s, from_here, make_plan
     from nccl_runbook.parameters import ParameterError
     from nccl_runbook.records import RecordError
 
@@ -62,7 +62,7 @@ def run(
         answer.leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
     if json:
         print(document.model_dump_json(by_alias=True, indent=1), flush=True)
-    book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {_from_here(book.page)}")
+    book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {from_here(book.page)}")
     if book.stop:  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
         os._exit(book.exit_code)
@@ -113,8 +113,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise UsageError(f"-p {name} has no value: write -p NAME VALUE")
     return name, value
-
-
-def _from_here(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

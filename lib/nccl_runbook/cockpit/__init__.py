@@ -22,7 +22,7 @@ from nccl_runbook.parameters import ParameterError, coerce, only_by_name
 from nccl_runbook.planning.steps import plan
 from nccl_runbook.report.cells import banner
 from nccl_runbook.report.tables_start import brought_table, plan_table
-from nccl_runbook.step import HEADLESS_VARIABLE, outputs_root
+from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
@@ -47,8 +47,7 @@ def is_interactive(namespace: Mapping[str, Any]) -> bool:
     """
     if HEADLESS_VARIABLE in os.environ or importlib.util.find_spec("ipywidgets") is None:
         return False
-    injected = any(isinstance(c, str) and c.startswith("# Parameters") for c in namespace.get("In", []))
-    return not injected and ("JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in namespace)
+    return not injected_cells(namespace) and ("JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in namespace)
 
 
 def notebooks_here() -> Path:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, compiled, needed, printed, stands_in
+from nccl_runbook.knowledge.clues import Matcher, compiled, needed, printed
 
 MAX_TEMPLATES = 200_000
 KEPT_BYTES = 16_000  # of the first line of a kind
@@ -182,6 +182,6 @@ def joined(above: bytes, text: str) -> str:
         if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
             return ""
     head = above.decode("utf-8", "replace").rstrip("\r\n")
-    if not stands_in(_ENDS_OPEN, head):
+    if not _ENDS_OPEN.search(head):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
-MAX_PIECES = 200  # of one line: a line of a gigabyte is no message
+MAX_PIECES = 200  # of one line, the first and the last ones: a line of a gigabyte is no message
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
 _GLUED = re.compile(
@@ -59,8 +59,8 @@ def pieces(raw: bytes) -> list[str]:
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
         return _GLUED.split(text) if ".cpp:" in text else [text]
     step = LINE_CHARACTERS // 2
-    cut = (part[at : at + LINE_CHARACTERS] for part in text.split("\r") if part for at in range(0, max(1, len(part) - step), step))
-    return [piece for piece, _ in zip(cut, range(MAX_PIECES))]
+    cut = [part[at : at + LINE_CHARACTERS] for part in text.split("\r") if part for at in range(0, max(1, len(part) - step), step)]
+    return cut if len(cut) <= MAX_PIECES else cut[: MAX_PIECES // 2] + cut[-MAX_PIECES // 2 :]
 
 
 @functools.lru_cache(maxsize=8)  # a line is asked for again at once

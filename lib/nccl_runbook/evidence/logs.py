@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Iterable
 from typing import BinaryIO
@@ -20,14 +21,16 @@ from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, joined, plain
 from nccl_runbook.evidence.log_text import Said, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
-from nccl_runbook.knowledge.clues import clues, compiled, matcher, spoken
+from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+MAX_LINE = 2 << 20
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
+_CHATTER = re.compile(rb"NCCL INFO|\[I\d{3,4} \d\d:")  # every healthy job prints such lines, with all the words of its set-up
 
 
 @dataclasses.dataclass
@@ -83,8 +86,8 @@ class _Reader:
                 return
             rows = (rest + chunk).split(b"\n")
             rest = rows.pop()
-            if len(rest) > 64 << 20:
-                rows, rest = [*rows, rest], b""
+            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
+                rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
             self._rows(source, rows, tail)
             if time.monotonic() > self._until:
                 source.left_out = f"reading stopped after {source.lines} lines: the time was up"
@@ -153,24 +156,17 @@ class _Reader:
                 self._keep(expression, line, text, "", 1)
         kinds = self._templates.kinds.values()
         texts = Texts(kinds, context)
-        self._ask(texts, spoken() if len(kinds) <= MAX_SPOKEN else ())
+        told = [k for k in kinds if not _CHATTER.search(k.at[2])]
+        self._ask(Texts(told, context), spoken() if len(told) <= MAX_SPOKEN else ())
         fired = [c for c in clues() if c.line in self._found]
         self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
-        return Logs(
-            [dataclasses.replace(f, name=short(f.name)) for f in files],
-            context,
-            seen,
-            self._table.rows(),
-            log_events.launcher(texts),
-            self._strange(),
-            bool(kinds or context) and not self._templates.ours and not seen,
-            self._table.versions(),
-            self._table.failed,
-            self._table.timeout,
-            self._table.raised,
-            self._table.clocks.offsets(),
-        )
+        files = [dataclasses.replace(f, name=short(f.name)) for f in files]
+        foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()
+        table, launcher = self._table, log_events.launcher(texts)
+        first = table.failed, table.timeout, table.raised
+        told = table.rows(), launcher, self._strange(), foreign, table.versions()
+        return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart())
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""

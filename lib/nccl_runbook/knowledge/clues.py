@@ -23,8 +23,10 @@ except ImportError:
 
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
-    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)",
+    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
+    "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
+    r"underutil|\blonger\b",
 }
 # an exception that only echoes what another rank did
 ECHO = re.compile(
@@ -35,7 +37,6 @@ ECHO = re.compile(
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
-FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what both tell is in rules/triage_ranks.py
 _SHORTEST = 3  # a literal of two letters is in every line
 _DIGITS = frozenset("0123456789")
 # words that logs are full of, so that they single no line out
@@ -64,17 +65,15 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
-    return tuple(
-        Clue(
-            r["cause"],
-            _spelt(r["line"]),
-            r["status"],
-            tuple(map(_spelt, r.get("also", ()))),
-            tuple(map(_spelt, r.get("not", ()))),
-            r.get("words", False),
-        )
-        for r in table("clues")["clue"]
-    )
+    rows = table("clues")["clue"]
+    beside = [[tuple(map(_spelt, r.get(name, ()))) for name in ("also", "not")] for r in rows]
+    return tuple(Clue(r["cause"], _spelt(r["line"]), r["status"], *more, r.get("words", False)) for r, more in zip(rows, beside))
+
+
+@functools.cache
+def hints() -> dict[str, dict[str, float]]:
+    """Expression -> what a match adds to each cause that it makes likelier."""
+    return {"(?i)" + _spelt(row["words"]): row["causes"] for row in table("hints")["hint"]}
 
 
 def _spelt(expression: str) -> str:
@@ -85,7 +84,7 @@ def _spelt(expression: str) -> str:
 
 def complains(words: str) -> bool:
     """Whether a reporter's words say that something hung, died or failed."""
-    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b")).search(words))
+    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
 
 
 @functools.cache
@@ -101,12 +100,12 @@ def matcher() -> Matcher:
 
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
-    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), FIRST_CALL, NETWORK, GUARD]))
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD]))
 
 
 def spoken() -> list[str]:
     """Those of which only a reporter's words, or a short log, are asked."""
-    return list(dict.fromkeys(c.line for c in clues() if c.words))
+    return list(dict.fromkeys([*(c.line for c in clues() if c.words), *hints()]))
 
 
 class Matcher:
@@ -177,12 +176,6 @@ def _branch(node: dict) -> str:
     return f"(?:{'|'.join(parts)})" + "?" * ("" in node) if parts else ""
 
 
-def stands_in(pattern: re.Pattern[str], text: str) -> bool:
-    """Whether it stands in the text; the look-up of its literals spares most searches."""
-    low = text.lower()
-    return any(w in low for w in needed(pattern.pattern)) and bool(pattern.search(text))
-
-
 def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bool:
     """Whether the line holds what one branch of an expression needs: a few look-ups spare most searches."""
     for branch in branches:  # plain loops: this is asked a million times where no two lines are alike
@@ -200,7 +193,7 @@ def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bo
 @functools.cache
 def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
-    sequence = list(parser.parse(expression))
+    sequence = _parsed(expression)
     branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
     return tuple(tuple(_in_sequence(branch, 1)) for branch in branches)
 
@@ -208,7 +201,12 @@ def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_sequence(parser.parse(expression), _SHORTEST) or frozenset()
+    return _of_sequence(_parsed(expression), _SHORTEST) or frozenset()
+
+
+@functools.cache
+def _parsed(expression: str) -> list[Any]:
+    return list(parser.parse(expression))
 
 
 def _of_sequence(sequence: Iterable[Any], shortest: int) -> frozenset[str] | None:
@@ -241,9 +239,12 @@ def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]
 
 def _letter(code: Any, value: Any) -> str:
     """The letter that stands here, in whichever case; "" where several may."""
-    among = [value] if code is sre.LITERAL else [v if c is sre.LITERAL else -1 for c, v in value] if code is sre.IN else []
-    letters = {chr(v).lower() if 0 <= v < 128 else "" for v in among}
-    return letters.pop() if len(letters) == 1 else ""
+    if code is sre.LITERAL:
+        return chr(value).lower() if value < 128 else ""
+    if code is sre.IN and len(value) == 2 and value[0][0] is value[1][0] is sre.LITERAL:
+        one, other = (chr(letter).lower() for _, letter in value)
+        return one if one == other and one.isascii() else ""
+    return ""
 
 
 def _of_element(code: Any, value: Any, shortest: int) -> frozenset[str] | None:

@@ -130,6 +130,8 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
     if shares and engines and engines * tensor != sizes["trainer"]:
         notes.append(f"OpenRLHF refuses this: {sizes['trainer']} actor GPUs must equal {engines} engines of {tensor}")
+    if (together or launch.on("share_ref")) and has["ref"] and sizes["ref"] != sizes["trainer"]:
+        notes.append(f"OpenRLHF refuses this: actor and reference share GPUs, so {sizes['trainer']} must equal {sizes['ref']}")
     if together and asynchronous:
         notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
     return _ray(parts, gpus * nodes, "ipc" if handed_over else "xccl" if launch.told("backend") == "nccl" else "gloo", notes)

@@ -1,12 +1,11 @@
 """Which GPU, which pair, which split, or only the count: what to run next, and what the runs so far show. Pure; Python >= 3.9.
 
 The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A walk asks for
-*rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. `replay` judges the rounds that were recorded.
+*rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. recorded.py judges the rounds afterwards.
 """
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
 
 Group = Tuple[int, ...]
@@ -14,7 +13,6 @@ Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
 CONFIRM = 4  # how often the smallest group that fails, and the largest that pass, are run once more at the end
-Z95 = 1.959964
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +32,6 @@ class Diagnosis:
 
 
 Walk = Generator[Round, Answers, Diagnosis]
-
-
-def wilson(failed: int, of: int) -> Tuple[float, float]:
-    """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
-    if not of:
-        return 0.0, 1.0
-    rate, spread = failed / of, Z95 * Z95 / of
-    middle, half = (rate + spread / 2) / (1 + spread), Z95 * math.sqrt(rate * (1 - rate) / of + spread / (4 * of)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 class _Unsteady(Exception):
@@ -199,19 +188,3 @@ def _count(seen: _Seen, rest: List[int]) -> Walk:
         return Diagnosis("unclear", within=tuple(rest[:fails]))
     yield from seen.confirm(tuple(rest[:fails]), False)
     return Diagnosis("count", works_up_to=works, within=tuple(rest[:fails]))
-
-
-def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = 20) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else."""
-    walk = identify(gpus, repeats)
-    failed: Group = tuple(gpus)
-    try:
-        question = next(walk)
-        for answers in rounds:
-            if any(group not in answers for group in question):
-                break
-            failed = min([failed, *(g for g, passed in answers.items() if not passed)], key=len)
-            question = walk.send(answers)
-    except StopIteration as end:
-        return end.value
-    return Diagnosis("unclear", within=failed)

@@ -44,6 +44,8 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
     is not known."""
     if argv:
         return of_command(argv, figure, more_is_better)
+    if figure:
+        raise ValueError("figure reads what your own command prints: name that, too, behind --")
     gpu = devices()[0] is not None
     if spec:
         return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))

@@ -63,10 +63,9 @@ def finding_text(finding: Finding) -> str:
     """One finding for a terminal."""
     look = badge(finding.severity.value)
     status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
-    lines = [f"{look.symbol} {look.word}: {finding.title}{status}"]
-    lines += [f"    seen: {e.text}" + (f" [{e.source}]" if e.source else "") for e in finding.evidence]
-    lines += [f"    against: {e.text}" + (f" [{e.source}]" if e.source else "") for e in finding.against]
-    return "\n".join(lines + [remedy_text(r) for r in finding.remedy])
+    told = [("seen", e) for e in finding.evidence] + [("against", e) for e in finding.against]
+    lines = [f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "") for what, e in told]
+    return "\n".join([f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *map(remedy_text, finding.remedy)])
 
 
 def remedy_text(remedy: Remedy) -> str:

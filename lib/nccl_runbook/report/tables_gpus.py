@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.machine import CudaView, GpuUse, GpuUsers, Machine, Memory, NvmlGpu, Owner, Pair
+from nccl_runbook.facts.machine import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
 from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
 _NEARNESS = {"PIX": 0.8, "PXB": 0.65, "PHB": 0.5, "NODE": 0.35, "SYS": 0.2}
 
 
-def _show(value: Any, form: str = "{}") -> Cell | str:
-    return Cell(value.reason, "muted") if isinstance(value, Gap) else form.format(value)
-
-
-def _memory(memory: Memory | Gap) -> Cell | str:
-    return _show(memory) if isinstance(memory, Gap) else f"{memory.used_bytes >> 20} of {memory.total_bytes >> 20}"
-
-
-def _nvlinks(gpu: NvmlGpu) -> Cell | str:
-    if isinstance(gpu.nvlinks, Gap):
-        return _show(gpu.nvlinks)
-    return f"{gpu.nvlinks.up} of {len(gpu.nvlinks.active)} up"
+def _show(value: Any, words: Callable[[Any], str] = str) -> Cell | str:
+    return Cell(value.reason, "muted") if isinstance(value, Gap) else words(value)
 
 
 def _health(gpu: NvmlGpu) -> str:
@@ -56,20 +47,18 @@ def gpus_table(machine: Machine) -> Table:
     return Table("", columns, rows, note)
 
 
-def _short(value: Any, characters: int) -> Cell | str:
-    """The beginning of an identity: enough to tell GPUs apart; the record holds all of it."""
-    return _show(value) if isinstance(value, Gap) else str(value)[:characters]
+def _pcie(pcie: Pcie) -> str:
+    return f"gen {_text(pcie.generation)} x{_text(pcie.width)} ({_text(pcie.max_generation)} x{_text(pcie.max_width)})"
 
 
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
-    pcie = _show(gpu.pcie)
-    if not isinstance(gpu.pcie, Gap):
-        now, most = (gpu.pcie.generation, gpu.pcie.width), (gpu.pcie.max_generation, gpu.pcie.max_width)
-        pcie = f"gen {_text(now[0])} x{_text(now[1])} ({_text(most[0])} x{_text(most[1])})"
-    return [_show(gpu.name), _short(gpu.uuid, 12), _show(gpu.pci_bus_id), _memory(gpu.memory), _nvlinks(gpu), pcie,
-            _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
+    uuid = _show(gpu.uuid, lambda u: u[:12])  # enough to tell GPUs apart; the record holds all of it
+    memory = _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}")
+    links = _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up")
+    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id), memory, links, _show(gpu.pcie, _pcie), _show(gpu.utilisation_percent),
+            _show(gpu.temperature_c), _health(gpu)]
 
 
 @titled("Three views of the same GPUs")

@@ -10,23 +10,15 @@ _SHORT = 90
 
 def tables(logs: Logs) -> list[Table]:
     """Every table that has something to show."""
-    return (
-        [ranks_table(logs)] * bool(logs.ranks)
-        + [order_table(logs)] * (len(logs.ranks) > 1)
-        + [unknown_table(logs)] * bool(logs.unknown)
-        + [files_table(logs)] * bool(logs.files)
-    )
+    shown = [(ranks_table, logs.ranks), (order_table, logs.ranks[1:]), (unknown_table, logs.unknown), (files_table, logs.files)]
+    return [table(logs) for table, rows in shown if rows]
 
 
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
-    return Table(
-        "Ranks, as their own lines tell",
-        columns,
-        [_row(r) for r in logs.ranks],
-        "Empty: nothing was printed about it. Silence is no health.",
-    )
+    note = "Empty: nothing was printed about it. Silence is no health."
+    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks], note)
 
 
 def _row(rank: RankLog) -> list[object]:
@@ -34,40 +26,27 @@ def _row(rank: RankLog) -> list[object]:
     works = "; ".join(f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s" for t in rank.timeouts[:3])
     numbers = "; ".join(f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued)
     error = rank.first_error.text[:_SHORT] if rank.first_error else ""
-    return [
-        str(rank.rank),
-        " ".join(rank.hosts[:2]),
-        "; ".join(rank.devices[:1]),
-        rank.nccl,
-        via,
-        numbers,
-        Cell(works, "warn" if works else ""),
-        Cell(error, "broken" if error else ""),
-        rank.last.text[:_SHORT] if rank.last else "",
-    ]
+    return [str(rank.rank), " ".join(rank.hosts[:2]), "; ".join(rank.devices[:1]), rank.nccl, via, numbers,
+            Cell(works, "warn" if works else ""), Cell(error, "broken" if error else ""), rank.last.text[:_SHORT] if rank.last else ""]
 
 
 def order_table(logs: Logs) -> Table:
     """What each rank said that mattered, by time, on one clock."""
-    offsets = {c.clock: c for c in logs.clocks}
+    offsets = {c.clock: c.offset_s for c in logs.clocks}
     said = [(line, what) for r in logs.ranks for line, what in _moments(r) if line.time is not None]
-    timed = [(line.time - (c.offset_s if c else 0.0), line, what) for line, what in said for c in [offsets.get(line.host or line.file)]]
-    timed.sort(key=lambda row: row[0])
+    timed = sorted(((line.time - offsets.get(line.host or line.file, 0.0), line, what) for line, what in said), key=lambda row: row[0])
     rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
-    note = (
-        f"Clocks against {logs.clocks[0].clock}: {apart}. What is closer than that has no known order."
-        if apart
-        else "Nothing ties the clocks of several hosts together: the order between hosts is as they stamped it."
-    )
+    note = "Nothing ties the clocks of several hosts together: the order between hosts is as they stamped it."
+    if apart:
+        note = f"Clocks against {logs.clocks[0].clock}: {apart}. What is closer than that has no known order."
     return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
 
 
 def _moments(rank: RankLog) -> list[tuple[LogLine, str]]:
     waited = rank.timeouts[0].at if rank.timeouts else None
-    return [
-        (line, what) for line, what in ((rank.progress, "last progress"), (rank.first_error, "first error"), (waited, "waited")) if line
-    ]
+    told = ((rank.progress, "last progress"), (rank.first_error, "first error"), (waited, "waited"))
+    return [(line, what) for line, what in told if line]
 
 
 def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:
@@ -85,8 +64,6 @@ def unknown_table(logs: Logs) -> Table:
 def files_table(logs: Logs) -> Table:
     """What was read, and what was not."""
     missed = {f.name: f.problem or f.left_out for f in logs.files}
-    rows = [
-        [f.name, str(f.size_bytes), str(f.lines), Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else "")]
-        for f in logs.files
-    ]
+    rows = [[f.name, str(f.size_bytes), str(f.lines), Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else "")]
+            for f in logs.files]
     return Table("Files", ["file", "bytes", "lines", "how it went"], rows)

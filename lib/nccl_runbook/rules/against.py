@@ -196,13 +196,8 @@ def finding(comparison: Comparison, good: str, bad: str) -> Finding:
         (f"nccl-runbook ab log:{good} log:{bad}",),
     )
     severity = Severity.WARN if comparison.slower else Severity.UNKNOWN if comparison.sentence.startswith("Unknown") else Severity.NOTE
-    return Finding(
-        "run-differs-from-good-run",
-        severity,
-        comparison.sentence,
-        (*evidence, *differs[:8]),
-        (remedy,) if differs or comparison.slower else (),
-    )
+    remedies = (remedy,) if differs or comparison.slower else ()
+    return Finding("run-differs-from-good-run", severity, comparison.sentence, (*evidence, *differs[:8]), remedies)
 
 
 def table(good: RunProfile | Gap, bad: RunProfile | Gap) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.allocation import Rules, at, newest
 from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place
@@ -14,22 +15,6 @@ from nccl_runbook.planning.other_eras import spans, valid_at, written_for
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "duplicate": Severity.BROKEN, "zero-visible": Severity.BROKEN, "oversubscribed": Severity.WARN}
-
-_SENTENCES = {
-    "clean": "every rank has a GPU of its own",
-    "duplicate": "NCCL will refuse the weight update: trainer and engine sit on one GPU",
-    "zero-visible": "a process gets no GPU at all, before NCCL starts",
-    "oversubscribed": "processes share GPUs without an NCCL error: expect out-of-memory, or half the speed",
-}
-
-_TAKE_TURNS = Remedy("you", "In single-controller mode let engine and trainer take turns on the same GPUs (the weight update must go "
-                     "through disk then, and both need the same number of workers):", (
-                         "scheduler.type=local rollout.scheduling_strategy.type=colocation rollout.scheduling_strategy.target=actor "
-                         "actor.weight_update_mode=disk enable_offload=true",))
-_ADAPTER = Remedy("you", "Train a LoRA adapter, so that disk carries little: the adapter alone is saved and loaded. SGLang takes adapters "
-                  "through disk only.", ("actor.use_lora=true actor.weight_update_mode=disk",))
-_OPT_IN = Remedy("you", "With NCCL 2.30 or newer in trainer and engine, NCCL may be told to allow it: experimental, may hang, so bound the "
-                 "wait. Not seen on hardware.", ("export NCCL_MULTI_RANK_GPU_ENABLE=1",))
 
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
@@ -76,7 +61,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
     where = f"{sizes} on {_gpus(site.gpus)}" + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
     if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
         return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
-    return f"{_SENTENCES[placed.verdict]} ({where})"
+    return f"{table('allocation')['sentences'][placed.verdict]} ({where})"
 
 
 def shared_lines(placed: Placed) -> list[str]:
@@ -130,8 +115,8 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
 
 
 def _others(rules: Rules) -> list[Remedy]:
-    found = [_TAKE_TURNS] if rules.era == "C" else []
-    return [*found, *([_ADAPTER] if rules.switch.honours_option else []), _OPT_IN]
+    fit = {"take-turns": rules.era == "C", "adapter": rules.switch.honours_option, "opt-in": True}
+    return [Remedy("you", **table("allocation")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
 def fitting(mode: Mode, site: Site) -> str:

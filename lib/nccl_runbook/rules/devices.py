@@ -11,17 +11,15 @@ from nccl_runbook.planning.groups import Group
 from nccl_runbook.rules.visible_devices import read_selection
 
 _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
-_TITLES = {
-    "shared": "are on one GPU: NCCL will refuse them",
-    "slices": "are on MIG slices of one card: NCCL up to 2.29 compares bus ids and refuses them, and slices have no peer access",
-    "bus-id-collision": "are on different GPUs that report one bus id: NCCL up to 2.29 will refuse them",
+_KINDS = {  # what is said of them, the cause, who can do what
+    "shared": ("are on one GPU: NCCL will refuse them", "trainer-and-engine-share-gpu", "your launcher",
+               "Give each rank a GPU of its own."),
+    "slices": ("are on MIG slices of one card: NCCL up to 2.29 compares bus ids and refuses them, and slices have no peer access",
+               "vgpu-or-mig-unsupported", "the administrator",
+               "For NCCL between these ranks, switch MIG off, or give each rank a card of its own."),
+    "bus-id-collision": ("are on different GPUs that report one bus id: NCCL up to 2.29 will refuse them", "bus-id-collision", "you",
+                         "Use NCCL 2.30 or newer, which compares UUIDs."),
 }
-_REMEDIES = {
-    "shared": Remedy("your launcher", "Give each rank a GPU of its own.", _SMI),
-    "slices": Remedy("the administrator", "For NCCL between these ranks, switch MIG off, or give each rank a card of its own.", _SMI),
-    "bus-id-collision": Remedy("you", "Use NCCL 2.30 or newer, which compares UUIDs.", _SMI),
-}
-_CAUSES = {"shared": "trainer-and-engine-share-gpu", "slices": "vgpu-or-mig-unsupported", "bus-id-collision": "bus-id-collision"}
 
 
 def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
@@ -51,7 +49,8 @@ def judge(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
 
 def _finding(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
-    title = f"{ranks} of the {group.name} group {_TITLES[clash.kind]} ({clash.what})"
+    says, cause, who, advice = _KINDS[clash.kind]
+    title = f"{ranks} of the {group.name} group {says} ({clash.what})"
     return Finding(f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN, title,
-                   (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (_REMEDIES[clash.kind],), _CAUSES[clash.kind],
+                   (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,
                    "established" if clash.kind == "shared" else "likely")

@@ -7,21 +7,13 @@ from collections.abc import Callable, Iterator
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment
 from nccl_runbook.findings import Finding, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.rules import environment_host, environment_pairs, libnccl
 from nccl_runbook.rules.settings import Setting, settings, told
 
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
-_FULL_COST = {  # measured on 4 H200, torch 2.11, NCCL 2.28.9: all_reduce of 1 GiB
-    "NCCL_P2P_DISABLE": "all_reduce of 1 GiB fell from 356.6 to 27.4 GB/s with it (4 H200, NCCL 2.28.9)",
-    "NCCL_SHM_DISABLE": "without P2P, too, all_reduce of 1 GiB fell to 4.3 GB/s (4 H200, NCCL 2.28.9)",
-    "NCCL_IB_DISABLE": "between hosts everything goes through sockets",
-    "CUDA_LAUNCH_BLOCKING": "each kernel waits for the one before, and NCCL may hang with it",
-}
-_CHATTY = {"NCCL_DEBUG": ("INFO", "TRACE"), "TORCH_DISTRIBUTED_DEBUG": ("DETAIL",), "CUDA_LAUNCH_BLOCKING": ("1",), "NCCL_CHECK_MODE":
-           ("DEBUG_LOCAL", "DEBUG_GLOBAL"), "TORCH_CPP_LOG_LEVEL": ("INFO", "0"), "FI_LOG_LEVEL": ("info", "debug", "trace"),
-           "NVSHMEM_DEBUG": ("INFO", "TRACE"), "UCX_LOG_LEVEL": ("info", "debug", "trace"), "TORCH_NCCL_NAN_CHECK": ("1",)}
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
 
 
@@ -123,9 +115,9 @@ def debugging_left_on(s: Setting) -> Finding | None:
     v = s.known
     if v is None or s.value in ("", v.default) or not v.accepts(s.value):
         return None
-    chatty = s.value.casefold() in [c.casefold() for c in _CHATTY.get(s.name, ())]
-    if s.name in _FULL_COST and s.value not in ("0", ""):
-        return told("debugging-left-on", Severity.WARN, s, f"left on; {_FULL_COST[s.name]}",
+    chatty, costs = s.value.casefold() in table("environment")["chatty"].get(s.name, ()), table("environment")["costs"]
+    if s.name in costs and s.value not in ("0", ""):
+        return told("debugging-left-on", Severity.WARN, s, f"left on; {costs[s.name]}",
                      "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")
     if not chatty and (not v.debugging or s.name in _OWN_RULE):
         return None

@@ -6,7 +6,8 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.planning.group_testing import Diagnosis, replay, wilson
+from nccl_runbook.planning.group_testing import Diagnosis
+from nccl_runbook.planning.recorded import replay, wilson
 from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
 
 RESTS_ON = ()  # a ladder that was not run is judged below

@@ -4,19 +4,10 @@ from __future__ import annotations
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.sync_choice import lines_for, topologies
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
-ADVICE = {
-    "control": "Send one message a bucket instead of one a tensor, and flat buckets instead of tensors; see what else the engine does.",
-    "wire": "Compare with what the link gives here: nccl-runbook sync. If it is far below, see 04-transports, and whether engines work.",
-    "gather": "Gather while the last bucket is still on the wire, and in buckets instead of tensor by tensor.",
-    "pack": "Pack the next bucket while the last one is on the wire: two buffers.",
-    "load": "Let the engine load a bucket while the next one is on the wire; check that it does not convert or re-shard on the CPU.",
-    "save": "Disk as frameworks use it is the slowest way: fast_disk.py writes the same files many times faster; see nccl-runbook sync.",
-    "pause": "The engine finishes or aborts requests first: abort them, or shorten the longest generation; no transport changes this.",
-    "resume": "The engine rebuilds what hangs on the weights (caches, graphs): no transport changes this.",
-}
 
 
 def topology(runs: SyncRuns | Gap) -> str:
@@ -58,5 +49,5 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
     evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
-    advice = ADVICE.get(phase, "See what your code does in that phase.")
+    advice = table("sync_choice")["own"]["advice"].get(phase, "See what your code does in that phase.")
     return [Finding("own-sync-phases", Severity.NOTE, title, (evidence,), (Remedy("you", advice),))]

@@ -9,21 +9,12 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
 from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
 from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
-# a variable that is proven to be guilty -> the cause behind it; any other: env-conflict
-VARIABLE_CAUSES = {
-    r"(NCCL|GLOO)_SOCKET_IFNAME": "socket-interface-wrong",
-    r"NCCL_CUMEM\w*": "cumem-mismatch",
-    r"NCCL_TOPO_FILE": "topology-file-bad",
-    r"NCCL_(NET|NET_PLUGIN|TUNER_PLUGIN)": "net-plugin-failed",
-    r"NCCL_IB_GID_INDEX": "roce-gid-wrong",
-    r"LD_\w+": "nccl-library-conflict",
-    r"CUDA_LAUNCH_BLOCKING": "cuda-launch-blocking",
-}
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
@@ -219,7 +210,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
     all_of_them = dict.fromkeys(arms.clean.env, "")
     guilty = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty(all_of_them, len(all_of_them), 0, "not tried")
-    named = [cause for k in guilty.variables for pattern, cause in VARIABLE_CAUSES.items() if re.fullmatch(pattern, k)]
+    named = [cause for k in guilty.variables for pattern, cause in table("environment")["causes"].items() if re.fullmatch(pattern, k)]
     cause = causes()[named[0] if named and decision.status == "established" else decision.cause]
     which = _names(guilty) if decision.status == "established" else f"its variables (which of {len(guilty.variables)}: {guilty.why_not})"
     unset = Remedy("your launcher", "Take it out, or give it a value that works:", (f"unset {' '.join(guilty.variables)}",))

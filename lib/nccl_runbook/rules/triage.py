@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable
 
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import clues, complains
+from nccl_runbook.knowledge.clues import clues, complains, hints
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
+HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
+REASSURES = 1.5
+WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
 
@@ -47,7 +51,11 @@ def judge(logs: Logs) -> list[Hypothesis]:
     named = _from_clues(logs)
     known = {p.evidence[0] for p in named if p.status != "possible"}  # an exception with a known cause is that cause
     pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
-    kept = [_weighed(p, logs) for p in pointers]
+    kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs)
+    score = {p.cause: -p.place for p in hinted}
+    kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
+    if all(p.status == "possible" for p in kept):  # beside something surer mere words have no place
+        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted]
     kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
     order = {cause: place for place, cause in enumerate(_by_cause(kept))}
@@ -60,17 +68,30 @@ def _from_clues(logs: Logs) -> list[Pointer]:
     found = []
     for place, clue in enumerate(clues()):
         seen = logs.seen.get(clue.line)
-        if (
-            seen is None
-            or seen.resumed
-            and clue.cause != "benign"
-            or any(e in logs.seen for e in clue.without)
-            or any(e not in logs.seen for e in clue.also)
-        ):
-            continue
-        beside = [logs.seen[e].lines[0] for e in clue.also]
-        found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
+        background = seen is None or seen.resumed and clue.cause != "benign"
+        if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
+            beside = [logs.seen[e].lines[0] for e in clue.also]
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
     return found
+
+
+def _from_hints(logs: Logs) -> list[Pointer]:
+    """Causes that words make likelier, and by how much: the place is that, negative."""
+    if not (logs.context or failed_line(logs) or logs.unknown and not logs.foreign):
+        return []  # words alone are no complaint
+    score: dict[str, float] = collections.defaultdict(float)
+    lines: dict[str, list[tuple[float, LogLine]]] = collections.defaultdict(list)
+    for expression, weights in hints().items():
+        for cause, weight in weights.items() if expression in logs.seen else ():
+            score[cause] += weight
+            lines[cause].append((weight, logs.seen[expression].lines[0]))
+    if lines["benign"] and _calm(logs):
+        score["benign"] += REASSURES
+    return [
+        Pointer(cause, "possible", tuple(line for _, line in sorted(lines[cause], key=lambda pair: -pair[0])[:2]), (WORDS,), -total)
+        for cause, total in score.items()
+        if total >= 0.3
+    ]
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
@@ -78,11 +99,8 @@ def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
     status, against = pointer.status, pointer.against
     if pointer.evidence[0].file == "--context" and status != "possible":
         status, against = "possible", (*against, "it was told, not printed by the job")
-    if (
-        pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
-        and status != "possible"
-        and _after_timeout(pointer, logs)
-    ):
+    may_follow = pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
+    if may_follow and status != "possible" and _after_timeout(pointer, logs):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
     return dataclasses.replace(pointer, status=status, against=against)
 
@@ -105,7 +123,8 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     cause = causes()[cause_id]
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
-    against = tuple(dict.fromkeys(text for p in best if p.status == best[0].status for text in p.against))
+    surest = [p for p in best if p.status == best[0].status]
+    against = tuple(dict.fromkeys(text for p in surest for text in p.against if text != WORDS or len(best) == 1))
     remedy = tuple(Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in cause.remedy)
     bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
     says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
@@ -115,12 +134,18 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
-    harmless = {e.text for h in benign for e in h.evidence}
-    failed = failed_line(logs) is not None or any(h.cause != "benign" and _is_hard(h, harmless) for h in ranked)
     others = [h for h in ranked if h.cause != "benign"]
-    if failed or others and complains(logs.context):
+    harmless = {e.text for h in benign for e in h.evidence}
+    if not _calm(logs) or any(_is_hard(h, harmless) for h in others):
         return others
-    return benign + others
+    known = any(c.cause == "benign" and c.line in logs.seen for c in clues())
+    return benign + others if known else ranked if ranked[:1] == benign else others
+
+
+def _calm(logs: Logs) -> bool:
+    """Nobody says that something failed, or somebody says that nothing did."""
+    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES and e in logs.seen]
+    return failed_line(logs) is None and (not complains(logs.context) or any(s.lines[0].file == "--context" for s in reassuring))
 
 
 def _is_hard(hypothesis: Hypothesis, harmless: set[str]) -> bool:
