@@ -20,7 +20,7 @@ from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, recognise
-from nccl_runbook.knowledge.clues import FIRST_CALL, GUARD, NETWORK, Matcher, clues, compiled, hints, matcher
+from nccl_runbook.knowledge.clues import GUARD, NETWORK, Matcher, clues, compiled, hints, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import triage
 from processes import ROOT
@@ -73,7 +73,7 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
 
 def test_the_matcher_finds_what_a_naive_search_finds():
     lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    naive = [{e for e in (FIRST_CALL, NETWORK, GUARD, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
+    naive = [{e for e in (NETWORK, GUARD, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
     assert [set(matcher().matching(line)) for line in lines] == naive and any(naive)
     assert Matcher(["a|b"]).matching("b") == ["a|b"], "an expression without a long literal is asked always"
 
@@ -164,9 +164,18 @@ def test_a_remedy_speaks_the_launchers_language(launcher, expected):
     assert for_launcher("show_gids", launcher) == ("show_gids",)
 
 
+@pytest.mark.parametrize("launcher, expected", [
+    ("deepspeed", ("echo 'A=1' >> ~/.deepspeed_env", "echo 'B=2' >> ~/.deepspeed_env")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
+    ("srun", ("#SBATCH --export=ALL,A=1,B=2",)), ("docker", ("docker run -e A=1 -e B=2 ...",)), ("torchrun", ("export A=1 B=2",))])
+def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
+    assert for_launcher("export A=1 B=2", launcher) == expected
+
+
 @pytest.mark.parametrize("line, launcher, expected", [
     ("docker run --shm-size=8g ...", "beaker", "gantry run --shared-memory 8GiB ..."), ("docker run --shm-size=8g ...", "kubernetes", "volumes: [{name: dshm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]"),
     ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
+    ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
+    ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "sed -i -E '/^(NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME)=/d' ~/.deepspeed_env"),
     ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit what the raylet had"),
     ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
 def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):

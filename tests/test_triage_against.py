@@ -116,3 +116,21 @@ def test_the_command_shows_both_runs_and_ends_3(tmp_path):
 
 def test_a_record_of_before_has_no_comparison():
     assert against.table(Gap("absent", "the record holds no good"), RunProfile([])) == [] and against.findings(RunProfile([]), RunProfile([]), "", "") == []
+
+
+def test_a_sync_that_every_rank_times_is_one_sync(tmp_path):
+    for rank in range(4):
+        (tmp_path / f"rank{rank}.log").write_text(run_log(comms_per_sync=2))
+    together = "".join(f"[rank{rank}]: {line}\n" for rank in range(4) for line in run_log(comms_per_sync=2).splitlines())
+    assert log_profile.collect([str(tmp_path)]).syncs == profile(tmp_path / "..", together, "together.log").syncs == 4
+
+
+def test_beside_a_slower_run_nothing_is_called_harmless(tmp_path):
+    quiet = "node1:7:9 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"
+    good, bad = tmp_path / "good.log", tmp_path / "bad.log"
+    good.write_text(quiet + run_log())
+    bad.write_text(quiet + run_log(SLOW))
+    told = json.loads(run_cli("triage", str(bad), "--against", str(good), "--json").stdout)
+    assert "benign" not in [h["cause"] for h in told["hypotheses"]] and "2.2 times slower" in told["sentence"]
+    told = json.loads(run_cli("triage", str(bad), "--against", str(bad), "--json").stdout)
+    assert [h["cause"] for h in told["hypotheses"]] == ["benign"]

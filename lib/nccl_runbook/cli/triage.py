@@ -46,9 +46,10 @@ def triage(
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths)
+    told = [h for h in told if h.cause != "benign" or not (compared and compared.slower)]
     code = exit_code(_verdict(logs, told, compared), fail_on)
     if html is not None:
-        _write_page(html, logs, told, paths, code, compared)
+        _write_page(html, logs, told, paths, code, compared, against)
     answer.tell(document(logs, told, code, compared) if json else text(logs, told, compared) + _of_dumps(logs, paths))
     sys.exit(code)
 
@@ -84,7 +85,8 @@ def _sentence(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -
     """One true line at the top: the cause, else what became slower."""
     from nccl_runbook.rules import triage as rules
 
-    return compared.sentence if compared and not told else rules.sentence(logs, told)
+    sure = any(h.status != "possible" for h in told)
+    return compared.sentence if compared and (not told or compared.slower and not sure) else rules.sentence(logs, told)
 
 
 def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison | None = None) -> dict[str, Any]:
@@ -126,13 +128,17 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
     return "\n".join(line for line in lines if line is not None).rstrip()
 
 
-def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None) -> None:
+def _write_page(
+    path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str]
+) -> None:
     from nccl_runbook.report.tables_triage import against_table, tables
     from nccl_runbook.rules import against
     from nccl_runbook.rules import triage as rules
 
     findings, shown = rules.findings(logs), tables(logs)
     if compared:
-        findings = [*findings, against.finding(compared, "GOOD", paths[0])]
+        harmless = ("benign", "no-cause-in-log") if compared.slower else ()
+        findings = [f for f in findings if f.cause not in harmless and f.id not in harmless]
+        findings.append(against.finding(compared, good[0], paths[0]))
         shown = [against_table(compared.sentence, compared.rows()), *shown]
     answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)

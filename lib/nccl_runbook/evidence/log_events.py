@@ -26,6 +26,9 @@ _COMM = re.compile(
 )
 _NCCL = re.compile(r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)")
 _TORCH = re.compile(r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)")
+# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30
+_CALL = re.compile(r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) .*\[nranks=(\d+)\]")
+MAX_CALLS = 50_000
 _NET = re.compile(r"Using network (\w+)")
 _VIA = re.compile(r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)")
 _ERROR = re.compile(
@@ -57,6 +60,7 @@ _TELLING = {
     _NCCL: ("nccl version", "nccl=="),
     _TORCH: ("torch",),
     _NET: ("using network",),
+    _CALL: ("opcount",),
     _VIA: ("via ",),
     _PROGRESS: ("step", "iter", "epoch", "batch", "[0", "[1", "[2", "[3", "[4", "[5", "it/s", "s/it", "loss"),
 }
@@ -89,6 +93,7 @@ class Ranks:
         self._broke: dict[int | None, int] = {}
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
+        self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
         self.clocks = Clocks()
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
@@ -111,6 +116,10 @@ class Ranks:
     def take(self, line: LogLine, text: str, pid: str, order: int) -> None:
         """What this line tells."""
         self.clocks.take(line, text)
+        call = _CALL.search(text)
+        if call and len(self._calls) < MAX_CALLS:
+            op, number, count, datatype, nranks = call.groups()
+            self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
         self._software(line, text)
         comm = _COMM.search(text)
         if comm and pid and int(comm.group(2)) > 1:
@@ -202,6 +211,15 @@ class Ranks:
     def rows(self) -> list[RankLog]:
         """The table, by rank."""
         return [RankLog(rank, communicators=len(self._comms[rank]), **row) for rank, row in sorted(self._rows.items())]
+
+    def apart(self) -> list[LogLine]:
+        """The first calls of one number, in groups of one size, that differ between processes."""
+        for told in self._calls.values():
+            one, *others = told.values()
+            other = next((calls for calls in others if calls.keys() != one.keys()), None)
+            if other:
+                return [next(line for what, line in a.items() if what not in b) for a, b in ((one, other), (other, one)) if a.keys() - b]
+        return []
 
     def versions(self) -> dict[str, list[str]]:
         """NCCL version -> who said so."""

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_text import pieces, said
+from nccl_runbook.evidence.log_text import Said, pieces, said
 from nccl_runbook.facts.logs import RunProfile
 
 LIMIT_S = 60.0
@@ -75,9 +75,10 @@ class _Reader:
         self._comms: set[str] = set()
         self._devices: dict[str, str] = {}
         self._times: dict[str, list[float]] = defaultdict(list)
+        self._source, self._syncs = "", Counter[tuple[str, int | None]]()  # every rank may print the time of the same sync
 
     def read(self, source: Source, until: float) -> None:
-        rest = b""
+        rest, self._source = b"", source.name
         for chunk in source.chunks():
             rows = (rest + chunk).split(b"\n")
             rest = rows.pop()[-(1 << 20) :]
@@ -97,11 +98,12 @@ class _Reader:
         key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
         if key in self._silent:
             return
-        if not any([self._line(said(text).text) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
+        if not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
             self._silent.add(key)
 
-    def _line(self, text: str) -> bool:
+    def _line(self, who: Said) -> bool:
         """Take in one line; whether it told anything."""
+        text = who.text
         told = [self._setting(kind, found) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None
         if via:
@@ -110,7 +112,7 @@ class _Reader:
         if comm and int(comm.group(2)) > 1:
             self._comms.add(comm.group(5) or text)
             self._devices.setdefault(comm.group(1), f"cudaDev {comm.group(3)} busId {comm.group(4)}")
-        return bool(told or via or comm) | self._time(text)
+        return bool(told or via or comm) | self._time(text, who.rank)
 
     def _setting(self, kind: str, found: re.Match[str]) -> bool:
         groups = found.groupdict()
@@ -120,12 +122,13 @@ class _Reader:
             values.append(value.strip())
         return True
 
-    def _time(self, text: str) -> bool:
+    def _time(self, text: str, rank: int | None) -> bool:
         for kind, pattern in _TIMES:
             found = pattern.search(text)
             seconds = _seconds(found.groupdict()) if found else None
             if seconds is not None and len(self._times[kind]) < MAX_TIMES:
                 self._times[kind].append(seconds)
+                self._syncs[self._source, rank] += kind == "sync"
                 return True
         return False
 
@@ -134,7 +137,7 @@ class _Reader:
         settings = {kind: {name: sorted(values) for name, values in sorted(by.items())} for kind, by in self._settings.items()}
         times = {kind: values for kind, values in self._times.items() if values}
         return RunProfile(
-            files, settings, dict(self._via.most_common(50)), len(self._comms), len(times.get("sync", [])), self._devices, times
+            files, settings, dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices, times
         )
 
 

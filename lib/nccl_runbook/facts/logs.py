@@ -111,7 +111,7 @@ class Logs:
     of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first
     fatal line,
     and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
-    clocks are apart, empty where nothing ties them together.
+    clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently.
     """
 
     files: List[FileRead]
@@ -126,6 +126,7 @@ class Logs:
     timeout: Optional[LogLine] = None
     raised: Optional[LogLine] = None
     clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
+    apart: List[LogLine] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

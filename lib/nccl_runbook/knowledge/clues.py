@@ -26,7 +26,7 @@ _WORDS = {
     r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
     "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
-    r"underutil|times longer",
+    r"underutil|\blonger\b",
 }
 # an exception that only echoes what another rank did
 ECHO = re.compile(
@@ -37,7 +37,6 @@ ECHO = re.compile(
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
-FIRST_CALL = r"NCCL INFO \w+: opCount 0 sendbuff"  # NCCL_DEBUG_SUBSYS=COLL; what both tell is in rules/triage_ranks.py
 _SHORTEST = 3  # a literal of two letters is in every line
 _DIGITS = frozenset("0123456789")
 # words that logs are full of, so that they single no line out
@@ -101,7 +100,7 @@ def matcher() -> Matcher:
 
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
-    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), FIRST_CALL, NETWORK, GUARD]))
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD]))
 
 
 def spoken() -> list[str]:

@@ -6,13 +6,7 @@ import re
 
 from nccl_runbook.knowledge import table
 
-_EXPORT = re.compile(r"export (\w+)=(\S+)")
-_FORMS = {
-    "srun": ("#SBATCH --export=ALL,{}", ","),
-    "deepspeed": ("echo '{}' >> ~/.deepspeed_env", "\n"),
-    "docker": ("docker run -e {} ...", " -e "),
-    "beaker": ("gantry run --env {} ...", " --env "),
-}
+_PAIR = re.compile(r"(\w+)=(\S+)")
 
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
@@ -20,16 +14,11 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     for form in table("launchers")["form"]:
         found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
         if found:
-            return tuple(wanted.format(*(group or "" for group in found.groups())) for wanted in form["lines"])
-    pairs = _EXPORT.findall(line) if line.startswith("export ") else []
-    if not pairs:
+            either = "|".join("".join(found.groups()[:1]).split())
+            return tuple(wanted.format(*(group or "" for group in found.groups()), either=either) for wanted in form["lines"])
+    pairs = _PAIR.findall(line) if line.startswith("export ") else []
+    if not pairs or launcher not in table("launchers")["export"]:
         return (line,)
-    if launcher == "ray":
-        inner = ", ".join(f'"{name}": "{value}"' for name, value in pairs)
-        return (f'ray.init(runtime_env={{"env_vars": {{{inner}}}}})',)
-    if launcher == "kubernetes":
-        return tuple(f'- {{name: {name}, value: "{value}"}}  # under env: of the container' for name, value in pairs)
-    if launcher in _FORMS:
-        form, glue = _FORMS[launcher]
-        return tuple(form.format(glue.join(f"{name}={value}" for name, value in pairs)).split("\n"))
-    return (line,)
+    form, pair, between = table("launchers")["export"][launcher]
+    told = [pair.format(name=name, value=value) for name, value in pairs]
+    return tuple(form.format(one) for one in ([between.join(told)] if between else told))

@@ -8,12 +8,11 @@ from collections import defaultdict
 
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import ECHO, FIRST_CALL, GUARD, NETWORK
+from nccl_runbook.knowledge.clues import ECHO, GUARD, NETWORK
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
 _NETWORK = re.compile(r"Using network (\w+)")
-_CALL = re.compile(r"NCCL INFO (\w+): opCount 0 .* count (\d+) datatype (\d+) .*\[nranks=(\d+)\]")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
 
@@ -31,7 +30,8 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (guards_failed, ranks_on_one_gpu, first_calls_differ, versions_differ, networks_differ, communicators_pile_up, somebody_raised)
+    compared = (numbered_calls_differ, versions_differ, networks_differ)
+    others = (guards_failed, ranks_on_one_gpu, *compared, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -196,17 +196,10 @@ def guards_failed(logs: Logs) -> list[Pointer]:
     return [Pointer(cause, "established", (line,), (), 0) for line, cause in told if cause in causes()]
 
 
-def first_calls_differ(logs: Logs) -> list[Pointer]:
-    """NCCL prints what each rank calls first: another operation, size or type within groups of one size."""
-    seen = logs.seen.get(FIRST_CALL)
-    calls: dict[str, dict[tuple[str, ...], LogLine]] = defaultdict(dict)
-    for line in seen.lines if seen and not seen.resumed else ():
-        told = _CALL.search(line.text)
-        if told:
-            calls[told.group(4)].setdefault(told.groups()[:3], line)
-    apart = next((tuple(lines.values()) for lines in calls.values() if len(lines) > 1), None)
+def numbered_calls_differ(logs: Logs) -> list[Pointer]:
+    """NCCL prints what each rank calls: another operation, size or type under one number within groups of one size."""
     against = ("groups of one size may be several groups: then these calls do not belong together",)
-    return [Pointer("collective-mismatch", "possible", apart, against, 34)] if apart else []
+    return [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34)] if logs.apart else []
 
 
 def versions_differ(logs: Logs) -> list[Pointer]:
