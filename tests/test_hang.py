@@ -49,7 +49,7 @@ class TestRealDumps:
 
     @pytest.mark.parametrize("fault, culprits, kind", [
         ("dtype", (1,), "mismatch"), ("size", (0,), "mismatch"), ("swap", (3,), "skipped"), ("minibatch", (3,), "skipped"), ("exception", (1,), "dead"), ("kill", (2,), "dead"),
-        ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown")])
+        ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown"), ("timeout", (2,), "skipped")])
     def test_dumps_logs_and_stacks_of_gloo_jobs_are_judged_as_injected(self, fault, culprits, kind):
         """torch 2.13, Gloo, four ranks on one CPU, from hang_job.py. A rank that is stopped leaves nothing, and only a live look tells; where calls end
         on the host one by one, a call that was put off looks like one that was left out."""
@@ -101,6 +101,11 @@ class TestSimulatedJobs:
             here = job.shown() - set(how.get("without", ()))
             shown, found = shown + len(here), found + len(set(answer.culprits) & here)
         assert found >= least * shown, (found, shown)
+
+    def test_ranks_of_groups_without_a_description_go_different_ways_and_are_not_odd_for_it(self, tmp_path):
+        """torch 2.3 describes no group: rank 2 was the first to come to a group that only it and rank 10, a culprit, are in."""
+        job = injected(292, 2, world=16)
+        assert set(told(job.write(tmp_path, "1.4")).culprits) <= set(job.culprits) == {4, 10}
 
     def test_healthy_jobs_raise_no_alarm(self, tmp_path):
         """Looked at while they run, at slightly different times, and after their end; several groups, sends and receives, shifted ids."""

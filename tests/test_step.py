@@ -1,6 +1,7 @@
 """One notebook at work: parameters, the guard, replay, trials by hand, and the notebooks under plain papermill."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from nccl_runbook import records
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder
+from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.findings import Finding, Severity
 from nccl_runbook.parameters import ParameterError
 from nccl_runbook.probes import worlds
@@ -63,6 +65,16 @@ def test_a_trial_that_cannot_be_run_is_refused_in_a_sentence(step, asked, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         step.trial(**asked)
     assert step.record.tried_by_hand == []
+
+
+def test_a_value_that_no_page_may_hold_is_not_in_the_lines_that_repeat_a_world(step):
+    """Two set-ups may differ in anything; only what the table of variables knows is shown."""
+    world = step.engine.run(WorldRequest("b", "check.py", [None], ["--ops", "barrier", "--repeats", "0"], {"NCCL_ALGO": "Ring"}, 60.0))
+    asked = dataclasses.replace(world.request, env={"MY_DB": "canary4471", "NCCL_ALGO": "Ring"})
+    step.engine.history.append(dataclasses.replace(world, request=asked, shell_line="MY_DB=canary4471 NCCL_ALGO=Ring timeout 90 python"))
+    step.finish(FOUND)
+    assert "canary4471" not in (step.run_dir / "03-fewer-gpus.json").read_text()
+    assert any("MY_DB=... NCCL_ALGO=Ring" in c.line for c in read(step).commands)
 
 
 def test_a_trial_takes_a_number_for_a_value(step):

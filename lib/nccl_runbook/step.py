@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import re
 import time
@@ -14,12 +15,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nccl_runbook import records
+from nccl_runbook.evidence.arms import may_be_shown
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.launch.devices import gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.parameters import check_names, check_range, coerce
 from nccl_runbook.redact import Redactor
 
@@ -145,7 +148,7 @@ class Step:
         if not self.replayed:
             self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
             self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)
-            self.record.commands = [records.Command(label=w.request.name, line=w.shell_line) for w in self._worlds()]
+            self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in self._worlds()]
         return StepView(self.record, self.save())
 
     def save(self) -> Path:
@@ -153,6 +156,11 @@ class Step:
         path = self.run_dir / f"{self.name}.json"
         records.save(self.record, path, self.redactor)
         return path
+
+    def _line(self, world: World) -> str:
+        """The line that repeats the world, without values that no page may hold: two set-ups may differ in anything."""
+        env = {n: v if v is None or may_be_shown(n, v) else "..." for n, v in world.request.env.items()}
+        return world.shell_line if env == world.request.env else shell_line(self.engine.prefix, dataclasses.replace(world.request, env=env))
 
     def _worlds(self) -> list[World]:
         return list(self._engine.history) if self._engine else []

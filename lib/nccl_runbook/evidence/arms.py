@@ -77,12 +77,13 @@ class Arms:
     @property
     def differences(self) -> list[Difference]:
         def shown(key: Key, value: str | None) -> str:
-            return NOT_SET if value is None else self.secrets.text(value) if _may_be_shown(key[1], value) else HIDDEN
+            return NOT_SET if value is None else self.secrets.text(value) if may_be_shown(key[1], value) else HIDDEN
 
         return [Difference(_text(k), shown(k, self.a[k]), shown(k, self.b[k])) for k in self.a if self.a[k] != self.b[k]]
 
 
-def _may_be_shown(name: str, value: str) -> bool:
+def may_be_shown(name: str, value: str) -> bool:
+    """Whether a page may hold it: of a variable that the table knows, or a plain number or yes and no."""
     return is_kept(name) or bool(_PLAIN.fullmatch(value))
 
 
@@ -105,7 +106,7 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
     words = [text] if os.path.isfile(text) else shlex.split(text)
-    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not _may_be_shown(m["name"], m["value"]) else w for w in words]
+    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
     return " ".join(hidden) or "."
 
 

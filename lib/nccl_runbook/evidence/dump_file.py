@@ -74,16 +74,8 @@ def decode(data: bytes) -> Any:
 
 def read(data: bytes) -> Reading:
     """One dump; Refused with a sentence where it is none."""
-    collecting = gc.isenabled()
-    gc.disable()  # it would look through millions of live objects again and again; they are all gone when _read has returned
-    try:
-        return _read(data)
-    finally:
-        if collecting:
-            gc.enable()
-
-
-def _read(data: bytes) -> Reading:
+    collecting, value = gc.isenabled(), None
+    gc.disable()  # it would look through millions of live objects again and again
     try:
         value = decode(data)
         with _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
@@ -94,3 +86,7 @@ def _read(data: bytes) -> Reading:
         raise Refused("asks for far more memory than a dump of its size holds") from None
     except _BROKEN as error:
         raise Refused(f"is no dump that can be understood: {type(error).__name__} {str(error)[:120]}") from None
+    finally:
+        value = None  # gone before the collector may look
+        if collecting:
+            gc.enable()

@@ -206,7 +206,7 @@ class _Members:
             for name, (desc, ranks) in reading.members.items():
                 everybody |= set(ranks)
                 if name in reading.columns or rank in ranks and name:
-                    self.groups[name, desc or _desc(reading, name), ranks] = (ranks, True)
+                    self.groups[name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks] = (ranks, True)
             for name in reading.columns:
                 if name not in reading.members:
                     users[name].add(rank)
@@ -220,10 +220,6 @@ class _Members:
     def of(self, name: str, rank: int) -> tuple[int, ...]:
         """The members of the group of that name that ``rank`` is in."""
         return self._by_rank.get((name, rank), ())
-
-
-def _desc(reading: Reading, name: str) -> str:
-    return reading.columns[name].desc if name in reading.columns else ""
 
 
 def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
@@ -264,8 +260,11 @@ def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
     usual = collections.defaultdict(set)
     for one, names in ((one, names) for reading in readings.values() for level, one, names in reading.steps.values() if level < 2):
         usual[one] |= set(names)
+    # ranks of groups without a description go different ways by nature
+    used = collections.Counter(desc for reading in readings.values() for desc in {c.desc for c in reading.columns.values()})
     odd = {rank: [set(names) if level == 2 else usual[one] - set(names) for step, (level, one, names) in reading.steps.items()
-                  if level == 2 and holders[step] <= few or level == 1 and holders[step] == 1 and passed[one] > 2]
+                  if level == 2 and holders[step] <= few
+                  or level == 1 and holders[step] == 1 and passed[one] > 2 and used[names[0].rpartition(" ")[0]] == len(readings)]
            for rank, reading in readings.items()}
     return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 

@@ -31,7 +31,7 @@ _WORDS = {
 # an exception that only echoes what another rank did
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
-    r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|timed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
+    r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
     r"RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself

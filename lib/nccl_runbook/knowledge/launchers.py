@@ -15,7 +15,7 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
         found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
         if found:
             either = "|".join("".join(found.groups()[:1]).split())
-            return tuple(wanted.format(*found.groups(), either=either) for wanted in form["lines"])
+            return tuple(wanted.format(*(group or "" for group in found.groups()), either=either) for wanted in form["lines"])
     pairs = _PAIR.findall(line) if line.startswith("export ") else []
     if not pairs or launcher not in table("launchers")["export"]:
         return (line,)

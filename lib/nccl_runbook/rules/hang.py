@@ -162,7 +162,7 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     wait, own = waits[0], found.waits[rank][0]
     issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
     what = f"{'came late to' if issued else 'left out, or put off,'} {_call(hang, wait)}"
-    says = f"{what}, which it, or every other rank, had there in the steps before: it is in {_call(hang, own)}"
+    says = f"{what}, which the steps before had there: it is in {_call(hang, own)}"
     seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
     kind = "order" if issued else "skipped"
     return Accused(rank, kind, says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op, own.group)
@@ -176,12 +176,11 @@ def _on_its_gpu(rank: int, wait: Wait) -> Accused:
 def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
     accused = []
-    for ranks in graphs.circles(found):
-        for rank in sorted(graphs.against_habit(hang, ranks)):
-            wait = found.waits[rank][0]
-            kind = "unmatched" if wait.p2p else "order"
-            says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
-            accused.append(Accused(rank, kind, says, wait.op.frame, (Evidence(says, _source(hang, wait)),), wait.op, wait.group))
+    for rank in graphs.against_habit(hang, found):
+        wait = found.waits[rank][0]
+        says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
+        kind, seen = "unmatched" if wait.p2p else "order", (Evidence(says, _source(hang, wait)),)
+        accused.append(Accused(rank, kind, says, wait.op.frame, seen, wait.op, wait.group))
     return accused
 
 
@@ -219,11 +218,11 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     counts = [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
     seen = [*(e for a in accused[:8] for e in a.evidence), *counts]
     evidence, status = tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), "possible" if undated else status
-    batches = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
+    batches = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize() + ": " * bool(uneven)
     if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
         lead = dataclasses.replace(lead, kind="skipped")
-    sentence = f"{said}{waiting}." + f" {batches}." * bool(uneven)
-    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, _decides(hang, lead))
+    sentence, decides = f"{batches}{said}{waiting}.", _decides(hang, lead)
+    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, decides)
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:

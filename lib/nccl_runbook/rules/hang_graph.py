@@ -204,30 +204,12 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
     return usual, {r for call, ranks in difference.calls.items() if call != usual for r in ranks}
 
 
-def circles(found: Graph) -> list[set[int]]:
-    """Sets of ranks that wait for each other, and for nobody outside."""
-    edges = {r: {o for w in waits for o in w.on if w.first} for r, waits in found.waits.items()}
-    open_ended = {r for r, waits in found.waits.items() if any(w.first and (w.perhaps or not w.on) for w in waits)}
-    once = {targets: _reach(targets, edges) for targets in {frozenset(e) for e in edges.values()}}  # many wait for the same ranks
-    reach = {r: once[frozenset(targets)] for r, targets in edges.items()}
-    sets = {frozenset(o for o in reach[r] if r in reach.get(o, ())) for r in edges}
-    return [set(s) for s in sorted(sets, key=sorted) if len(s) > 1 and not s & open_ended and all(reach[r] <= s for r in s)]
-
-
-def _reach(targets: Iterable[int], edges: dict[int, set[int]]) -> set[int]:
-    seen = set(targets)
-    todo = list(seen)
-    while todo:
-        new = edges.get(todo.pop(), set()) - seen
-        seen |= new
-        todo += new
-    return seen
-
-
-def against_habit(hang: Hang, ranks: set[int]) -> set[int]:
-    """Of these ranks, those that took a step they never took before; only if the others did not."""
+def against_habit(hang: Hang, found: Graph) -> list[int]:
+    """Of ranks that wait for each other, those that took a step which they, or everybody, never took before; only if others did not."""
+    on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in found.waits.items()}
+    ranks = {one for one, others in on.items() if any(one in on.get(other, ()) for other in others)}
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
-    return odd if odd and odd < ranks else set()
+    return sorted(odd) if odd < ranks else []
 
 
 def stragglers(hang: Hang) -> dict[int, str]:
