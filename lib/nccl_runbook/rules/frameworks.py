@@ -2,24 +2,18 @@
 from __future__ import annotations
 
 from nccl_runbook.findings import Evidence, Finding, Remedy
+from nccl_runbook.knowledge import table
 from nccl_runbook.planning.allocation import Mode
 from nccl_runbook.planning.frameworks import Launch
 from nccl_runbook.planning.groups import Placed
 from nccl_runbook.rules.allocation import CAUSE, SEVERITY, shared_lines
-
-_SENTENCES = {
-    "clean": "no NCCL group has two ranks on one GPU",
-    "duplicate": "NCCL will refuse the weight update: trainer and engine sit on one GPU",
-    "zero-visible": "a process is given fewer GPUs than it needs",
-    "oversubscribed": "there are fewer GPUs than the launch asks for",
-}
 
 
 def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
     """The verdict on a launch; flags that sound like placement and are not in the table are named as evidence."""
     evidence = [*shared_lines(placed), *placed.notes, *(f"--{n}: not known to us" for n in launch.unknown[:8])]
     sizes = ", ".join(f"{p.name} {p.world_size}" for p in mode.parts)
-    title = f"{launch.framework.name}: {_SENTENCES[placed.verdict]} ({sizes} on {gpus} GPU{'' if gpus == 1 else 's'})"
+    title = f"{launch.framework.name}: {table('allocation')['launches'][placed.verdict]} ({sizes} on {gpus} GPU{'' if gpus == 1 else 's'})"
     fixes = () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed))
     cause = CAUSE if placed.verdict == "duplicate" else None
     return Finding(f"allocation-{placed.verdict}", SEVERITY[placed.verdict], title,
