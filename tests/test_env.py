@@ -123,6 +123,12 @@ def test_env_of_this_process_and_its_exit_codes():
     assert "NCCL_SOCKET_IFNAME" in findings(env={"NCCL_SOCKET_IFNAME": "nope0"})
 
 
+def test_wrong_use_is_one_sentence():
+    for arguments in (("--torch", "latest"), ("--nccl", "x"), ("-", "--pid", "1"), ("--pid", "0")):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
 def test_env_json_holds_its_contract(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("export TORCH_NCCL_TRACE_BUFFER_SIZE=67108864\n")

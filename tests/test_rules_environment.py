@@ -309,6 +309,9 @@ def test_preload_tells_whether_it_is_at_work_or_ignored():
     note, = found(environment(role(variables={"LD_PRELOAD": f"libx.so:{NCCL}"}, preloaded=[NCCL])), "preload")
     assert note.severity is Severity.NOTE and note.title == f"a rank: LD_PRELOAD is at work: {NCCL}"
     assert not found(environment(role(variables={"LD_PRELOAD": "libjemalloc.so"})), "preload")
+    ignored, = found(environment(role(variables={"LD_PRELOAD": "/nope/libnccl.so.2"}, mapped=[])), "preload")
+    assert ignored.severity is Severity.WARN and "no libnccl is mapped" in ignored.title
+    assert not found(environment(role(variables={"LD_PRELOAD": "/nope/libnccl.so.2"}, mapped=NOT_RUN)), "preload"), "of a file nobody knows"
 
 
 def test_a_preloaded_copy_beside_the_wheels_is_the_one_that_counts():

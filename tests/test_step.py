@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,22 @@ def test_a_trial_joins_the_record_as_tried_by_hand(step):
     tried = read(step).tried_by_hand
     assert world.passed and [(t["env"], t["passed"], t["line"]) for t in tried] == [({"GLOO_SOCKET_IFNAME": "lo"}, True, world.shell_line)]
     assert read(step).status == "ok"
+
+
+@pytest.mark.parametrize(("asked", "told"), [
+    ({"gpus": [9]}, "there is no GPU 9"), ({"gpus": ["a"]}, "'a' is no GPU index"), ({"gpus": []}, "is no GPU index"), ({"env": {"A=B": "1"}}, "A=B cannot be set"),
+    ({"env": {"A": "x\0y"}}, "no zero byte"), ({"sizes": ()}, "at least one"), ({"sizes": (-4,)}, "below 0"), ({"repeats": -1}, "below 0"), ({"deadline_s": 0}, "above 0")])
+def test_a_trial_that_cannot_be_run_is_refused_in_a_sentence(step, asked, told):
+    step.guard(nobody, rule)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        step.trial(**asked)
+    assert step.record.tried_by_hand == []
+
+
+def test_a_trial_takes_a_number_for_a_value(step):
+    step.guard(nobody, rule)
+    assert step.trial(env={"NCCL_MAX_CTAS": 8, "NCCL_DEBUG": None}, repeats=1, sizes=(4,)).passed
+    assert step.record.tried_by_hand[0]["env"] == {"NCCL_MAX_CTAS": "8", "NCCL_DEBUG": None}
 
 
 def test_a_trial_is_refused_while_somebody_uses_the_gpus(step):

@@ -17,7 +17,7 @@ from nccl_runbook import records
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
-from nccl_runbook.launch.devices import gpu_ranges, rank_devices
+from nccl_runbook.launch.devices import gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.parameters import check_names, check_range, coerce
@@ -161,15 +161,23 @@ class Step:
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
         """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
 
-        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged.
+        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
+        GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
         """
         somebody = self._ask_who()
         if somebody:
             raise RuntimeError(somebody.title)
-        devices: list[int | None] = list(gpus) if gpus is not None else list(self.devices)
+        delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
+        if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
+            raise ValueError(f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, a value no zero byte")
+        if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
+            raise ValueError("trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0")
+        known = self.engine.cuda_count()
+        devices: list[int | None] = list(self.devices) if gpus is None else list(
+            parse_gpus(",".join(map(str, gpus)) or "none", len(gpus) + 1024 if isinstance(known, Gap) else known))
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
-        world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, dict(env or {}), deadline_s))
-        self.record.tried_by_hand.append({"at": records.utc_now(), "env": dict(env or {}), "gpus": devices, "passed": world.passed,
+        world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
+        self.record.tried_by_hand.append({"at": records.utc_now(), "env": delta, "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": world.shell_line})
         self.save()
         return world
@@ -178,7 +186,6 @@ class Step:
     def devices(self) -> list[int | None]:
         """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
         return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
-
 
     @property
     def named_gpus(self) -> int:

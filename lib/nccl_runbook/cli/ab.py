@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
           "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
-          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
+          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or -- {trainer} python3 t.py")
 SCHEMA = "nccl-runbook/ab/1"
 _ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . as it is; several within quotes, "
         "@trainer before those of a role.")
@@ -35,9 +35,9 @@ def ab(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False)] = None,
     figure: Annotated[str, typer.Option(metavar="REGEX", help="Its group is the number that it prints; named groups for several.")] = "",
     more_is_better: Annotated[bool, typer.Option("--more-is-better", help="Of your figure, such as tokens a second.")] = False,
-    collective: Annotated[str, typer.Option(metavar="OP", help="Compare this collective, if there is no command.")] = "all_reduce",
+    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command; its roles: rank0, rank1, ...")] = "all_reduce",
     size: Annotated[int, typer.Option(metavar="BYTES", help="Of the collective; 0: 256 MiB, 1 MiB without a GPU.")] = 0,
-    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model.")] = "",
+    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model; roles: trainer, engine.")] = "",
     method: Annotated[str, typer.Option(help="How its weights travel; empty: nccl-per-tensor, gloo-per-tensor without a GPU.")] = "",
     layers: Annotated[int, typer.Option(help="Only so many of its layers; 0: all.")] = 0,
     rounds: Annotated[int, typer.Option(help="How often A B B A is run.")] = 3,

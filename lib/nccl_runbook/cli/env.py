@@ -33,8 +33,8 @@ def env(
     from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.rules import environment
 
-    if file and pid or any(p < 1 for p in pid):
-        answer.leave("name a file or processes, not both")
+    if file and pid or any(p < 1 for p in pid) or any(v and not v[0].isdecimal() for v in (torch, nccl)):
+        answer.leave("name a file or processes, not both, and versions by numbers such as 2.11")
     seen = _with_versions(_read(file, pid), torch, nccl)
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)

@@ -7,12 +7,6 @@ import re
 from nccl_runbook.knowledge import table
 
 _PAIR = re.compile(r"(\w+)=(\S+)")
-_FORMS = {
-    "srun": ("#SBATCH --export=ALL,{}", ","),
-    "deepspeed": ("echo '{}' >> ~/.deepspeed_env", ""),
-    "docker": ("docker run -e {} ...", " -e "),
-    "beaker": ("gantry run --env {} ...", " --env "),
-}
 
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
@@ -21,15 +15,10 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
         found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
         if found:
             either = "|".join("".join(found.groups()[:1]).split())
-            return tuple(wanted.format(*found.groups(), either=either) for wanted in form["lines"])
+            return tuple(wanted.format(*(group or "" for group in found.groups()), either=either) for wanted in form["lines"])
     pairs = _PAIR.findall(line) if line.startswith("export ") else []
-    if not pairs:
+    if not pairs or launcher not in table("launchers")["export"]:
         return (line,)
-    if launcher == "ray":
-        inner = ", ".join(f'"{name}": "{value}"' for name, value in pairs)
-        return (f'ray.init(runtime_env={{"env_vars": {{{inner}}}}})',)
-    if launcher == "kubernetes":
-        return tuple(f'- {{name: {name}, value: "{value}"}}  # under env: of the container' for name, value in pairs)
-    told = [f"{name}={value}" for name, value in pairs]
-    form, glue = _FORMS.get(launcher, (line, ""))
-    return (form.format(glue.join(told)),) if glue or form == line else tuple(form.format(one) for one in told)
+    form, pair, between = table("launchers")["export"][launcher]
+    told = [pair.format(name=name, value=value) for name, value in pairs]
+    return tuple(form.format(one) for one in ([between.join(told)] if between else told))

@@ -66,8 +66,7 @@ def _attention(m: Model) -> list[list[Any]]:
 def _mlp_and_norms(m: Model) -> list[list[Any]]:
     norms = ["post_attention_layernorm"]
     norms = [*norms, "post_feedforward_layernorm"] if m.template == "olmo2" else ["input_layernorm", *norms]
-    mlp = [["mlp.gate_proj.weight", [m.intermediate, m.hidden]], ["mlp.up_proj.weight", [m.intermediate, m.hidden]],
-           ["mlp.down_proj.weight", [m.hidden, m.intermediate]]]
+    mlp = [[f"mlp.{name}", shape] for name, shape in _gated(m)]
     if m.template == "qwen3_moe_fused":
         mlp = [["mlp.experts.gate_up_proj", [m.experts, 2 * m.intermediate, m.hidden]],
                ["mlp.experts.down_proj", [m.experts, m.hidden, m.intermediate]]]
@@ -76,9 +75,12 @@ def _mlp_and_norms(m: Model) -> list[list[Any]]:
 
 
 def _experts(m: Model) -> dict[str, Any]:
-    each = [["gate_proj.weight", [m.intermediate, m.hidden]], ["up_proj.weight", [m.intermediate, m.hidden]],
-            ["down_proj.weight", [m.hidden, m.intermediate]]]
-    return {"count": m.experts, "prefix": "mlp.experts.{e}.", "each": each} if m.template == "qwen3_moe" else {}
+    return {"count": m.experts, "prefix": "mlp.experts.{e}.", "each": _gated(m)} if m.template == "qwen3_moe" else {}
+
+
+def _gated(m: Model) -> list[list[Any]]:
+    wide, back = [m.intermediate, m.hidden], [m.hidden, m.intermediate]
+    return [["gate_proj.weight", wide], ["up_proj.weight", wide], ["down_proj.weight", back]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,8 +54,8 @@ class WarmLink:
         try:
             self.process = subprocess.Popen([*self.prefix, "-u", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=subprocess.PIPE, env=self.env, start_new_session=True)
-        except OSError as error:
-            self.errors.append(error.strerror or str(error))
+        except (OSError, ValueError) as error:  # ValueError: a name or value that no environment can hold
+            self.errors.append(getattr(error, "strerror", None) or str(error))
             self._leave()
             return
         threading.Thread(target=self._read_errors, name="warm process stderr", daemon=True).start()

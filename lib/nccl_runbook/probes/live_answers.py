@@ -13,7 +13,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
@@ -65,16 +64,8 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
         said = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
         if not re.search(r"ermission|not permitted|root", said):
             return Gap("failed", said)
-        scope = f"kernel.yama.ptrace_scope is {_ptrace_scope()}: from 1 on only root or the job's parent may look"
-        return Gap("no-permission", f"{said}; {scope}")
+        return Gap("no-permission", f"{said}; with kernel.yama.ptrace_scope from 1 on only root or the job's parent may look")
     return stacks_of(done.stdout, pid)
-
-
-def _ptrace_scope() -> str:
-    try:
-        return Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
-    except OSError:
-        return "not there"
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
@@ -109,18 +100,7 @@ def _request(path: str, handler: str) -> bytes:
         link.settimeout(RECORDER_DEADLINE_S)
         link.connect(path)
         link.sendall(f"POST {handler} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        return _all_of(link).partition(b"\r\n\r\n")[2]
-
-
-def _all_of(link: socket.socket) -> bytes:
-    blocks, size, until = [], 0, time.monotonic() + RAS_DEADLINE_S
-    while size < MOST_BYTES and time.monotonic() < until:
-        block = link.recv(1 << 16)
-        if not block:
-            break
-        blocks.append(block)
-        size += len(block)
-    return b"".join(blocks)
+        return link.makefile("rb").read(MOST_BYTES).partition(b"\r\n\r\n")[2]
 
 
 def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
@@ -154,23 +134,28 @@ def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupSt
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
-    """Asks for a dump where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave the job a pipe for that; the file is a pickle, which `hang` reads."""
+    """Asks for a dump where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave the job a pipe for that; the file is a pickle, which `hang` reads.
+
+    torch's monitor thread looks into the pipe once a second, writes the recorder to the rank's file from a thread of its own, and the job
+    goes on; what lies in that file is overwritten (ProcessGroupNCCL.cpp, torch 2.3 to 2.13; 2.2 from the watchdog's thread; not seen on
+    hardware). So it is asked only where the job named the file and none is there: a dump of the watchdog is evidence.
+    """
     stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    if not stem or rank is None:
-        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    pipe = f"/proc/{pid}/root{os.path.abspath(stem)}{rank}.pipe"
+    file = variables.get("TORCH_FR_DUMP_TEMP_FILE") or variables.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    if not stem or not file or rank is None:
+        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET, and without a pipe and a file for dumps")
+    root, read = f"/proc/{pid}/root", f"nccl-runbook hang {file}{rank}"
+    if os.path.lexists(f"{root}{os.path.abspath(file)}{rank}"):
+        return Gap("not-run", f"there is a dump, which another would overwrite: {read}")
     try:
-        if not stat.S_ISFIFO(os.stat(pipe).st_mode):
-            return Gap("failed", f"{stem}{rank}.pipe is no pipe")
-        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        try:
-            os.write(descriptor, b"1\n")
-        finally:
-            os.close(descriptor)
+        descriptor = os.open(f"{root}{os.path.abspath(stem)}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(descriptor, "wb", buffering=0) as pipe:
+            if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                return Gap("failed", f"{stem}{rank}.pipe is no pipe")
+            pipe.write(b"1\n")
     except OSError as error:
         return Gap("failed", f"{stem}{rank}.pipe: {error.strerror}")
-    target = variables.get("TORCH_FR_DUMP_TEMP_FILE") or variables.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "its default place")
-    return Gap("not-run", f"a dump was asked for: {target}{rank}; read it with nccl-runbook hang")
+    return Gap("not-run", f"the job was asked for a dump: {read}")
 
 
 # --- NCCL RAS

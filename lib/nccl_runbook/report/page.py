@@ -20,7 +20,6 @@ from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
 LEADING = 4  # pieces of evidence beside a cause; every step below shows all of its own
-MAX_COLUMNS = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -33,6 +32,7 @@ class Cut:
     row_count: int
     item_count: int
     sections: bool = True
+    columns: int = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
 
     def text(self, value: object) -> str:
         """Head and tail of a long text, and how much is missing between."""
@@ -47,18 +47,6 @@ class Cut:
 
     def left(self, values: Sequence[Any]) -> int:
         return max(0, len(values) - self.item_count)
-
-    def rows(self, table: Table) -> list[list[Cell]]:
-        return [row[:MAX_COLUMNS] for row in dataclasses.replace(table, rows=table.rows[: self.row_count]).cells()]
-
-    def columns(self, table: Table) -> list[str]:
-        return table.columns[:MAX_COLUMNS]
-
-    def columns_left(self, table: Table) -> int:
-        return max(0, len(table.columns) - MAX_COLUMNS)
-
-    def rows_left(self, table: Table) -> int:
-        return max(0, len(table.rows) - self.row_count)
 
 
 # tried in this order until the page fits

@@ -47,8 +47,9 @@ class Table:
     note: str = ""
     curve: Curve | None = None
 
-    def cells(self) -> list[list[Cell]]:
-        return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
+    def cells(self, most: int | None = None) -> list[list[Cell]]:
+        """The rows, or the first so many."""
+        return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows[:most]]
 
     def to_json(self) -> dict[str, Any]:
         return {"caption": self.caption, "columns": self.columns, "note": self.note,

@@ -13,8 +13,13 @@ NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests pla
 LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
 
+def usual(cause: str) -> tuple[Remedy, ...]:
+    """What the table of causes says to do about it."""
+    return tuple(Remedy(who, text, lines) for who, text, lines in causes()[cause].remedy)
+
+
 def remedies(cause: Cause) -> tuple[Remedy, ...]:
-    return tuple(Remedy(who, text, lines) for who, text, lines in cause.remedy) or (LOOK_FURTHER,)
+    return usual(cause.id) or (LOOK_FURTHER,)
 
 
 def last_begun(rank: RankResult) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import Fabric, Machine, Mig, NvLinks, NvmlGpu, NvmlView, RemappedRows
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.rules.failures import usual
 
 SLOWED_BY_FAULT = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 UUIDS_SINCE_NCCL = (2, 30)  # up to 2.29 NCCL tells GPUs apart by bus id, from 2.30 by UUID (src/init.cc)
@@ -88,11 +89,9 @@ def fabric_not_ready(machine: Machine) -> Finding | None:
     if not bad:
         return None
     works = not isinstance(machine.cuda, Gap) and bool(machine.cuda.gpus)
-    fix = Remedy("the administrator", "Start the fabric manager of exactly the driver's version, and look at its log.", (
-        "systemctl status nvidia-fabricmanager", "sudo systemctl restart nvidia-fabricmanager", "nvidia-smi -q | grep -A2 -i fabric"))
     return Finding("fabric-not-ready", Severity.WARN if works else Severity.BROKEN, f"{_named(bad)}: the NVSwitch fabric is not ready",
-                   _seen(bad, "fabric", lambda g: f"state {g.fabric.state}, status {g.fabric.status}"), (fix,), "fabric-manager-down",
-                   "likely" if works else "established")
+                   _seen(bad, "fabric", lambda g: f"state {g.fabric.state}, status {g.fabric.status}"), usual("fabric-manager-down"),
+                   "fabric-manager-down", "likely" if works else "established")
 
 
 def clocks_held_down(machine: Machine) -> Finding | None:

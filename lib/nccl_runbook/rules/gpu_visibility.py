@@ -8,19 +8,12 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.rules import gpu_health
+from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.visible_devices import Selection, granted_by, read_selection
 
 RESTS_ON = ("gpus", "gpus.nvml", "gpus.cuda", "gpus.surroundings")
 
-_START_CONTAINER = Remedy("your launcher", "Start the container with the GPUs and the driver's compute and utility libraries.", (
-    "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE", "podman run --device nvidia.com/gpu=all IMAGE",
-    "apptainer exec --nv IMAGE COMMAND"))
 _KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi -q > nvidia-smi-q.txt")
-_RELOAD_DRIVER = Remedy("the administrator", "The driver's user-space files were replaced under the loaded kernel module: reboot the "
-                        "host (then restart containers), or unload and load the nvidia modules.",
-                        ("cat /proc/driver/nvidia/version", "sudo reboot"))
-_FABRIC_MANAGER = Remedy("the administrator", "Start the fabric manager of exactly the driver's version, then check the fabric state.", (
-    "sudo systemctl enable --now nvidia-fabricmanager", "systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A2 -i fabric"))
 
 
 def _nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
@@ -61,13 +54,13 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
     if not on_bus:
         there = Remedy("you", "Run this where the job runs, in its container or allocation. Containers are given GPUs at their start:",
-                       _START_CONTAINER.lines)
+                       usual("container-gpu-access")[0].lines)
         return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
                        tuple(said), (there,))
     said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container was given none",
-                       tuple(said), (_START_CONTAINER,), "container-gpu-access", "likely")
+                       tuple(said), usual("container-gpu-access"), "container-gpu-access", "likely")
     load = Remedy("the administrator", "Load the NVIDIA driver, or install it.", ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm"))
     return Finding("no-gpu-anywhere", Severity.UNKNOWN, f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver",
                    tuple(said), (load,))
@@ -82,11 +75,11 @@ def nvml_refuses(machine: Machine) -> Finding | None:
     admin = Remedy("the administrator", "NVML does not work on this host; NCCL needs it. What the kernel says:", _KERNEL_LOG)
     cause, status, remedies = "nvml-call-failed", "established", (admin,)
     if "mismatch" in gap.detail:
-        cause, remedies = "driver-library-mismatch", (_RELOAD_DRIVER,)
+        cause, remedies = "driver-library-mismatch", usual("driver-library-mismatch")
     elif gap.reason == "timed-out":
         cause, status = "gpu-or-link-fault", "likely"
     elif gap.reason == "absent" or gap.reason == "no-permission":
-        cause, remedies = "container-gpu-access", (_START_CONTAINER,)
+        cause, remedies = "container-gpu-access", usual("container-gpu-access")
         status = "established" if _in_container(machine) else "likely"
     elif _in_container(machine):
         restart = Remedy("your launcher", "Restart the container: device access is often lost when the host reloads systemd "
@@ -203,19 +196,16 @@ def _nvml_count(machine: Machine) -> str:
     return f"{count} GPU{'s' if count != 1 else ''}"
 
 
-_DRIVER = Remedy("the administrator", "Install a driver that is new enough for this CUDA.",
-                 ("nvidia-smi --query-gpu=driver_version --format=csv",))
-_OTHER_TORCH = Remedy("you", "Or install a torch whose CUDA is not newer than the driver's.",
-                      ('python3 -c "import torch; print(torch.version.cuda)"',))
 _NO_STUBS = Remedy("your launcher", "Take folders named stubs or compat out of LD_LIBRARY_PATH: they hide the driver's own libcuda.so.1.",
                    ('echo "$LD_LIBRARY_PATH" | tr : "\\n" | grep -nE "stubs|compat"',))
-# text or CUresult of a failed initialisation (CUDA 13.0, cuda.h), what it means, and who can mend it
+# text or CUresult of a failed initialisation (CUDA 13.0, cuda.h), what it means, and who can mend it (): as usual for that cause
 _CUDA_ERRORS: tuple[tuple[str, str, str, tuple[Remedy, ...]], ...] = (
-    (r"(?i)\berror 802\b|system not yet initialized", "fabric-manager-down", "the NVSwitch fabric is not initialised", (_FABRIC_MANAGER,)),
+    (r"(?i)\berror 802\b|system not yet initialized", "fabric-manager-down", "the NVSwitch fabric is not initialised", ()),
     (r"(?i)\berror 803\b|unsupported display driver", "driver-library-mismatch", "libcuda and the kernel driver differ",
-     (_RELOAD_DRIVER, _NO_STUBS)),
-    (r"(?i)too old|driver version is insufficient", "driver-too-old", "the driver is older than this CUDA needs", (_DRIVER, _OTHER_TORCH)),
-    (r"(?i)\berror 804\b|forward compatibility", "driver-too-old", "a CUDA compat library does not fit this GPU", (_NO_STUBS, _DRIVER)),
+     (*usual("driver-library-mismatch"), _NO_STUBS)),
+    (r"(?i)too old|driver version is insufficient", "driver-too-old", "the driver is older than this CUDA needs", ()),
+    (r"(?i)\berror 804\b|forward compatibility", "driver-too-old", "a CUDA compat library does not fit this GPU",
+     (_NO_STUBS, *usual("driver-too-old"))),
     (r"(?i)\berror 34\b|stub library", "driver-library-mismatch", "a stub of libcuda is loaded", (_NO_STUBS,)),
     (r"(?i)\berror (46|101)\b|busy or unavailable", "gpu-exclusive-mode", "a GPU is busy or unavailable", (
         Remedy("the administrator", "Look at the compute mode and at who holds the GPU.", ("nvidia-smi -q -d COMPUTE",)),)),
@@ -230,13 +220,13 @@ def cuda_cannot_start(machine: Machine) -> Finding | None:
     said = (Evidence(cuda.error, "gpus.cuda.error"),)
     for pattern, cause, meaning, remedies in _CUDA_ERRORS:
         if re.search(pattern, cuda.error):
-            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {meaning}", said, remedies, cause,
-                           "established")
+            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {meaning}", said,
+                           remedies or usual(cause), cause, "established")
     missing = _unusable_files(machine)
     if missing:
         return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
-                       said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), (_START_CONTAINER,), "container-gpu-access",
-                       "likely")
+                       said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), usual("container-gpu-access"),
+                       "container-gpu-access", "likely")
     admin = Remedy("the administrator", "CUDA does not start on this host. What the kernel says:", _KERNEL_LOG)
     return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said, (admin,))
 
@@ -268,7 +258,7 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
     title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
     title += f"; GPU {', '.join(missing)} is left out" if missing else ""
     said = (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *(Evidence(b, "gpus.surroundings.files") for b in blocked))
-    return Finding("cuda-misses-gpus", Severity.BROKEN, title, said, (_START_CONTAINER if blocked else admin,),
+    return Finding("cuda-misses-gpus", Severity.BROKEN, title, said, usual("container-gpu-access") if blocked else (admin,),
                    "container-gpu-access" if blocked else "gpu-or-link-fault", "likely" if blocked else "possible")
 
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.facts.recorder import Hang, Op, Stack
+from nccl_runbook.facts.recorder import Count, Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import ECHO
@@ -19,11 +19,7 @@ from nccl_runbook.rules.hang_graph import Graph, Wait
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
          "unknown")
-# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
-# times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
-WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
 LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
-COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host"}
@@ -32,6 +28,7 @@ _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose 
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
+_WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow")
 _SURE = ("mismatch", "stopped", "order")
 
 
@@ -67,7 +64,7 @@ class Told:
 def judge(hang: Hang) -> Told:
     """The answer, the same for any order of files."""
     found = graphs.graph(hang)
-    accused = _accused(hang, found) or ([] if found.waits else stragglers(hang))
+    accused = _accused(hang, found) or ([] if found.waits else _slow(hang))
     if accused:
         told = _guilty(hang, found, accused)
     elif len(_raised(hang)) > 1:
@@ -201,25 +198,14 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
             for r in sorted(candidates)]
 
 
-def stragglers(hang: Hang) -> list[Accused]:
+def _slow(hang: Hang) -> list[Accused]:
     """Ranks that wait least, by far: all others mostly wait, for them."""
-    rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
-    gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
-    cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
-    if cut is None or len(rows) < len(hang.dumps) or cut + 1 > max(1, len(rows) // 4):
-        return []
-    most, least = rows[cut][0], rows[cut + 1][0]
-    pace_ms = min(d.pace_ms or 0 for d in hang.dumps)
-    if most > WAITS_LEAST or least < WAITS_MOST or least - most < APART or (least - most) * pace_ms < COSTS_MS:
-        return []
-    said = {r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least {least * 100:.0f} %"
-            for share, r in rows[: cut + 1]}
-    return [Accused(r, "slow", f"is slow: {told}", _frame(hang, r), (Evidence(f"rank {r} was {told}", "dumps"),))
-            for r, told in sorted(said.items())]
+    return [Accused(rank, "slow", f"is slow: {told}", _frame(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
+            for rank, told in sorted(graphs.stragglers(hang).items())]
 
 
 def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
-    lead = min(accused, key=lambda a: (_rank_of_kind(a.kind), a.rank))
+    lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in found.all() if w.rank not in ranks]
     victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
@@ -229,17 +215,15 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
     waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
-    evidence = tuple(dict.fromkeys(e for a in accused[:8] for e in a.evidence)) + tuple(_uneven(hang, lead.rank))
-    undated = _undated(hang, lead, waits)
-    evidence, status = (*evidence[:1], *undated, *evidence[1:]), "possible" if undated else status
-    uneven = _uneven(hang, lead.rank)
-    counted = {c.rank: c.number for c in hang.counts}
-    batches = f" Rank {lead.rank} had {counted[lead.rank]} minibatches, rank {min(set(counted) - {lead.rank})} had " \
-              f"{counted[min(set(counted) - {lead.rank})]}." if uneven else ""
+    uneven, undated = _uneven(hang, lead.rank), _undated(hang, lead, waits)
+    counts = [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
+    seen = [*(e for a in accused[:8] for e in a.evidence), *counts]
+    evidence, status = tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), "possible" if undated else status
+    batches = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
         lead = dataclasses.replace(lead, kind="skipped")
-    sentence, decides = f"{said}{waiting}.{batches}", _decides(hang, lead)
-    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, decides)
+    sentence = f"{said}{waiting}." + f" {batches}." * bool(uneven)
+    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, _decides(hang, lead))
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
@@ -249,11 +233,6 @@ def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
         return []
     return [Evidence("nothing here tells when the dumps were written (copies, or an archive): if the job still moved then, a rank one step "
                      "behind looks the same, and a second set, taken ten seconds later, decides", "times of the files")]
-
-
-def _rank_of_kind(kind: str) -> int:
-    order = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow")
-    return order.index(kind)
 
 
 def _nobody(hang: Hang, found: Graph) -> Told:
@@ -365,13 +344,13 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
     return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
 
 
-def _uneven(hang: Hang, rank: int) -> list[Evidence]:
+def _uneven(hang: Hang, rank: int) -> list[Count]:
     """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     if not own or not others or own[0].number >= min(c.number for c in others):
         return []
-    return [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in (own[0], others[0])]
+    return [own[0], others[0]]
 
 
 def _stack_line() -> str:
@@ -392,10 +371,11 @@ def _decides(hang: Hang, lead: Accused) -> str:
 def findings(hang: Hang) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not hang.files:
-        return [nothing_named()]
-    told = judge(hang)
-    unread = [file_not_used(f.name, f.problem) for f in hang.files if f.problem and f.what == "dump"]
-    return [hang_told(told, hang.logs.launcher), *unread]
+        why = "nothing was handed over: give hang_path a folder of dumps, logs or stacks"
+        return [Finding("no-dump-named", Severity.SKIPPED, why)]
+    unread = [f for f in hang.files if f.problem and f.what == "dump"]
+    return [hang_told(judge(hang), hang.logs.launcher), *(
+        Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),)) for f in unread)]
 
 
 def hang_told(told: Told, launcher: str = "") -> Finding:
@@ -411,11 +391,3 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides else ()
     return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)
-
-
-def file_not_used(name: str, why: str) -> Finding:
-    return Finding("dump-not-used", Severity.NOTE, f"{name}: {why}", (Evidence(why, name),))
-
-
-def nothing_named() -> Finding:
-    return Finding("no-dump-named", Severity.SKIPPED, "nothing was handed over: give hang_path a folder of dumps, logs or stacks")

@@ -13,6 +13,10 @@ from collections.abc import Iterable
 from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
+# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
+# times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
+WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
+COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,3 +228,17 @@ def against_habit(hang: Hang, ranks: set[int]) -> set[int]:
     """Of these ranks, those that took a step they never took before; only if the others did not."""
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
     return odd if odd and odd < ranks else set()
+
+
+def stragglers(hang: Hang) -> dict[int, str]:
+    """Ranks that were far less in operations than all others, which mostly wait, for them; and how much, in words."""
+    rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
+    gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
+    cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
+    if cut is None or len(rows) < len(hang.dumps) or cut + 1 > max(1, len(rows) // 4):
+        return {}
+    most, least, pace_ms = rows[cut][0], rows[cut + 1][0], min(d.pace_ms or 0 for d in hang.dumps)
+    if most > WAITS_LEAST or least < WAITS_MOST or least - most < APART or (least - most) * pace_ms < COSTS_MS:
+        return {}
+    return {r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least {least * 100:.0f} %"
+            for share, r in rows[: cut + 1]}

@@ -67,13 +67,14 @@ def cuda_differs(role: Role, lib: Library) -> Finding | None:
 def preload(role: Role) -> Finding | None:
     """LD_PRELOAD names a libnccl: at work, or ignored."""
     named = [p for p in role.variables.get("LD_PRELOAD", "").replace(":", " ").split() if "libnccl" in p]
-    if not named or isinstance(role.mapped, Gap) or not nccl_paths(role):
+    if not named or isinstance(role.mapped, Gap):
         return None
+    first = next(iter(nccl_paths(role)), "no libnccl")
     seen = (Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"),
             *(Evidence(p, "environment.roles.mapped") for p in nccl_paths(role)))
-    if nccl_paths(role)[0] in role.preloaded:
-        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {nccl_paths(role)[0]}", seen)
-    return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {nccl_paths(role)[0]} is mapped", seen,
+    if first in role.preloaded:
+        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {first}", seen)
+    return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {first} is mapped", seen,
                    (Remedy("your launcher", "The loader leaves out a path that is not there. Give the whole path to this process:",
                            (f"ls -l {named[0]}",)),), "nccl-library-conflict", "possible")
 

@@ -22,7 +22,7 @@ WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
-_PRIVATE = re.compile(r"10\.|192\.168\.|172\.(1[6-9]|2\d|3[01])\.")  # whoever else a rank speaks to is seldom on the inner network
+_INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
 Members = List[Tuple[LiveRank, Live]]
 
 
@@ -152,14 +152,10 @@ def _unseen(members: Members) -> str:
     links = [s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "ESTABLISHED"]
     by_ras = {x.host for _, c in told for x in c.ranks} - {
         x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
-    by_socket = {_address(s.remote) for s in links if _PRIVATE.match(s.remote)} - {_address(s.local) for s in links}
-    lists = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
-    hosts = sorted(by_ras or lists or by_socket)
+    by_socket = {found[1] for s in links if (found := _INNER.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
+    by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
+    hosts = sorted(by_ras or by_slurm or by_socket)
     return f"{size - len(members)} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts)
-
-
-def _address(end: str) -> str:
-    return end.rpartition(":")[0]
 
 
 # --- the rules, in the order in which they are asked

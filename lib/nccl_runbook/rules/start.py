@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.start import Message, Start
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.findings import Evidence, Finding, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.steps import decides, recognised
+from nccl_runbook.rules.failures import usual
 
 RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
 
@@ -44,9 +45,8 @@ def message_points_to_cause(message: Message) -> list[Finding]:
     """A known message makes its cause possible; only an experiment can establish it or rule it out."""
     found = []
     for cause in (causes()[name] for name in _BEHIND.get(message.id, (message.id,))):
-        remedy = tuple(Remedy(who, text, lines) for who, text, lines in cause.remedy)
         evidence = (Evidence(message.text, where(message)), _decided_by(decides(message)))
-        found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, remedy, cause.id, "possible"))
+        found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, usual(cause.id), cause.id, "possible"))
     return found
 
 
