@@ -77,7 +77,7 @@ class Templates:
         known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
         told = self._asked([rows[index] for index in fresh.values()])
         for (key, index), texts in zip(fresh.items(), told):
-            known[key] = _judged((name, number + index, _ends(rows[index])), texts)
+            known[key] = _judged((name, number + index, ends(rows[index])), texts)
         broken: list[tuple[bytes | int, Asked, str]] = []
         for (key, index), texts in zip(fresh.items(), told):
             if texts and (known[keys[index - 1]].opens if index else opened):
@@ -88,10 +88,12 @@ class Templates:
 
     def _key(self, raw: bytes) -> bytes | int:
         key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
+        if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
+            return hash(raw if _NUMBERS.search(raw) else key)
         if key not in self.kinds and b"NCCL INFO" not in raw and (key in self._numeric or _NUMBERS.search(raw)):
             self._numeric.add(key)
-            key = raw
-        return key if len(key) <= LINE_CHARACTERS else hash(key)
+            return raw
+        return key
 
     def _asked(self, raws: list[bytes]) -> list[Asked]:
         """Of each line its texts, each with the expressions that it may match."""
@@ -111,7 +113,8 @@ def _may_match(texts: list[str]) -> list[Sequence[str]]:
     return [found.get(index, ()) for index in range(len(texts))]
 
 
-def _ends(raw: bytes) -> bytes:
+def ends(raw: bytes) -> bytes:
+    """The line, or where it is very long what it begins with and what it ends with."""
     half = KEPT_BYTES // 2
     return raw if len(raw) <= KEPT_BYTES else raw[:half] + b"\r" + raw[-half:]
 

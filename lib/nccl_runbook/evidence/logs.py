@@ -18,7 +18,7 @@ from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_kinds import kind
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, joined, plain
+from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, ends, joined, plain
 from nccl_runbook.evidence.log_text import Said, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
@@ -106,7 +106,7 @@ class _Reader:
                 for text in pieces(raw):
                     self._take(of, source.name, number, text, own_rank)
             self._before, self._opened = raw, of.opens
-        tail.extend(enumerate(rows[-TAIL_LINES:], number - min(len(rows), TAIL_LINES) + 1))
+        tail.extend(enumerate(map(ends, rows[-TAIL_LINES:]), number - min(len(rows), TAIL_LINES) + 1))
         source.lines = number
 
     def _take(self, kind: Kind, name: str, number: int, text: str, own_rank: int | None) -> None:

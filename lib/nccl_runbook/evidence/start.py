@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 from nccl_runbook.evidence import log_file
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.start import LogRead, Message, Start
-from nccl_runbook.knowledge.causes import recognise
-from nccl_runbook.knowledge.symptoms import matching
+from nccl_runbook.knowledge.causes import causes, recognise
+from nccl_runbook.knowledge.clues import Matcher
+from nccl_runbook.knowledge.symptoms import matching, symptoms
 
 LIMIT_S = 5.0  # a log made to be slow must not hold up the reader
 TEXT_CHARACTERS = 300
@@ -62,15 +64,20 @@ def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
 def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:
     """Every message once, where it came first and how often; how many rows were looked at before the time was up."""
     found: dict[tuple[str, str], Message] = {}
-    until = time.monotonic() + LIMIT_S
+    until, worth = time.monotonic() + LIMIT_S, _matcher().may_match([line for _, line in rows])
     for index, (number, line) in enumerate(rows):
         if index % 256 == 0 and time.monotonic() > until:
             return list(found.values()), index
-        for kind, name in _names(line):
+        for kind, name in _names(line) if number == 0 or index in worth else ():  # 0: the reader's own words
             first = found.get((kind, name))
             new = Message(kind, name, number, _around(line), 1)
             found[kind, name] = dataclasses.replace(first, times=first.times + 1) if first else new
     return list(found.values()), len(rows)
+
+
+@functools.cache
+def _matcher() -> Matcher:
+    return Matcher(s for row in (*causes().values(), *symptoms().values()) for s in row.signatures)
 
 
 def _names(line: str) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ _WORDS = {
     r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops",
     "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
     "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
-    r"underutil|\blonger\b",
+    r"underutil|\blonger\b|times as long",
 }
 # an exception that only echoes what another rank did
 ECHO = re.compile(

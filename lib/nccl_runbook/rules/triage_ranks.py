@@ -64,23 +64,21 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [
-        r
-        for r in raised
-        if r.rank not in waited or (r.first_error.file == waited[r.rank].file and r.first_error.line < waited[r.rank].line)
-    ]
+    first = [r for r in raised if r.rank not in waited or _above(r.first_error, waited[r.rank])]
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
     lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
     rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
-    against = (
-        (f"ranks {', '.join(str(r.rank) for r in (lead, *rivals))} raised too close together to say which was first",) if rivals else ()
-    )
+    who = ", ".join(str(r.rank) for r in (lead, *rivals))
+    against = (f"ranks {who} raised too close together to say which was first",) if rivals else ()
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
-    return [
-        Pointer("peer-crashed", "likely", (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e)), against, 30)
-    ]
+    lines = (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e))
+    return [Pointer("peer-crashed", "likely", lines, against, 30)]
+
+
+def _above(line: LogLine, other: LogLine) -> bool:
+    return line.file == other.file and line.line < other.line
 
 
 def when(line: LogLine, logs: Logs) -> float | None:
@@ -110,23 +108,13 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
     found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
-            late = [
-                r
-                for r in logs.ranks
-                if r.rank != waiter.rank
-                and r.warned
-                and not r.first_error
-                and not any(t.seq and work.seq and t.seq >= work.seq for t in r.timeouts)
-                for at in [r.enqueued.get(_group(waiter, work.group), -1)]
-                if work.seq is not None and 0 <= at < work.seq
-            ]
+            group, seq = _group(waiter, work.group), work.seq or 0
+            alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
+            late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
             if late:
                 lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
-                found += [
-                    Pointer("collective-on-some-ranks-only", "likely", lines, (), 20),
-                    Pointer("rank-dependent-branch", "possible", lines, (), 21),
-                    Pointer("uneven-minibatches", "possible", lines, (), 22),
-                ]
+                told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
+                found += [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
     return found[:3]
 
 
@@ -207,9 +195,8 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     if len(logs.nccl_versions) < 2:
         return []
     speakers = list(logs.nccl_versions.values())
-    apart = not set(speakers[0]) & {s for others in speakers[1:] for s in others} and all(
-        s.startswith("rank ") for who in speakers for s in who
-    )
+    known = all(s.startswith("rank ") for who in speakers for s in who)
+    apart = known and not set(speakers[0]) & {s for others in speakers[1:] for s in others}
     lines = tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items())
     return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
 
