@@ -331,9 +331,9 @@ def test_a_notebook_page_has_no_secret_of_the_surroundings(tmp_path, monkeypatch
 def test_the_second_notebook_page_is_cheap(pages, tmp_path):
     path = _notebook(tmp_path, new_markdown_cell("# T"))
     pages.render(path)
-    began = time.perf_counter()
+    began = time.process_time()
     pages.render(path)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_report_loads_neither_jupyter_nor_jinja_until_a_page_is_made():

@@ -155,8 +155,8 @@ def test_a_hostile_yaml_is_a_reason_or_nothing_and_runs_nothing(text, tmp_path, 
 
 def test_a_bomb_of_aliases_is_read_in_no_time():
     bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30))
-    began = time.perf_counter()
-    assert training_file.read(bomb).mode == "" and time.perf_counter() - began < 2
+    began = time.process_time()
+    assert training_file.read(bomb).mode == "" and time.process_time() - began < 2
 
 
 def test_references_that_multiply_are_cut():

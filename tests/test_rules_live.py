@@ -345,9 +345,9 @@ def test_of_two_looks_at_a_host_the_newest_counts() -> None:
 
 
 def test_a_world_size_of_a_billion_takes_no_memory() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert culprits(told(s.look(*waiting(0, 1, world=10**9 - 1))))[:2] == [2, 3]
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
