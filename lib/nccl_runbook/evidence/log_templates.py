@@ -101,7 +101,7 @@ class Templates:
         marks = [mark for mark in _SPECIAL if mark in whole]
         self.ours = self.ours or bool(_OURS.search(whole.decode("utf-8", "replace").lower()))
         texts = [
-            pieces(raw) if len(raw) > LINE_CHARACTERS or any(mark in raw for mark in marks) else [raw.decode("utf-8", "replace")]
+            pieces(raw) if len(raw) > LINE_CHARACTERS or marks and any(mark in raw for mark in marks) else [raw.decode("utf-8", "replace")]
             for raw in raws
         ]
         may = iter(_may_match([text for of in texts for text in of]))
@@ -120,7 +120,7 @@ def ends(raw: bytes) -> bytes:
 
 
 def _judged(at: tuple[str, int, bytes], texts: Asked) -> Kind:
-    if not any(may for _, may in texts):
+    if len(texts) == 1 and not texts[0][1]:  # most lines
         return Kind(at)
     matched = dict.fromkeys(e for text, may in texts for e in may if e not in _OWN and compiled(e).search(plain(text)))
     own = {e for text, may in texts for e in may if e in _OWN and compiled(e).search(said(text).text if e in log_events.HINTS else text)}

@@ -157,7 +157,8 @@ class _Reader:
         kinds = self._templates.kinds.values()
         texts = Texts(kinds, context)
         told = [k for k in kinds if not _CHATTER.search(k.at[2])]
-        self._ask(Texts(told, context), spoken() if len(told) <= MAX_SPOKEN else ())
+        if len(told) <= MAX_SPOKEN:
+            self._ask(Texts(told, context), spoken())
         fired = [c for c in clues() if c.line in self._found]
         self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
