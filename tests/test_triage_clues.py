@@ -122,7 +122,7 @@ def test_all_ranks_at_one_number_leave_it_open_who_was_missing(tmp_path):
     assert {s for _, s in told(tmp_path, text)} == {"possible"}
 
 
-def test_an_ordinal_under_one_gpu_per_task_is_not_too_many_ranks(tmp_path):
+def test_an_ordinal_alone_has_several_causes_and_one_gpu_per_task_tells_which(tmp_path):
     line = "RuntimeError: CUDA error: invalid device ordinal\n"
-    assert told(tmp_path, line)[0] == ("more-ranks-than-gpus", "likely")
-    assert ("more-ranks-than-gpus", "likely") not in told(tmp_path, line, "srun --gpus-per-task=1")
+    assert told(tmp_path, line)[0] == ("more-ranks-than-gpus", "possible") and {s for _, s in told(tmp_path, line)} == {"possible"}
+    assert told(tmp_path, line, "srun --gpus-per-task=1")[0] == ("visible-devices-wrong", "likely")
