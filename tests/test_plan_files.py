@@ -136,6 +136,17 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
 
 
+def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_path):
+    (tmp_path / "a.yaml").write_text(OLD.replace("fsdp:d4", "fsdp:d2").replace("sglang:d4", "sglang:d2"))
+    (tmp_path / "b.yaml").write_text("jobs: 1\n")
+    assert run(str(tmp_path), "--areal", "v1.0.0").returncode == 0
+    (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
+    done = run(str(tmp_path), "--areal", "v1.0.0")
+    assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
+    os.mkfifo(tmp_path / "p.yaml")
+    assert "is no regular file" in run(str(tmp_path / "p.yaml")).stderr
+
+
 def test_a_command_line_overrides_the_yaml_that_it_names(tmp_path):
     (tmp_path / "t.yaml").write_text(OLD)
     (tmp_path / "go.sh").write_text("#!/bin/bash\n#SBATCH --gpus=2\npython3 -m areal.launcher.local train.py \\\n  --config t.yaml \\\n"

@@ -118,7 +118,10 @@ def test_unknown_names_stays_quiet_when_every_name_is_known():
 
 def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
     assert found(Environment([environment_file.parse("echo hello", "x.sh")], NOT_RUN), "nothing-read")[0].severity is Severity.UNKNOWN
-    assert not found(Environment([environment_file.parse("FOO=1", "x.sh")], NOT_RUN), "nothing-read")
+    for foreign in ("the loss=1", "\x7fELF\0NCCL_DEBUG=INFO\0\1\0\2", "\x01\x02a=b" * 50):
+        assert found(Environment([environment_file.parse(foreign, "x")], NOT_RUN), "nothing-read"), foreign
+    for own in ("#!/bin/sh\nFOO=1", "PATH=/bin\nFOO=1", "HOME=/root\0FOO=1\0"):
+        assert not found(Environment([environment_file.parse(own, "x")], NOT_RUN), "nothing-read"), own
 
 
 def test_wrong_value_says_what_the_reader_does_with_it():

@@ -62,8 +62,12 @@ def write(path: Path, text: str) -> None:
     from nccl_runbook.records import write_text
     from nccl_runbook.redact import Redactor, plain
 
+    clean = plain(Redactor(os.environ).text(text))
     try:
-        write_text(path, plain(Redactor(os.environ).text(text)))
+        if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
+            path.write_text(clean, encoding="utf-8", errors="replace")
+        else:
+            write_text(path, clean)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 

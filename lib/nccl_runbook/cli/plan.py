@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
 MOST_GPUS = 1024  # of one node; more is a slip
+FOREIGN = "no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 MOST_SHOWN = 40   # plans of a page in full; a table names all
 
 
@@ -91,7 +92,7 @@ def plan(
         plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
         answer.leave(error)
-    code = 0 if all(p.clean for p in plans) else 3
+    code = 0 if all(p.clean for p in plans) and not _unread(left_out) else 3
     if html:
         _write_page(html, plans, left_out, code)
     folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
@@ -127,15 +128,23 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
             raise ValueError(f"there is no file {target}")
         return [_of_text(target, "", asked)], []
     plans, left_out = [], []
-    for file in training_file.files(path):
+    files = training_file.files(path)
+    for file in files[:training_file.MOST_FILES]:
         name = str(file.relative_to(path)) if path.is_dir() else file.name
         try:
             plans.append(_of_text(training_file.text_of(file), name, asked, file))
         except ValueError as error:
             left_out.append(f"{name}: {error}")
+    if files[training_file.MOST_FILES:]:
+        left_out.append(f"{path.name}: only {training_file.MOST_FILES} of {len(files)} YAML files")
     if not plans:
         raise ValueError(left_out[0] if left_out else f"{target} holds no YAML file")
     return plans, left_out
+
+
+def _unread(left_out: list[str]) -> list[str]:
+    """Without the files of others, which no plan is missing."""
+    return [line for line in left_out if not line.endswith(FOREIGN)]
 
 
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
@@ -153,7 +162,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
         return _of_training(training, where, asked, " ".join(c.text for c in commands))
     known = frameworks.of(text)
     if known is None:
-        raise ValueError("no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)")
+        raise ValueError(FOREIGN)
     said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
     return _of_framework(known, said, where, asked)
 
@@ -266,6 +275,8 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     else:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
         word = f"{sum(p.clean for p in plans)} of {len(plans)} clean"
+    unread = len(_unread(left_out))
+    word += f", {unread} not read" * bool(unread)
     lines += [f"not read: {line}" for line in left_out]
     return "\n".join([*lines, f"verdict: {word} (exit code {code})"])
 
@@ -274,10 +285,11 @@ def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -
     from nccl_runbook.report.tables_plan import groups_tables, plans_table
 
     several = len(plans) + len(left_out) > 1
+    unread = f", {len(_unread(left_out))} files could not be read" * bool(_unread(left_out))
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
     told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
-    sentence = f"{sum(p.clean for p in plans)} of {len(plans)} allocations are clean" if several else findings[0].title
+    sentence = f"{sum(p.clean for p in plans)} of {len(plans)} allocations are clean{unread}" if several else findings[0].title
     tables = [*[plans_table(plans, left_out)] * several, *groups_tables(worst)]
     answer.write_page(path, "plan", sentence, findings, tables, code)

@@ -34,6 +34,9 @@ _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _OURS = "NCCL_RUNBOOK_"
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+_NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
+_ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
+_ITS_OWN_KIND = re.compile(r"^#!|(?:^|[\0\s])(?:PATH|HOME|PWD)=")  # a script; what `env` prints anywhere
 
 
 def is_kept(name: str) -> bool:
@@ -45,6 +48,14 @@ def read(path: str) -> Role | Gap:
     """The variables of a file, each with the line that set it last; a Gap says in words why it cannot be read."""
     text = text_of(path)
     return text if isinstance(text, Gap) else parse(text, Path(path).name)
+
+
+def _is_text(text: str) -> bool:
+    """Whether these are lines or /proc/PID/environ, which a program may have written over in part; an archive has names, too."""
+    if "\0" in text:
+        entries = [e for e in text.split("\0") if e]
+        return sum(map(bool, map(_ENTRY.match, entries))) * 2 > len(entries)
+    return len(_NO_TEXT.findall(text)) <= len(text) // 20
 
 
 def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
@@ -64,12 +75,13 @@ def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
 
 
 def parse(text: str, name: str = "text") -> Role:
-    """The variables of a text."""
-    found = assigned(text)
+    """The variables of a text; no name at all of what is neither an environment nor a script: it sets something else."""
+    found = assigned(text) if _is_text(text) else {}
     redactor = Redactor({n: v for n, (v, _) in found.items()})
     kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
+    others = len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0
     nothing = Gap("not-run", "only a file was read")
-    return Role(name, kept, {n: found[n][1] for n in kept}, len(found) - len(kept), {}, *[nothing] * 6)
+    return Role(name, kept, {n: found[n][1] for n in kept}, others, {}, *[nothing] * 6)
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,16 @@ class Training:
 
 
 def files(path: Path) -> list[Path]:
-    """The YAML files at or below ``path``, at most MOST_FILES of them."""
-    if path.is_file():
-        return [path]
-    found = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file() and not p.is_symlink())
-    return found[:MOST_FILES]
+    """The YAML files at or below ``path``, and links that lead nowhere, which ``text_of`` names; no link is followed out of a folder."""
+    return [path] if not path.is_dir() else sorted(
+        p for p in path.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file() != p.is_symlink())
 
 
 def text_of(path: Path) -> str:
     """The file's text. Raises ValueError with why it cannot be read."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
+            raise ValueError(f"{path.name} is no regular file")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:

@@ -282,7 +282,8 @@ class Warm:
             self.tidy_child(rank)
             request = rank.world.request
             os.environ.update(self.rank_environment(rank))
-            for name in request["unset"] + request["ranks"][rank.rank].get("unset", []):
+            own = request["ranks"][rank.rank]
+            for name in [n for n in request["unset"] if n not in own.get("env", {})] + own.get("unset", []):
                 os.environ.pop(name, None)
             argv = [os.path.join(self.folder, request["entry"])] + request["args"]
             if fresh:

@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
@@ -100,7 +101,19 @@ def _request(path: str, handler: str) -> bytes:
         link.settimeout(RECORDER_DEADLINE_S)
         link.connect(path)
         link.sendall(f"POST {handler} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        return link.makefile("rb").read(MOST_BYTES).partition(b"\r\n\r\n")[2]
+        return _all_of(link, RECORDER_DEADLINE_S).partition(b"\r\n\r\n")[2]
+
+
+def _all_of(link: socket.socket, deadline_s: float) -> bytes:
+    """What is sent until the end. Raises socket.timeout, also for one who sends now and then and never ends."""
+    told, until = bytearray(), time.monotonic() + deadline_s
+    while len(told) < MOST_BYTES:
+        link.settimeout(max(0.001, until - time.monotonic()))
+        block = link.recv(1 << 16)
+        if not block:
+            break
+        told += block
+    return bytes(told)
 
 
 def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
@@ -136,26 +149,29 @@ def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupSt
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
     """Asks for a dump where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave the job a pipe for that; the file is a pickle, which `hang` reads.
 
-    torch's monitor thread looks into the pipe once a second, writes the recorder to the rank's file from a thread of its own, and the job
-    goes on; what lies in that file is overwritten (ProcessGroupNCCL.cpp, torch 2.3 to 2.13; 2.2 from the watchdog's thread; not seen on
-    hardware). So it is asked only where the job named the file and none is there: a dump of the watchdog is evidence.
+    torch's monitor thread looks into the pipe once a second and has the recorder written to the rank's file; the job goes on, and what
+    lies in that file is overwritten (ProcessGroupNCCL.cpp, torch 2.3 to 2.13; 2.2 from the watchdog's thread; not seen on hardware).
+    So it is asked only where the job named the file and none is there: a dump of the watchdog is evidence.
     """
     stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    file = variables.get("TORCH_FR_DUMP_TEMP_FILE") or variables.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    if not stem or not file or rank is None:
+    files = [variables[n] for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if variables.get(n)]
+    if not stem or not files or rank is None:
         return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET, and without a pipe and a file for dumps")
-    root, read = f"/proc/{pid}/root", f"nccl-runbook hang {file}{rank}"
-    if os.path.lexists(f"{root}{os.path.abspath(file)}{rank}"):
-        return Gap("not-run", f"there is a dump, which another would overwrite: {read}")
+    if not all(name.startswith("/") for name in (stem, *files)):
+        return Gap("not-run", "the job's pipe or its file for dumps has no absolute name, so nobody can tell here whether a dump is there")
+    root = f"/proc/{pid}/root"
+    there = next((f for f in files if os.path.lexists(f"{root}{f}{rank}")), None)
+    if there:
+        return Gap("not-run", f"there is a dump, which another would overwrite: nccl-runbook hang {there}{rank}")
     try:
-        descriptor = os.open(f"{root}{os.path.abspath(stem)}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(f"{root}{stem}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         with open(descriptor, "wb", buffering=0) as pipe:
             if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
                 return Gap("failed", f"{stem}{rank}.pipe is no pipe")
             pipe.write(b"1\n")
     except OSError as error:
         return Gap("failed", f"{stem}{rank}.pipe: {error.strerror}")
-    return Gap("not-run", f"the job was asked for a dump: {read}")
+    return Gap("not-run", f"the job was asked for a dump: nccl-runbook hang {files[0]}{rank}")
 
 
 # --- NCCL RAS

@@ -7,7 +7,7 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, OwnSyncTime
-from nccl_runbook.probes import live_answers
+from nccl_runbook.probes import live_answers, live_processes
 
 INTERVAL_S = 0.1
 
@@ -24,14 +24,21 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
             if not isinstance(found, Gap):
                 phases = (phase_of([f"{f.function} {f.file}" for f in stack.frames]) for stack in found)
                 seen[pid].append((time.monotonic() - began, next(filter(None, phases), "")))
-            elif seen[pid]:
-                left.remove(pid)  # it has ended
-            else:
+            elif seen[pid] and _has_ended(pid):
+                left.remove(pid)
+            elif not seen[pid]:  # later one moment may fail: beside a running process py-spy now and then reads what just changes
                 return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
         time.sleep(INTERVAL_S)
     syncs = [sync for pid, samples in seen.items() for sync in syncs_of(pid, samples)]
     nothing = f"no function that syncs weights was on the stacks of {', '.join(map(str, pids))} in {seconds:.0f} s"
     return OwnSync(syncs) if syncs else Gap("absent", f"{nothing}; wrap yours in pause_trace() of nccl_guards.py")
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return live_processes.stat_fields(f"/proc/{pid}/stat")[0] == "Z"
+    except OSError:
+        return True
 
 
 def syncs_of(pid: int, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:

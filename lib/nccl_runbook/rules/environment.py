@@ -162,7 +162,8 @@ def unknown_names(env: Environment) -> Finding | None:
 def nothing_read(env: Environment) -> Finding | None:
     """A file in which nothing at all is set: not health, but the wrong file perhaps."""
     empty = [r.name for r in env.roles if not r.variables and not r.others and not r.conf]
-    return Finding("nothing-read", Severity.UNKNOWN, f"no setting was found in {', '.join(empty)}") if empty else None
+    title = f"no setting that matters was found in {', '.join(empty)}: is it the right file?"
+    return Finding("nothing-read", Severity.UNKNOWN, title) if empty else None
 
 
 def _in_place(f: Finding, env: Environment) -> Finding:
