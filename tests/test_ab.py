@@ -189,6 +189,12 @@ def test_a_process_is_a_whole_environment_but_for_what_is_its_own():
     assert arms.env([])[""] == {"NCCL_NET": "IB", "NCCL_DEBUG": None} and arms.env(arms.keys)[""] == {"NCCL_NET": None, "NCCL_DEBUG": "INFO"}
 
 
+def test_what_one_arm_sets_for_all_holds_for_a_role_that_only_the_other_names():
+    arms = reader.read(". NCCL_DEBUG=INFO", "@trainer NCCL_DEBUG=WARN", {"PATH": "/bin"})
+    assert arms.env([]) == {"": {"NCCL_DEBUG": "INFO"}, "trainer": {}}
+    assert arms.env(arms.keys) == {"": {"NCCL_DEBUG": None}, "trainer": {"NCCL_DEBUG": "WARN"}}
+
+
 def test_a_module_is_what_it_changes_in_a_login_shell(tmp_path):
     (tmp_path / ".bash_profile").write_text('export NOISE=1\nmodule() { [ "$2" = brics/nccl ] || { echo "no module $2" >&2; return 1; }; export NCCL_NET=OFI LD_LIBRARY_PATH=/m; unset NCCL_DEBUG; }\n')
     around = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NCCL_DEBUG": "INFO"}

@@ -231,7 +231,7 @@ def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
     (tmp_path / "libnccl.so.2").symlink_to(real)
     asked = json.dumps({**json.loads(request()), "mapped": "/libc.so", "copies": []})
     own = {0: {"LD_PRELOAD": str(tmp_path / "libnccl.so.2"), "NCCL_DEBUG": "INFO"}, 1: {"NCCL_ALGO": None}}
-    world = engine.run(WorldRequest("own", "environment.py", [None, None], [asked], {"NCCL_ALGO": "Ring"}, 60.0, of_ranks=own))
+    world = engine.run(WorldRequest("own", "environment.py", [None, None], [asked], {"NCCL_ALGO": "Ring", "NCCL_DEBUG": None}, 60.0, of_ranks=own))
     first, second = (r.first("environment") for r in world.ranks)
     assert first["preloaded"] == [os.path.realpath(real)] and second["preloaded"] == []
     assert (first["variables"]["NCCL_DEBUG"], first["variables"]["NCCL_ALGO"]) == ("INFO", "Ring")

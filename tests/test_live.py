@@ -269,40 +269,23 @@ def test_the_recorder_is_read_through_the_worker_server(tmp_path: Path) -> None:
         rank.stdout.close()
 
 
-PIPED = """
-import os, sys, time
-stem, file, rank = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], os.environ["TORCH_FR_DUMP_TEMP_FILE"], os.environ["RANK"]
-os.mkfifo(f"{stem}{rank}.pipe")
-pipe = os.open(f"{stem}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK)
-print("ready", flush=True)
-while True:
-    if os.read(pipe, 128):
-        open(file + rank, "ab").write(b"dump")
-    time.sleep(0.05)
-"""
-
-
-def test_a_dump_is_asked_for_through_the_pipe_only_where_none_is_overwritten(tmp_path: Path) -> None:
-    """A stand-in for torch's monitor thread, which reads the pipe as this does and writes the recorder to the rank's file."""
+def test_the_line_that_asks_for_a_dump_is_named_and_not_run(tmp_path: Path) -> None:
+    """A pipe as torch's monitor thread reads it, and a file with what it writes."""
     stem, file = tmp_path / "p_", tmp_path / "dump_"
     env = {**os.environ, "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(stem), "TORCH_FR_DUMP_TEMP_FILE": str(file), "RANK": "0", "WORLD_SIZE": "1"}
-    rank = subprocess.Popen([sys.executable, "-c", PIPED], env=env, stdout=subprocess.PIPE, text=True)
+    os.mkfifo(tmp_path / "p_0.pipe")
+    pipe = os.open(tmp_path / "p_0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    rank = subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert rank.stdout.readline() == "ready\n"
-        first = look_live.look([rank.pid], 0.0, str)
-        assert f"was asked for a dump: nccl-runbook hang {file}0" in first.ranks[0].recorder.detail and "asked for dumps" in page(rules.judge([first]), [first])
-        while not (tmp_path / "dump_0").exists():
-            time.sleep(0.02)
-        assert "another would overwrite" in look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail
-        (tmp_path / "dump_0").unlink()
-        (tmp_path / "p_0.pipe").unlink()
-        (tmp_path / "p_0.pipe").write_text("a file")
-        assert "is no pipe" in look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail and (tmp_path / "p_0.pipe").read_text() == "a file"
+        line = f"echo 1 > {stem}0.pipe; nccl-runbook hang {file}0"
+        assert look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail == f"a look asks for no dump, you can: {line}"
+        (tmp_path / "dump_0").write_text("evidence")
+        assert "keep the dump that is there" in look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail
+        assert os.read(pipe, 128) == b"" and (tmp_path / "dump_0").read_text() == "evidence"
     finally:
-        rank.kill()
-        rank.wait()
-        rank.stdout.close()
-    assert not (tmp_path / "dump_0").exists()
+        os.close(pipe)
+        rank.communicate("\n")
 
 
 def test_a_secret_at_the_cut_of_a_long_line_is_not_shown_by_half(tmp_path: Path) -> None:

@@ -98,12 +98,10 @@ def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """One page: no script, no request, everything escaped."""
     body = "".join(_section(one, looks) for one in pictures) or "<h1>No rank was found</h1>"
     taken = ", ".join(f"{look.host} at {look.taken}, two samples {look.gap_s:g} s apart" for look in looks)
-    gaps = [r.recorder for one in looks for r in one.ranks if isinstance(r.recorder, Gap)]
-    asked = " The job was asked for dumps." * any("asked for a dump" in gap.detail for gap in gaps)
     title = html.escape(pictures[0].sentence[:120] if pictures else "no rank was found")
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>{title}</title><style>{STYLE}</style></head><body>{body}"
-            f"<p class=small>Looked at: {html.escape(taken)}. Nothing was stopped, signalled or changed.{asked}</p></body></html>\n")
+            f"<p class=small>Looked at: {html.escape(taken)}. Nothing was stopped, signalled or changed.</p></body></html>\n")
 
 
 def _section(picture: Picture, looks: Sequence[Live]) -> str:

@@ -185,8 +185,9 @@ class Step:
             parse_gpus(",".join(map(str, gpus)) or "none", len(gpus) + 1024 if isinstance(known, Gap) else known))
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
-        self.record.tried_by_hand.append({"at": records.utc_now(), "env": delta, "gpus": devices, "passed": world.passed,
-                                          "wall_s": world.wall_s, "line": world.shell_line})
+        shown = {n: v if v is None or may_be_shown(n, v) else "..." for n, v in delta.items()}
+        self.record.tried_by_hand.append({"at": records.utc_now(), "env": shown, "gpus": devices, "passed": world.passed,
+                                          "wall_s": world.wall_s, "line": self._line(world)})
         self.save()
         return world
 

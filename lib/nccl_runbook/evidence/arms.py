@@ -72,7 +72,8 @@ class Arms:
         found: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
         for key in self.a:
             found[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
-        return found
+        # None for a role is "as all others", where there is something for all
+        return {role: {n: v for n, v in env.items() if not role or v is not None or n not in found[""]} for role, env in found.items()}
 
     @property
     def differences(self) -> list[Difference]:

@@ -280,9 +280,8 @@ class Warm:
             if os.getppid() != self.pid:
                 os._exit(1)
             self.tidy_child(rank)
-            request = rank.world.request
+            request, own = rank.world.request, rank.world.request["ranks"][rank.rank]
             os.environ.update(self.rank_environment(rank))
-            own = request["ranks"][rank.rank]
             for name in [n for n in request["unset"] if n not in own.get("env", {})] + own.get("unset", []):
                 os.environ.pop(name, None)
             argv = [os.path.join(self.folder, request["entry"])] + request["args"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 import time
@@ -147,34 +147,19 @@ def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupSt
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
-    """Asks for a dump where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave the job a pipe for that; the file is a pickle, which `hang` reads.
+    """The line that makes the job write a dump, where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave it a pipe for that. It is not run from here.
 
-    torch's monitor thread looks into the pipe once a second and has the recorder written to the rank's file; the job goes on, and what
-    lies in that file is overwritten (ProcessGroupNCCL.cpp, torch 2.3 to 2.13; 2.2 from the watchdog's thread; not seen on hardware).
-    So it is asked only where the job named the file and none is there: a dump of the watchdog is evidence.
+    torch's monitor thread looks into the pipe once a second and writes the recorder over the rank's file; in some versions it waits for
+    that, and while it waits nobody aborts the job (ProcessGroupNCCL.cpp, torch 2.2 to 2.13). A look changes nothing.
     """
     stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    files = [variables[n] for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if variables.get(n)]
-    if not stem or not files or rank is None:
-        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET, and without a pipe and a file for dumps")
-    if not all(name.startswith("/") for name in (stem, *files)):
-        return Gap("not-run", "the job's pipe or its file for dumps has no absolute name, so nobody can tell here whether a dump is there")
-    root = f"/proc/{pid}/root"
-    there = next((f for f in files if os.path.lexists(f"{root}{f}{rank}")), None)
-    if there:
-        return Gap("not-run", f"there is a dump, which another would overwrite: nccl-runbook hang {there}{rank}")
-    try:
-        descriptor = os.open(f"{root}{stem}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with open(descriptor, "wb", buffering=0) as pipe:
-            if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                return Gap("failed", f"{stem}{rank}.pipe is no pipe")
-            pipe.write(b"1\n")
-    except OSError as error:
-        return Gap("failed", f"{stem}{rank}.pipe: {error.strerror}")
-    return Gap("not-run", f"the job was asked for a dump: nccl-runbook hang {files[0]}{rank}")
-
-
-# --- NCCL RAS
+    if not stem or rank is None:
+        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
+    file = next((variables[n] for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if variables.get(n)), "")
+    there = file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
+    keep = "keep the dump that is there, which it overwrites, then " if there else ""
+    return Gap("not-run", f"a look asks for no dump, you can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
+                          f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}")
 
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
     """What NCCL's RAS thread says of every communicator of the job (NCCL >= 2.24; as JSON from 2.28.7). Asked on this host only."""
