@@ -1,6 +1,7 @@
 """A way to see that a process is gone: its pid and start time."""
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -27,13 +28,17 @@ def gone(identities: dict[int, str | None], within_s: float = 5.0) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Every descendant of a process, by /proc."""
+    """Every descendant of a process, by /proc; none of one that has ended."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            below = task.read_text().split()
-        except OSError:  # that thread has just ended
-            continue
-        for child in map(int, below):
-            found += [child, *children(child)]
+    with contextlib.suppress(OSError):  # it ended while we looked
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, below(task)):
+                found += [child, *children(child)]
     return found
+
+
+def below(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:  # that thread has just ended
+        return []
