@@ -60,8 +60,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
         kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
-    order = {cause: place for place, cause in enumerate(_by_cause(kept))}
-    ranked = sorted(merged, key=lambda h: (STATUSES.index(h.status), order[h.cause]))
+    ranked = sorted(merged, key=lambda h: STATUSES.index(h.status))
     return _without_noise(ranked, logs)[:MOST]
 
 
@@ -73,7 +72,8 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         background = seen is None or seen.resumed and clue.cause != "benign"
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
-            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + 250 * place // len(clues()) - HINT * bool(clue.also)))
+            first = 100 + 250 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
     return found
 
 
@@ -81,18 +81,16 @@ def _from_hints(logs: Logs) -> list[Pointer]:
     """Causes that words make likelier, and by how much: the place is that, negative."""
     if not (logs.context or failed_line(logs) or logs.unknown and not logs.foreign):
         return []  # words alone are no complaint
-    score: dict[str, float] = collections.defaultdict(float)
     lines: dict[str, list[tuple[float, LogLine]]] = collections.defaultdict(list)
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
-            score[cause] += weight
             lines[cause].append((weight, logs.seen[expression].lines[0]))
-    if lines["benign"] and _calm(logs):
-        score["benign"] += REASSURES
+    if "benign" in lines and _calm(logs):
+        lines["benign"].append((REASSURES, lines["benign"][0][1]))
     return [
-        Pointer(cause, "possible", tuple(line for _, line in sorted(lines[cause], key=lambda pair: -pair[0])[:2]), (WORDS,), -total)
-        for cause, total in score.items()
-        if total >= 0.3
+        Pointer(cause, "possible", tuple(line for _, line in sorted(said, key=lambda pair: -pair[0])[:2]), (WORDS,), -sum(w for w, _ in said))
+        for cause, said in lines.items()
+        if sum(w for w, _ in said) >= 0.3
     ]
 
 
