@@ -87,11 +87,9 @@ def _from_hints(logs: Logs) -> list[Pointer]:
             lines[cause].append((weight, logs.seen[expression].lines[0]))
     if "benign" in lines and _calm(logs):
         lines["benign"].append((REASSURES, lines["benign"][0][1]))
-    return [
-        Pointer(cause, "possible", tuple(line for _, line in sorted(said, key=lambda pair: -pair[0])[:2]), (WORDS,), -sum(w for w, _ in said))
-        for cause, said in lines.items()
-        if sum(w for w, _ in said) >= 0.3
-    ]
+    total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
+    surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
+    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
