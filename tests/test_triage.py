@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -23,7 +22,7 @@ from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import GUARD, NETWORK, Matcher, clues, compiled, hints, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import triage
-from processes import ROOT
+from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung
 
@@ -229,12 +228,8 @@ def test_five_megabytes_take_less_than_a_second(tmp_path):
     assert len(text) > 5 << 20
     path = tmp_path / "big.log"
     path.write_text(text)
-    best = 9.0
-    for _ in range(3):  # other work on this machine must not decide
-        start = time.process_time()
-        logs = reader.collect([str(path)])
-        best = min(best, time.process_time() - start)
-    assert best < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
+    logs = reader.collect([str(path)])
+    assert quickest_s(lambda: reader.collect([str(path)]), 1.0) < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
 
 
 # the score
