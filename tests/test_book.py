@@ -217,7 +217,7 @@ def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(tmp_pa
     assert len(still_there(pids)) == 3
     runner.send_signal(signal.SIGINT)
     assert gone_after(pids, 5) < 1.0
-    printed, errors = runner.communicate(timeout=30)
+    printed, errors = runner.communicate(timeout=60)
     assert (runner.returncode, errors) == (130, "")
     document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
     assert document.run.interrupted and document.verdict == "unknown"
