@@ -203,6 +203,7 @@ def findings(logs: Logs) -> list[Finding]:
         *map(log_points_to_cause, told),
         *unread,
         *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))]),
+        *([log_undecided(told[0])] if told and told[0].cause != "benign" and all(h.status == "possible" for h in told) else []),
     ]
 
 
@@ -211,11 +212,17 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     severity = Severity.NOTE if hypothesis.cause == "benign" else _SEVERITY[hypothesis.status]
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
     decides = Evidence(f"decides: {hypothesis.decides.why} ({hypothesis.decides.line})", hypothesis.decides.probe)
-    remedy = hypothesis.remedy or (Remedy("you", "See what decides it, first.", (hypothesis.decides.line,)),)
+    first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (hypothesis.decides.line,))
+    remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     against = tuple(Evidence(text, "logs") for text in hypothesis.against)
     return Finding(
         "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against
     )
+
+
+def log_undecided(lead: Hypothesis) -> Finding:
+    """What is only possible is no verdict, and never health."""
+    return Finding("log-undecided", Severity.UNKNOWN, f"the log alone does not decide it: {lead.title} ({lead.status})")
 
 
 def log_not_read(name: str, why: str) -> Finding:
