@@ -18,6 +18,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 REASSURES = 1.5
+PLAIN = 1.5  # weight of words that name a cause beside one that is likely
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -54,8 +55,9 @@ def judge(logs: Logs) -> list[Hypothesis]:
     kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs)
     score = {p.cause: -p.place for p in hinted}
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
-    if all(p.status == "possible" for p in kept):  # beside something surer mere words have no place
-        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted]
+    sure = {p.status for p in kept} - {"possible"}
+    if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
+        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
     order = {cause: place for place, cause in enumerate(_by_cause(kept))}
@@ -71,7 +73,7 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         background = seen is None or seen.resumed and clue.cause != "benign"
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
-            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + 250 * place // len(clues()) - HINT * bool(clue.also)))
     return found
 
 
