@@ -138,14 +138,19 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     harmless = {e.text for h in benign for e in h.evidence}
     if not _calm(logs) or any(_is_hard(h, harmless) for h in others):
         return others
-    known = any(c.cause == "benign" and c.line in logs.seen for c in clues())
+    known = any(c.cause == "benign" and c.line in logs.seen for c in clues()) or _reassured(logs) and not complains(logs.context)
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 
 def _calm(logs: Logs) -> bool:
     """Nobody says that something failed, or somebody says that nothing did."""
+    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs))
+
+
+def _reassured(logs: Logs) -> bool:
+    """Whether the reporter says that nothing failed."""
     reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES and e in logs.seen]
-    return failed_line(logs) is None and (not complains(logs.context) or any(s.lines[0].file == "--context" for s in reassuring))
+    return any(s.lines[0].file == "--context" for s in reassuring)
 
 
 def _is_hard(hypothesis: Hypothesis, harmless: set[str]) -> bool:
