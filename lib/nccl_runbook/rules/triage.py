@@ -50,7 +50,8 @@ def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     named = _from_clues(logs)
     known = {p.evidence[0] for p in named if p.status != "possible"}  # an exception with a known cause is that cause
-    pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
+    explained = {p.evidence[0] for p in named}
+    pointers = [*named, *(p for p in triage_ranks.judge(logs, explained) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
     kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs)
     score = {p.cause: -p.place for p in hinted}
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
@@ -136,9 +137,10 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
     harmless = {e.text for h in benign for e in h.evidence}
-    if not _calm(logs) or any(_is_hard(h, harmless) for h in others):
+    reassured = _reassured(logs) and not complains(logs.context)
+    if not _calm(logs) or any(_is_hard(h, harmless) for h in others) and not reassured:
         return others
-    known = any(c.cause == "benign" and c.line in logs.seen for c in clues()) or _reassured(logs) and not complains(logs.context)
+    known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 

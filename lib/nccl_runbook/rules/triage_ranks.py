@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
+from collections.abc import Container
 
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
@@ -27,12 +28,13 @@ class Pointer:
     place: int = 0
 
 
-def judge(logs: Logs) -> list[Pointer]:
-    """Everything that the ranks' own lines say together."""
+def judge(logs: Logs, explained: Container[LogLine] = ()) -> list[Pointer]:
+    """Everything that the ranks' own lines say together; ``explained``: lines that messages of some cause stand in."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
     compared = (numbered_calls_differ, versions_differ, networks_differ)
-    others = (guards_failed, ranks_on_one_gpu, *compared, communicators_pile_up, somebody_raised)
-    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
+    others = (guards_failed, ranks_on_one_gpu, *compared, communicators_pile_up)
+    found = [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
+    return [*found, *somebody_raised(logs, logs.raised in explained)]
 
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
@@ -226,6 +228,6 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     return [Pointer("communicator-recreated", "possible", (line,), (), 950)]
 
 
-def somebody_raised(logs: Logs) -> list[Pointer]:
+def somebody_raised(logs: Logs, explained: bool) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard."""
-    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800)] if logs.raised else []
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800 if explained else 450)] if logs.raised else []
