@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Container
 
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
@@ -28,13 +27,12 @@ class Pointer:
     place: int = 0
 
 
-def judge(logs: Logs, explained: Container[LogLine] = ()) -> list[Pointer]:
-    """Everything that the ranks' own lines say together; ``explained``: lines that messages of some cause stand in."""
+def judge(logs: Logs) -> list[Pointer]:
+    """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
     compared = (numbered_calls_differ, versions_differ, networks_differ)
-    others = (guards_failed, ranks_on_one_gpu, *compared, communicators_pile_up)
-    found = [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
-    return [*found, *somebody_raised(logs, logs.raised in explained)]
+    others = (guards_failed, ranks_on_one_gpu, *compared, communicators_pile_up, somebody_raised)
+    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
@@ -209,14 +207,10 @@ def networks_differ(logs: Logs) -> list[Pointer]:
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
+    by = {**by, **{r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
     speakers = {(line.rank, line.host) for line in by.values()}
     status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
     return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
-
-
-def _where(rank: RankLog) -> tuple[str, int]:
-    return rank.files[0] if rank.files else "", 0
 
 
 def communicators_pile_up(logs: Logs) -> list[Pointer]:
@@ -228,6 +222,6 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     return [Pointer("communicator-recreated", "possible", (line,), (), 950)]
 
 
-def somebody_raised(logs: Logs, explained: bool) -> list[Pointer]:
+def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard."""
-    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800 if explained else 450)] if logs.raised else []
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 450)] if logs.raised else []
