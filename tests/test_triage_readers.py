@@ -176,7 +176,7 @@ def test_the_fast_matcher_finds_the_same_literals(text):
     pytest.importorskip("ahocorasick_rs", reason="the extra fast is not installed")
     fast, plain = Matcher(c.line for c in clues()), Matcher(c.line for c in clues())
     plain._fast = None
-    assert fast._fast is not None and {i: set(e) for i, e in fast.may_match([text]).items()} == {i: set(e) for i, e in plain.may_match([text]).items()}
+    assert fast._fast is not None and {i: set(e) for i, e in fast.may_match([text.encode()]).items()} == {i: set(e) for i, e in plain.may_match([text.encode()]).items()}
 
 
 @given(lines=st.lists(PARTS | st.text(max_size=80), max_size=12))
@@ -184,7 +184,7 @@ def test_the_fast_matcher_finds_the_same_literals(text):
 def test_what_an_expression_needs_loses_no_match(lines):
     matcher = Matcher(c.line for c in clues())
     lines = [part for line in lines for part in line.split("\n")]
-    together = matcher.may_match(lines) if lines else {}
+    together = matcher.may_match([line.encode() for line in lines]) if lines else {}
     for number, line in enumerate(lines):
         naive = {c.line for c in clues() if compiled(c.line).search(line)}
         assert set(matcher.matching(line)) == naive <= set(together.get(number, ()))
