@@ -47,7 +47,8 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log; ``acs``: bridges with access control that redirects peer traffic; ``routes``: interfaces with a default route."""
+    """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log;
+    ``acs``: bridges with access control that redirects peer traffic; ``routes``: interfaces with a default route."""
 
     name: str
     addresses: Union[List[str], Gap]

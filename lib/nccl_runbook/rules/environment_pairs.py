@@ -85,9 +85,10 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
 def surroundings_differ(env: Environment) -> Iterator[Finding]:
     """Limits and mounts of processes on one host. With another /dev/shm NCCL rules out P2P and shared memory between them (shmDev in
     src/transport/p2p.cc and shm.cc, NCCL 2.7.8)."""
-    one = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
-    rows = (("nofile", "open files", Severity.NOTE, (), lambda r: r.nofile), ("memlock", "locked memory", Severity.NOTE, (), lambda r: r.memlock),
-            ("shm", "/dev/shm", Severity.WARN, (one,),
+    shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
+    rows = (("nofile", "open files", Severity.NOTE, (), lambda r: r.nofile),
+            ("memlock", "locked memory", Severity.NOTE, (), lambda r: r.memlock),
+            ("shm", "/dev/shm", Severity.WARN, (shared,),
              lambda r: r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}"))
     for key, words, severity, remedy, of in rows:
         seen = [(f"{r.name} ({of(r)})", i, of(r)) for i, r in enumerate(env.roles) if not isinstance(of(r), Gap)]
