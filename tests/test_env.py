@@ -171,6 +171,25 @@ def test_env_looks_at_other_processes_as_roles():
     assert run("--pid", str(one.pid)).returncode == 2
 
 
+def test_every_process_tells_its_own_limits_and_its_own_shared_memory():
+    other = ["unshare", "-r", "-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm && ulimit -n 512 && echo && exec sleep 60"]
+    if subprocess.run([*other[:5], "mount -t tmpfs tmpfs /dev/shm"], capture_output=True).returncode:
+        pytest.skip("no mount namespace of one's own may be made here")
+    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(other, stdout=subprocess.PIPE) as two:
+        two.stdout.readline()
+        try:
+            seen = probe.looks([one.pid, two.pid])
+            done = run("--pid", str(one.pid), str(two.pid))
+        finally:
+            one.kill(), two.kill()
+    size, _, device = seen.roles[0].shm
+    assert seen.roles[1].shm[0] == 1 << 20 and seen.roles[1].shm[2] != device
+    assert f"/dev/shm: differs between pid {one.pid} ({size >> 20} MiB, device {device}), pid {two.pid} (1 MiB, device " in done.stdout
+    assert f"open files: differs between pid {one.pid} ({seen.roles[0].nofile}), pid {two.pid} (512)" in done.stdout
+    assert f"pid {two.pid}: /dev/shm: 1 MiB free of 1 MiB" in done.stdout and done.returncode == 3
+    assert f"not looked at: pid {two.pid}.torch: absent: " in done.stdout, "silence is no health"
+
+
 def _seen(path: str, contents: str, cuda: str) -> tuple:
     """A process that has this file mapped, and its machine."""
     return made.role(mapped=[path], preloaded=[path]), made.host(libraries=[made.library(path, sha256=contents * 64, cuda=cuda)])
@@ -311,7 +330,7 @@ def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
     said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
             "mapped": gap, "libraries": {}, "reports": 0, "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
     host, role = probe.host_of(said), probe.role_of("this process", said)
-    assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(host.shm_bytes, Gap) and isinstance(host.iommu, Gap)
+    assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(role.shm, Gap) and isinstance(host.iommu, Gap)
     assert judge(Environment([role], host))
 
 

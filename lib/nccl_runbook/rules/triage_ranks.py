@@ -166,7 +166,8 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
         return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
     if len(numbers) == 1 and len({(t.op, t.numel_in) for _, t in works}) > 1 and not any(t.op == "ELIDED" for _, t in works):
-        return [Pointer("collective-mismatch", "likely", lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
+        sure = "likely" if len({t.op for _, t in works}) == 1 else "possible"  # another operation: ranks may have taken different branches
+        return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
 
 
@@ -221,13 +222,10 @@ def networks_differ(logs: Logs) -> list[Pointer]:
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
+    by = {**by, **{r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
     speakers = {(line.rank, line.host) for line in by.values()}
-    return [Pointer("nodes-differ", "likely", tuple(by.values()), (), 36)] if len(by) > 1 and len(speakers) > 1 else []
-
-
-def _where(rank: RankLog) -> tuple[str, int]:
-    return rank.files[0] if rank.files else "", 0
+    status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
+    return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
 
 
 def communicators_pile_up(logs: Logs) -> list[Pointer]:
@@ -241,4 +239,4 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard."""
-    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800)] if logs.raised else []
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 450)] if logs.raised else []
