@@ -38,7 +38,7 @@ ECHO = re.compile(
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 _SHORTEST = 3  # a literal of two letters is in every line
-_NEEDLE = 6  # letters: longer ones single out hardly any more lines, and take longer to prepare
+_NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _DIGITS = frozenset("0123456789")
@@ -172,7 +172,7 @@ def folded(raw: bytes) -> bytes:
 
 def _needle(literal: str) -> bytes:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, and no longer than finds few other lines."""
-    start = max(range(max(1, len(literal) - _SHORTEST)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
+    start = max(range(max(1, len(literal) - _NEEDLE + 1)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
     return literal[start : start + _NEEDLE].encode()
 
 
