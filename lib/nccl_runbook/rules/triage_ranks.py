@@ -222,7 +222,8 @@ def networks_differ(logs: Logs) -> list[Pointer]:
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    by = {**by, **{r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
+    of_ranks = {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks}
+    by.update((network, line) for network, line in of_ranks.items() if network)
     speakers = {(line.rank, line.host) for line in by.values()}
     status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
     return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
