@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import environment as probe
+from nccl_runbook.evidence import environment_file
 from nccl_runbook.evidence.environment_file import is_kept, parse, read
 from nccl_runbook.evidence.pci import acs_redirects
 from nccl_runbook.facts import Gap, to_json
@@ -105,11 +106,24 @@ def test_acs_is_found_where_a_bridge_redirects_and_is_a_gap_for_a_plain_user():
     assert acs_redirects({"0000:00:01.0": bridge(0x1D)[:64]}).reason == "no-permission"
 
 
-@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "no such file"), ("/", "cannot be read")])
-def test_a_file_that_cannot_be_read_is_one_sentence(path, words):
+@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "there is no file"), ("/", "is a directory"), ("/dev/zero", "not a regular file"), ("PIPE", "not a regular file")])
+def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, words, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it
+    path = path.replace("PIPE", str(tmp_path / "pipe"))
     assert words in read(path).detail
     done = run(path)
-    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
+    command = f"{sys.executable} -m nccl_runbook.cli.main env --json <(sleep 0.3; echo NCCL_TIMEOUT=1800; sleep 0.3; echo NCCL_DEBUG=ERROR)"
+    told = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=CLEAN).stdout)
+    assert {f["variable"] for f in told["findings"]} == {"NCCL_TIMEOUT", "NCCL_DEBUG"}
+    monkeypatch.setattr(environment_file, "PIPE_S", 0.2)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"NCCL_DEBUG=INFO\n")
+    assert read(f"/dev/fd/{ours}").reason == "timed-out", "its writer is still there"
+    os.close(theirs), os.close(ours)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,14 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
+def refuse_special(paths: list[str]) -> None:
+    """Leaves where nothing but pipes, sockets and devices is named: to open a pipe would wait for whoever writes to it."""
+    special = [p for p in paths for name in [os.path.expanduser(p)]
+               if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))]
+    if special and special == paths:
+        leave(f"{paths[0]} is no regular file but a pipe, a socket or a device: write its text to a file first")
+
+
 def end_on_signals() -> None:
     """A signal that asks us to go ends us by the clean-up on the way, with 128 + its number."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -64,7 +64,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
         looked = probe.look()
         seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
     if isinstance(seen, Gap):
-        answer.leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
+        answer.leave(seen.detail, 1 if not file and seen.reason in ("failed", "timed-out") else 2)
     return seen
 
 

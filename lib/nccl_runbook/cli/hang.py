@@ -30,6 +30,7 @@ def hang(
     from nccl_runbook.findings import exit_code, verdict_of
     from nccl_runbook.rules import hang as rules
 
+    answer.refuse_special(paths)
     absent = [p for p in paths if not os.path.lexists(os.path.expanduser(p))]
     if absent:
         answer.leave(f"there is no file {absent[0]}")

@@ -82,7 +82,7 @@ def said(text: str) -> Said:
     nccl = _NCCL.search(rest[:200]) if "] " in rest else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
-    inside = _INSIDE.search(rest) if "ank" in rest or "RANK" in rest else None
+    inside = _INSIDE.search(rest) if "ank " in rest or "[rank" in rest or "RANK " in rest else None
     if inside:
         rank = int(next(g for g in inside.groups() if g))
     again = _REPEATED.search(rest) if "repeated " in rest else None

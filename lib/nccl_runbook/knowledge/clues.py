@@ -40,12 +40,11 @@ ECHO = re.compile(
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 # how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
-_COUNTED = r"(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|ntasks[-_]per[-_]node|tensor[-_]parallel(?:[-_]size)?|--tp)"
-ASKED = rf"(?i){_COUNTED}['\": =(]{{1,3}}(\d{{1,4}})\b"
+ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|ntasks[-_]per[-_]node|parallel[-_]size|--tp)[\"': =(]{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _SHORTEST = 3  # a literal of two letters is in every line
-_NEEDLE = 6  # letters: longer ones single out hardly any more lines, and take longer to prepare
+_NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _DIGITS = frozenset("0123456789")
@@ -179,7 +178,7 @@ def folded(raw: bytes) -> bytes:
 
 def _needle(literal: str) -> bytes:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, and no longer than finds few other lines."""
-    start = max(range(max(1, len(literal) - _SHORTEST)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
+    start = max(range(max(1, len(literal) - _NEEDLE + 1)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
     return literal[start : start + _NEEDLE].encode()
 
 

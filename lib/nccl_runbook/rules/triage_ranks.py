@@ -79,7 +79,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or _above(r.first_error, waited[r.rank])]
+    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
@@ -90,10 +90,6 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
     lines = (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e))
     return [Pointer("peer-crashed", "likely", lines, against, 30)]
-
-
-def _above(line: LogLine, other: LogLine) -> bool:
-    return line.file == other.file and line.line < other.line
 
 
 def when(line: LogLine, logs: Logs) -> float | None:
