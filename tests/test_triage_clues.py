@@ -118,6 +118,8 @@ MORE: list[tuple[str, str, str, str]] = [
     ("device-not-set-per-rank", "step 1\n", "torch.load without map_location; the processes of the other GPUs take memory on GPU 0", "step 1\n"),
     ("driver-too-old", "torch.cuda.is_available() -> False\n", "we must update the driver", "torch.cuda.is_available() -> True\n"),
     ("communicator-recreated", "step 1\n", "each weight update opens its own communicators", "step 1\n"),
+    ("gpu-exclusive-mode", "| N/A   34C    P0    63W / 235W |     74MiB / 11439MiB |      0%   E. Process |\n", "", "|  0%      Default |\n"),
+    ("vgpu-or-mig-unsupported", "ncclInvalidUsage: invalid usage\n  MIG 3g.20gb     Device  0: (UUID: MIG-5a8b1c2d-1)\n", "", "ncclInvalidUsage: invalid usage\n|                               |                      |               MIG M. |\n"),
     ("rendezvous-misconfigured", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n", "", "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.\n"),
     ("rendezvous-misconfigured", "[I socket.cpp:624] [c10d - debug] No socket on (192.0.2.1, 29400) is listening yet, will retry.\n", "", "[I socket.cpp:624] [c10d - debug] The server socket has started to listen on [::]:29400.\n"),
     ("rendezvous-misconfigured", "ValueError: port must have value from 0 to 65535 but was 66660.\n", "", "master port 6666\n"),
