@@ -203,13 +203,13 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank or host took InfiniBand and another one sockets."""
+    """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    by = {**by, **{r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
-    speakers = {(line.rank, line.host) for line in by.values()}
-    status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
+    ranks = {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks}
+    by = {**by, **{network: line for network, line in ranks.items() if network}}
+    status = "likely" if len({(line.rank, line.host) for line in by.values()}) > 1 else "possible"
     return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
 
 
