@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import environment as probe
+from nccl_runbook.evidence import environment_file
 from nccl_runbook.evidence.environment_file import is_kept, parse, read
 from nccl_runbook.evidence.pci import acs_redirects
 from nccl_runbook.facts import Gap, to_json
@@ -105,11 +106,24 @@ def test_acs_is_found_where_a_bridge_redirects_and_is_a_gap_for_a_plain_user():
     assert acs_redirects({"0000:00:01.0": bridge(0x1D)[:64]}).reason == "no-permission"
 
 
-@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "no such file"), ("/", "cannot be read")])
-def test_a_file_that_cannot_be_read_is_one_sentence(path, words):
+@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "there is no file"), ("/", "is a directory"), ("/dev/zero", "not a regular file"), ("PIPE", "not a regular file")])
+def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, words, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it
+    path = path.replace("PIPE", str(tmp_path / "pipe"))
     assert words in read(path).detail
     done = run(path)
-    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
+    command = f"{sys.executable} -m nccl_runbook.cli.main env --json <(sleep 0.3; echo NCCL_TIMEOUT=1800; sleep 0.3; echo NCCL_DEBUG=ERROR)"
+    told = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=CLEAN).stdout)
+    assert {f["variable"] for f in told["findings"]} == {"NCCL_TIMEOUT", "NCCL_DEBUG"}
+    monkeypatch.setattr(environment_file, "PIPE_S", 0.2)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"NCCL_DEBUG=INFO\n")
+    assert read(f"/dev/fd/{ours}").reason == "timed-out", "its writer is still there"
+    os.close(theirs), os.close(ours)
 
 
 # ---- the command -------------------------------------------------------------------------------------------------------------------
@@ -169,6 +183,25 @@ def test_env_looks_at_other_processes_as_roles():
             child.kill()
             child.wait()
     assert run("--pid", str(one.pid)).returncode == 2
+
+
+def test_every_process_tells_its_own_limits_and_its_own_shared_memory():
+    other = ["unshare", "-r", "-m", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /dev/shm && ulimit -n 512 && echo && exec sleep 60"]
+    if subprocess.run([*other[:5], "mount -t tmpfs tmpfs /dev/shm"], capture_output=True).returncode:
+        pytest.skip("no mount namespace of one's own may be made here")
+    with subprocess.Popen(["sleep", "60"]) as one, subprocess.Popen(other, stdout=subprocess.PIPE) as two:
+        two.stdout.readline()
+        try:
+            seen = probe.looks([one.pid, two.pid])
+            done = run("--pid", str(one.pid), str(two.pid))
+        finally:
+            one.kill(), two.kill()
+    size, _, device = seen.roles[0].shm
+    assert seen.roles[1].shm[0] == 1 << 20 and seen.roles[1].shm[2] != device
+    assert f"/dev/shm: differs between pid {one.pid} ({size >> 20} MiB, device {device}), pid {two.pid} (1 MiB, device " in done.stdout
+    assert f"open files: differs between pid {one.pid} ({seen.roles[0].nofile}), pid {two.pid} (512)" in done.stdout
+    assert f"pid {two.pid}: /dev/shm: 1 MiB free of 1 MiB" in done.stdout and done.returncode == 3
+    assert f"not looked at: pid {two.pid}.torch: absent: " in done.stdout, "silence is no health"
 
 
 def _seen(path: str, contents: str, cuda: str) -> tuple:
@@ -311,7 +344,7 @@ def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
     said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
             "mapped": gap, "libraries": {}, "reports": 0, "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
     host, role = probe.host_of(said), probe.role_of("this process", said)
-    assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(host.shm_bytes, Gap) and isinstance(host.iommu, Gap)
+    assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(role.shm, Gap) and isinstance(host.iommu, Gap)
     assert judge(Environment([role], host))
 
 

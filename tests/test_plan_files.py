@@ -4,10 +4,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -15,10 +15,12 @@ import pytest
 from fake_nvml import fake_nvml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_runbook.cli import plan as plan_command
 from nccl_runbook.evidence import launch_lines, training_file
 from nccl_runbook.planning.devices import Identity, bus_of_message, clashes, normal_bus
 from nccl_runbook.planning.groups import Group, RankAt
 from nccl_runbook.rules import devices
+from processes import quickest_s
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/plan.json").read_text())
@@ -74,7 +76,7 @@ def test_wrong_usage_is_one_sentence(arguments, sentence):
 def test_the_answer_comes_at_once_and_without_torch_or_jupyter():
     command = [sys.executable, "-c", START, "plan", "sglang:d1+fsdp:d1", "--gpus", "1", "--json"]
     seconds = []
-    for _ in range(3):
+    while not seconds or (len(seconds) < 10 and min(seconds) >= 0.5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -144,7 +146,53 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     done = run(str(tmp_path), "--areal", "v1.0.0")
     assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
     os.mkfifo(tmp_path / "p.yaml")
-    assert "is no regular file" in run(str(tmp_path / "p.yaml")).stderr
+    assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is no regular file\n", "named once"
+    assert "not read: p.yaml: it is no regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout
+
+
+def test_a_folder_that_may_not_be_entered_is_named_and_is_not_clean(tmp_path, capsys):
+    for name in ("open", "shut", "named"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.yaml").write_text(OLD.replace("fsdp:d4", "fsdp:d2").replace("sglang:d4", "sglang:d2"))
+        (tmp_path / name / "a.yaml").chmod(0o644)
+        (tmp_path / name).chmod(0o755)
+    answers = [_answer(tmp_path, capsys)]
+    (tmp_path / "shut").chmod(0o101)  # may be entered, but not listed
+    (tmp_path / "named").chmod(0o404)  # listed, but nothing in it may be opened
+    closed = [(p, p.stat().st_mode) for p in (tmp_path, *tmp_path.parents) if p.stat().st_uid == os.getuid() and p.stat().st_mode & 0o055 != 0o055]
+    try:
+        for folder, mode in closed:
+            folder.chmod(mode | 0o055)
+        with _as_nobody():
+            answers += [_answer(tmp_path, capsys), _answer(tmp_path / "shut", capsys)]
+    finally:
+        for folder, mode in [(tmp_path / "shut", 0o700), (tmp_path / "named", 0o700), *closed]:
+            folder.chmod(mode)
+    assert answers[0][0] == 0 and "verdict: 3 of 3 clean (exit code 0)" in answers[0][1]
+    code, said = answers[1]
+    assert code == 3 and "not read: shut: this folder cannot be read" in said and "2 not read (exit code 3)" in said
+    assert re.search(r"not read: named(/a.yaml: it|: this folder) cannot be read", said), "kernels differ in what they list there"
+    assert answers[2] == (2, "nccl-runbook: shut: this folder cannot be read\n")
+
+
+def _answer(target: Path, capsys) -> tuple[int, str]:
+    """In this process: another user may not read the interpreter's own files."""
+    with pytest.raises(SystemExit) as ended:
+        plan_command.plan(str(target), 0, "v1.0.0", "", 0, "", False, False, None)
+    return ended.value.code, "".join(capsys.readouterr())
+
+
+@contextlib.contextmanager
+def _as_nobody():
+    """No folder is closed to root."""
+    if os.getuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_a_command_line_overrides_the_yaml_that_it_names(tmp_path):
@@ -166,8 +214,7 @@ def test_a_hostile_yaml_is_a_reason_or_nothing_and_runs_nothing(text, tmp_path, 
 
 def test_a_bomb_of_aliases_is_read_in_no_time():
     bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}\n" for i in range(1, 30))
-    began = time.process_time()
-    assert training_file.read(bomb).mode == "" and time.process_time() - began < 2
+    assert training_file.read(bomb).mode == "" and quickest_s(lambda: training_file.read(bomb), 2) < 2
 
 
 def test_references_that_multiply_are_cut():

@@ -244,7 +244,6 @@ def test_cannot_act_fires_when_the_network_is_not_there():
 
 
 @pytest.mark.parametrize(("changes", "rule", "severity"), [
-    ({"shm_bytes": [64 << 20, 64 << 20]}, "shm-too-small", Severity.WARN),
     ({"addresses": Gap("failed", "Name or service not known")}, "name-not-resolved", Severity.NOTE),
     ({"acs": ["0000:00:01.0"], "iommu": "on"}, "peer-traffic-redirected", Severity.NOTE),
     ({"xids": ["NVRM: Xid (PCI:0000:06:00): 79, pid=1, GPU has fallen off the bus."]}, "xids-seen", Severity.WARN),
@@ -275,6 +274,21 @@ def test_limit_too_low_fires_when_few_files_or_little_locked_memory_are_allowed(
     assert [f.severity for f in found(environment(many), "limit-too-low")] == [Severity.NOTE, Severity.WARN]
     assert len(found(environment(low, on=host(hcas=[])), "limit-too-low")) == 1
     assert not found(environment(role(nofile=NOT_RUN, memlock=NOT_RUN)), "limit-too-low") and not found(environment(), "limit-too-low")
+
+
+def test_shm_too_small_is_told_once_for_each_mount():
+    small, told = [64 << 20, 64 << 20, 30], "/dev/shm: 64 MiB free of 64 MiB"
+    env = environment(role("trainer", shm=small), role("engine"), role("engine 2", shm=small), role("engine 3", shm=[64 << 20, 64 << 20, 31]))
+    assert [f.title for f in found(env, "shm-too-small")] == [f"engine 3: {told}", f"trainer: {told}"]
+    assert not found(environment(), "shm-too-small") and not found(environment(role(shm=Gap("no-permission", "x"))), "shm-too-small")
+
+
+@pytest.mark.parametrize(("changes", "severity"), [
+    ({"nofile": "1024"}, Severity.NOTE), ({"memlock": "65536"}, Severity.NOTE), ({"shm": [64 << 30, 60 << 30, 24]}, Severity.WARN),
+    ({"shm": [64 << 30, 1 << 30, 23]}, None), ({"shm": Gap("no-permission", "not yours")}, None), ({"nofile": NOT_RUN}, None)])
+def test_roles_differ_in_limits_and_mounts(changes, severity):
+    told = found(environment(role("trainer"), role("engine", **changes)), "roles-differ")
+    assert [f.severity for f in told] == ([severity] if severity else []) and all("engine (" in f.title for f in told)
 
 
 # ---- libnccl ---------------------------------------------------------------------------------------------------------------------

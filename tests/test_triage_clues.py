@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.rules import triage
+from nccl_runbook.rules import triage, triage_ranks
 from triage_samples import DUPLICATE, STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
@@ -79,6 +79,37 @@ MORE: list[tuple[str, str, str, str]] = [
     ("device-not-set-per-rank", "step 0\n", "training hangs: every rank uses GPU 0", "step 0\n"),
     ("communicator-order", "step 0\n", "deadlock: some ranks find a cached communicator while others create one", "step 0\n"),
     ("p2p-broken-acs-iommu", "Cuda failure 'peer access is not supported between these two devices'\n", "", "peer access enabled\n"),
+    ("gpu-or-link-fault", "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=9, name=python3, Ch 00000001 caused by previous Xid 149\n", "", "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=9, name=python3, Ch 00000001\n"),
+    ("gpu-or-link-fault", W + "Cuda failure 999 'unknown error'\n", "", W + "unknown option\n"),
+    ("fabric-manager-down", W + "Cuda failure 1 'invalid argument'\n", "it began after the fabric manager was restarted", W + "Cuda failure 1 'invalid argument'\n"),
+    ("fabric-manager-down", W + "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'.\n", "", "node0:7:7 [0] NCCL INFO NVLS multicast support is available on dev 0\n"),
+    ("driver-library-mismatch", "Error 803: system has unsupported display driver / cuda driver combination\n", "", "display driver 580.1\n"),
+    ("container-gpu-access", "UserWarning: CUDA initialization: CUDA driver initialization failed, you might not have a CUDA gpu.\n", "", "CUDA initialization: done\n"),
+    ("container-gpu-access", W + "nvmlDeviceGetHandleByPciBusId() failed: Not Found\n", "", "nvmlDeviceGetHandleByPciBusId() ok\n"),
+    ("visible-devices-wrong", W + "nvmlDeviceGetHandleByPciBusId() failed: Not Found\n", "every task has its own GPU", W + "nvmlDeviceGetHandleByPciBusId() failed: Unknown Error\n"),
+    ("driver-too-old", W + "nvmlDeviceGetGpuFabricInfoV() failed: Function Not Found\n", "", W + "nvmlDeviceGetGpuFabricInfoV() failed: Unknown Error\n"),
+    ("gpu-exclusive-mode", "RuntimeError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server\n", "", "the MPS paper\n"),
+    ("vgpu-or-mig-unsupported", W + "Cuda failure 304 'OS call failed or operation not supported on this OS'\n", "", "OS call done\n"),
+    ("gpu-memory-exhausted", W + "Failed to CUDA host alloc 4096 bytes\n", "", "node0:7:7 [0] NCCL INFO CUDA host alloc 4096 bytes\n"),
+    ("nccl-library-conflict", W + "Invalid config blocking attribute value -2147483648\n", "", "node0:7:7 [0] NCCL INFO Comm config Blocking set to 1\n"),
+    ("nccl-library-conflict", "NameError: name 'ncclGetVersion' is not defined\n", "", "ncclGetVersion 22809\n"),
+    ("framework-version-incompatible", "ImportError: x_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN3c104cuda9SetDeviceEi\n", "", "ImportError: libx.so: undefined symbol: ncclMemFree\n"),
+    ("framework-version-incompatible", "ImportError: ext.so: undefined symbol: ncclGetLsaDevicePointer\n", "after pip install of an engine", "ImportError: ext.so: undefined symbol: ncclGetLsaDevicePointer\n"),
+    ("topology-file-bad", "node0:7:7 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /g.xml\nNCCL failure 'unhandled system error'\n", "", "node0:7:7 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /g.xml\n"),
+    ("topology-file-bad", W + "Could not find real path of /sys/class/pci_bus/0000:01/../../0000:01:00.0\n", "", "real path of /data\n"),
+    ("cumem-mismatch", "node0:7:7 [0] transport/shm.cc:590 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'\n", "", "node0:7:7 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'\n"),
+    ("cumem-mismatch", W + "UDS: Sending data over socket /tmp/nccl-socket-3-7 failed : Connection refused (111)\n", "", "Connection refused (111)\n"),
+    ("engine-allreduce-needs-p2p", "RuntimeError: CUDART error: peer access is not supported between these two devices\n", "", "CUDART ok\n"),
+    ("engine-allreduce-needs-p2p", "RuntimeError: peer access is not supported between these two devices\n", "an inference engine with tensor parallelism", W + "peer access is not supported between these two devices\n"),
+    ("env-conflict", W + 'Unrecognized element token "Rings" when parsing "allreduce:Rings"\n', "", "node0:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"),
+    ("env-conflict", W + "Invalid NCCL_NTHREADS 48 (must be a multiple of 32)\n", "", "node0:7:7 [0] NCCL INFO NCCL_NTHREADS set by environment to 256\n"),
+    ("env-conflict", "node0:7:7 [0] NCCL INFO NCCL_IBEXT_DISABLE set by environment to 1.\nnode0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_9:1/RoCE\n", "it is disabled but RoCE is still used", "node0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_9:1/RoCE\n"),
+    ("nccl-bug", "Caught signal 11 (Segmentation fault)\n 3  /opt/nccl/lib/libnccl.so(+0x120057) [0x7ff1c18c1057]\n", "", "/opt/nccl/lib/libnccl.so.2\n"),
+    ("cpu-affinity", "node0:7:7 [0] NCCL INFO Setting affinity for GPU 0 to 01\n", "one core for each task", "node0:7:7 [0] NCCL INFO Setting affinity for GPU 0 to 01\n"),
+    ("device-not-set-per-rank", "RuntimeError: CUDA error: invalid device ordinal\n", "torchrun on two nodes, fails on every node but the first", "RuntimeError: CUDA error: invalid argument\n"),
+    ("trainer-and-engine-share-gpu", DUPLICATE, "a client calls init_communicator() of the server", "init_communicator() done\n"),
+    ("visible-devices-set-too-late", DUPLICATE, "a setup_hook imports torch before the worker", "setup_hook ran\n"),
+    ("bus-id-collision", DUPLICATE, "both GPUs have their own UUIDs", "GPU 0: (UUID: GPU-1)\n"),
     ("rendezvous-misconfigured", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n", "", "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.\n"),
     ("rendezvous-misconfigured", "[I socket.cpp:624] [c10d - debug] No socket on (192.0.2.1, 29400) is listening yet, will retry.\n", "", "[I socket.cpp:624] [c10d - debug] The server socket has started to listen on [::]:29400.\n"),
     ("rendezvous-misconfigured", "ValueError: port must have value from 0 to 65535 but was 66660.\n", "", "master port 6666\n"),
@@ -182,6 +213,29 @@ def test_an_ordinal_alone_has_several_causes_and_one_gpu_per_task_tells_which(tm
     line = "RuntimeError: CUDA error: invalid device ordinal\n"
     assert told(tmp_path, line)[0] == ("more-ranks-than-gpus", "possible") and {s for _, s in told(tmp_path, line)} == {"possible"}
     assert told(tmp_path, line, "srun --gpus-per-task=1")[0] == ("visible-devices-wrong", "likely")
+
+
+@pytest.mark.parametrize("refused", ["RuntimeError: CUDA error: invalid device ordinal\n", DUPLICATE], ids=["ordinal", "duplicate"])
+@pytest.mark.parametrize("words, more", [
+    ("torchrun --nproc_per_node=4 with CUDA_VISIBLE_DEVICES=1,2", True), ("mpirun -np 8 on a box with four cards", True),
+    ("torchrun --nproc_per_node=2 with CUDA_VISIBLE_DEVICES=1,2", False), ("mpirun -np 8 over two hosts with four cards", False), ("-np" + " 4" * 2000 + " on four cards", False),
+])
+def test_more_ranks_than_gpus_are_counted(tmp_path, refused, words, more):
+    logs = reader.collect([str(_job(tmp_path, refused))], words)
+    assert bool(triage_ranks.fewer_gpus_than_ranks(logs)) == more
+    assert triage.judge(logs)[0].cause == "more-ranks-than-gpus" or not more
+
+
+def _job(tmp_path, text: str):
+    (tmp_path / "job.log").write_text(text)
+    return tmp_path / "job.log"
+
+
+def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):
+    words = "NCCL_NVLS_ENABLE is unset, fabric manager, NVSwitch"
+    likely = told(tmp_path, "torch.OutOfMemoryError: CUDA out of memory.\n", words)
+    assert likely[0] == ("gpu-memory-exhausted", "likely") and ("nvls-fabric-fault", "possible") in likely
+    assert told(tmp_path, "Failed to initialize NVML: Driver/library version mismatch\n", words) == [("driver-library-mismatch", "established")]
 
 
 def test_another_operation_at_one_number_is_not_sure_another_size_is(tmp_path):

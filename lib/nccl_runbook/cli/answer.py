@@ -39,6 +39,14 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
+def refuse_special(paths: list[str]) -> None:
+    """Leaves where nothing but pipes, sockets and devices is named: to open a pipe would wait for whoever writes to it."""
+    special = [p for p in paths for name in [os.path.expanduser(p)]
+               if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))]
+    if special and special == paths:
+        leave(f"{paths[0]} is no regular file but a pipe, a socket or a device: write its text to a file first")
+
+
 def end_on_signals() -> None:
     """A signal that asks us to go ends us by the clean-up on the way, with 128 + its number."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -82,7 +90,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.findings import step_status, worst_first
+    from nccl_runbook.findings import EXIT_CODES, step_status, worst_first
     from nccl_runbook.records import Judged, Record, utc_now
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page import render_index
@@ -95,5 +103,8 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
     clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
     command = redactor.text(shlex.join(["nccl-runbook", *sys.argv[1:]]))
     run = RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step])
-    document = verdict_document(run, [clean]).model_copy(update={"sentence": redactor.text(sentence), "exit_code": code})
+    document = verdict_document(run, [clean])
+    if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
+        document = document.model_copy(update={"verdict": "degraded" if code == EXIT_CODES["degraded"] else "unknown"})
+    document = document.model_copy(update={"sentence": redactor.text(sentence), "exit_code": code})
     write(path, render_index(document, [clean]))

@@ -64,7 +64,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
         looked = probe.look()
         seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
     if isinstance(seen, Gap):
-        answer.leave(seen.detail, 1 if seen.reason in ("failed", "timed-out") else 2)
+        answer.leave(seen.detail, 1 if not file and seen.reason in ("failed", "timed-out") else 2)
     return seen
 
 
@@ -86,12 +86,16 @@ def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
+    from nccl_runbook.facts import gaps_in
+
     lines = []
     for finding in findings:
         lines.append(f"{finding.severity.value:7} {finding.title}")
         lines += [f"        {' '.join(e.text.split())}" for e in finding.evidence[:3] if e.text not in finding.title]
         for remedy in finding.remedy:
             lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
+    parts = [*((r.name, r) for r in seen.roles), ("host", seen.host)]
+    lines += [f"not looked at: {path}: {gap}" for name, part in parts for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
     count = sum(len(r.variables) for r in seen.roles)
     lines.append(f"verdict: {verdict} (exit code {code}): {count} variables of {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)

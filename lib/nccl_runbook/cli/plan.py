@@ -130,7 +130,7 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     plans, left_out = [], []
     files = training_file.files(path)
     for file in files[:training_file.MOST_FILES]:
-        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        name = file.name if file == path else str(file.relative_to(path))
         try:
             plans.append(_of_text(training_file.text_of(file), name, asked, file))
         except ValueError as error:
@@ -174,7 +174,10 @@ def _named_config(commands: list[Any], file: Path | None) -> str:
     names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
     found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
-    return training_file.text_of(found[0]) if found else ""
+    try:
+        return training_file.text_of(found[0]) if found else ""
+    except ValueError as error:
+        raise ValueError(f"the --config that it names, {found[0].name}: {error}") from error
 
 
 def _gpus(asked: Asked, told: int) -> int:

@@ -58,7 +58,7 @@ def reduce(
     except (ValueError, re.error) as error:
         answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
-        answer.leave(f"cannot write {out}: {error.strerror}", 1)
+        answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
     tried: list[Tried] = []
     answer.end_on_signals()
     for values in combinations:

@@ -44,6 +44,7 @@ def run(
     from nccl_runbook.parameters import ParameterError
     from nccl_runbook.records import RecordError
 
+    answer.refuse_special(log)
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:

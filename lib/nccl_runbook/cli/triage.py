@@ -37,6 +37,8 @@ def triage(
     from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
 
+    answer.refuse_special(paths)
+    answer.refuse_special(against)
     missing = next((p for p in against if not os.path.lexists(os.path.expanduser(p))), None)
     if missing is not None:
         answer.leave(f"there is no file {missing}")

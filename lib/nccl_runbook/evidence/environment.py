@@ -166,7 +166,7 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
                 _gap(mapped) if isinstance(mapped, dict) else mapped,
                 version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
                 *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))),
-                requires_of(said.get("packages", [])), said.get("preloaded", []))
+                requires_of(said.get("packages", [])), said.get("preloaded", []), _shm(said["shm"]))
 
 
 def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
@@ -227,14 +227,14 @@ def host_of(said: Mapping[str, Any]) -> Host:
     return Host(
         said["host"], sorted({*told}) if isinstance(told := said["addresses"], list) else _or_gap(told), said["interfaces"],
         _routes(files["/proc/net/route"]), _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _shm(said["shm"]), _container(files),
+        _container(files),
         next(_or_gap(t) for p, t in files.items() if p.endswith("/ns/ipc")),
         _iommu(files), acs_redirects(_binaries(files)), _gap(kernel) if isinstance(kernel, dict) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
 
 
 def _shm(said: Any) -> list[int] | Gap:
-    return _gap(said) if isinstance(said, dict) else [said[0] * blocks for blocks in said[1:]]
+    return _gap(said) if isinstance(said, dict) else [said[0] * said[1], said[0] * said[2], said[3]]
 
 
 def _or_gap(value: Any) -> Any:

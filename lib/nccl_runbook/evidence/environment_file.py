@@ -5,15 +5,20 @@ of variables allows are kept, and every value is scrubbed of what looks like a s
 """
 from __future__ import annotations
 
+import os
 import re
+import select
+import time
 from pathlib import Path
 
+from nccl_runbook.evidence.log_file import opened
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Role
 from nccl_runbook.knowledge.variables import prefixes, variables
 from nccl_runbook.redact import Redactor, sounds_secret
 
 MOST_BYTES = 4 << 20
+PIPE_S = 10.0  # until whoever writes to a pipe has to be done
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
@@ -59,19 +64,23 @@ def _is_text(text: str) -> bool:
 
 
 def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
-    """The file's text as it stands."""
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            data = file.read(most_bytes + 1)
-    except FileNotFoundError:
-        return Gap("absent", f"no such file: {path}")
-    except PermissionError:
-        return Gap("no-permission", f"{path} cannot be read: permission denied")
-    except OSError as error:
-        return Gap("failed", f"{path} cannot be read: {error.strerror}")
-    if len(data) > most_bytes:
-        return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB: that is no environment")
-    return data.decode("utf-8", "replace")
+    """The text of a file, or of a pipe that the shell holds open, as it stands."""
+    opening = opened(path, piped=True)
+    if isinstance(opening, Gap):
+        return opening
+    data, until = bytearray(), time.monotonic() + PIPE_S
+    with opening as file:
+        while len(data) <= most_bytes:
+            if not select.select([file], [], [], max(0.0, until - time.monotonic()))[0]:
+                return Gap("timed-out", f"{path} is a pipe that did not end within {PIPE_S:g} s")
+            try:
+                block = os.read(file.fileno(), most_bytes + 1 - len(data))
+            except OSError as error:
+                return Gap("failed", f"{path} cannot be read: {error.strerror}")
+            if not block:
+                return data.decode("utf-8", "replace")
+            data += block
+    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB: that is no environment")
 
 
 def parse(text: str, name: str = "text") -> Role:

@@ -16,6 +16,7 @@ PART_BYTES = 2 << 20  # of the beginning and of the end
 UNPACKED_BYTES = 256 << 20  # a gzip of a few MB may hold a terabyte of zeros
 LINE_CHARACTERS = 1000  # longer ones are cut into pieces, so that no expression meets an endless line
 _GZIP = b"\x1f\x8b"
+_HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,25 +34,33 @@ def named(log: str) -> list[str]:
     return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
 
 
-def read(path: str) -> LogLines | Gap:
-    """The first and last 2 MiB of a log, plain or gzip, as lines; a Gap of one sentence if it cannot be read."""
-    name = os.path.expanduser(path)
+def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
+    """The regular file; a Gap of one sentence if it cannot be opened, or is none. ``piped``: also a pipe that the shell holds open."""
     try:
-        handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe without a writer would wait for ever
+        # a pipe without a writer would wait for ever
+        handle = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return Gap("absent", f"there is no file {path}")
     except PermissionError:
         return Gap("no-permission", f"{path} may not be read by this user")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
-    kind = os.fstat(handle)
-    if not stat.S_ISREG(kind.st_mode):
-        os.close(handle)
-        what = "a directory: name one file in it" if stat.S_ISDIR(kind.st_mode) else "not a regular file: write its text to one first"
-        return Gap("failed", f"{path} is {what}")
-    with open(handle, "rb") as file:
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode) or piped and stat.S_ISFIFO(mode) and path.startswith(_HELD):
+        return open(handle, "rb")
+    os.close(handle)
+    what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to one first"
+    return Gap("failed", f"{path} is {what}")
+
+
+def read(path: str) -> LogLines | Gap:
+    """The first and last 2 MiB of a log, plain or gzip, as lines; a Gap of one sentence if it cannot be read."""
+    opening = opened(path)
+    if isinstance(opening, Gap):
+        return opening
+    with opening as file:
         try:
-            return _read(file, kind.st_size)
+            return _read(file, os.fstat(file.fileno()).st_size)
         except (OSError, zlib.error, EOFError) as error:
             return Gap("failed", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}")
 

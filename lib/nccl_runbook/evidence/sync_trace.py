@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from nccl_runbook.evidence.log_file import opened
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, OwnSyncTime
 
@@ -18,13 +19,13 @@ FILE_BYTES = 2 << 30
 
 def collect(path: str) -> OwnSync | Gap:
     """Every pause_trace line of a log file; a Gap that says why there is none."""
-    try:
-        if Path(path).stat().st_size > FILE_BYTES:
+    opening = opened(path)
+    if isinstance(opening, Gap):
+        return Gap("failed", opening.detail)
+    with opening as file:
+        if os.fstat(file.fileno()).st_size > FILE_BYTES:
             return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
-        with open(path, "rb") as file:
-            syncs = read(file, path)
-    except OSError as error:
-        return Gap("failed", f"cannot read {path}: {error.strerror}")
+        syncs = read(file, path)
     return OwnSync(syncs) if syncs else Gap("absent", f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
 
 

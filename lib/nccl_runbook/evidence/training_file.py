@@ -5,6 +5,7 @@ OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations u
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import stat
 from collections.abc import Mapping
@@ -37,22 +38,25 @@ class Training:
 
 
 def files(path: Path) -> list[Path]:
-    """The YAML files at or below ``path``, and links that lead nowhere, which ``text_of`` names; no link is followed out of a folder."""
-    return [path] if not path.is_dir() else sorted(
-        p for p in path.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file() != p.is_symlink())
+    """The YAML files at or below ``path``, and what ``text_of`` says the fault of: links that lead nowhere, folders that may not be
+    entered. No link is followed out of a folder."""
+    shut: list[OSError] = []
+    below = [Path(folder, n) for folder, _, names in os.walk(path, onerror=shut.append) for n in names if n.endswith((".yaml", ".yml"))]
+    found = [p for p in below if not (p.is_symlink() and os.path.exists(p))]
+    return sorted([*found, *(Path(error.filename) for error in shut)]) if path.is_dir() else [path]
 
 
 def text_of(path: Path) -> str:
-    """The file's text. Raises ValueError with why it cannot be read."""
+    """The file's text. Raises ValueError with why it cannot be read, without its name."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
-            raise ValueError(f"{path.name} is no regular file")
+            raise ValueError("this folder cannot be read" if path.is_dir() else "it is no regular file")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror}") from error
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
     if len(data) > MOST_BYTES:
-        raise ValueError(f"{path.name} is larger than {MOST_BYTES >> 10} KiB: that is no configuration")
+        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB: that is no configuration")
     return data.decode("utf-8", "replace")
 
 

@@ -26,7 +26,8 @@ class Role:
     ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
     of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
     installed beside torch -> what its metadata requires; ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
-    called where another library has the same ones."""
+    called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
+    number."""
 
     name: str
     variables: Dict[str, str]
@@ -41,19 +42,19 @@ class Role:
     memlock: Union[str, Gap]
     requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
     preloaded: List[str] = dataclasses.field(default_factory=list)
+    shm: Union[List[int], Gap] = Gap("not-run", "not asked")
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """``libraries``: every libnccl and plugin found, mapped or not; ``shm_bytes``: size and free bytes of /dev/shm; ``xids``: lines of the
-    kernel log; ``acs``: bridges with access control that redirects peer traffic; ``routes``: interfaces with a default route."""
+    """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log;
+    ``acs``: bridges with access control that redirects peer traffic; ``routes``: interfaces with a default route."""
 
     name: str
     addresses: Union[List[str], Gap]
     interfaces: Union[List[str], Gap]
     routes: Union[List[str], Gap]
     hcas: Union[List[str], Gap]
-    shm_bytes: Union[List[int], Gap]
     container: List[str]
     ipc_namespace: Union[str, Gap]
     iommu: Union[str, Gap]

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import errno
 import functools
 import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nccl_runbook.knowledge import table
 
@@ -174,9 +175,15 @@ def _from_config(path: Path, config: dict[str, Any]) -> Model:
                  experts=number("num_experts") if moe else 0)
 
 
+def _opened(path: Path) -> BinaryIO:
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return open(path, "rb")
+
+
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             file.seek(start)
             found = json.loads(file.read(min(size, _HEADER_BYTES)))
     except (OSError, ValueError) as error:
@@ -189,7 +196,7 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
 def _header(path: Path) -> list[tuple[str, list[int]]]:
     """Names and shapes of one safetensors file, from its first kilobytes."""
     try:
-        with open(path, "rb") as file:
+        with _opened(path) as file:
             length = int.from_bytes(file.read(8), "little")
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}; the shapes stand in the safetensors files themselves") from error

@@ -101,6 +101,12 @@ def is_same(one, other):
         return False
 
 
+def shared_memory(path):
+    """Size of a block, blocks, free blocks, and the mount's device number."""
+    told = os.statvfs(path)
+    return [told.f_frsize, told.f_blocks, told.f_bavail, os.stat(path).st_dev]
+
+
 def look(request):
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
@@ -126,7 +132,7 @@ def look(request):
                          for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name + "-*.dist-info/METADATA"))],
             "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()],
             "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
-            "shm": tried(lambda: [getattr(os.statvfs(root + "/dev/shm"), f) for f in ("f_frsize", "f_blocks", "f_bavail")])}
+            "shm": tried(shared_memory, root + "/dev/shm")}
 
 
 def main():

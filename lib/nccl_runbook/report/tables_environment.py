@@ -55,9 +55,10 @@ def libraries_table(env: Environment) -> Table:
 def host_table(env: Environment) -> Table:
     """The machine around the ranks."""
     host = env.host
-    limits = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (("open files", r.nofile), ("locked memory", r.memlock))]
+    limits = [(f"{words}, {r.name}", v) for r in env.roles
+              for words, v in (("open files", r.nofile), ("locked memory", r.memlock), ("/dev/shm", _shm(r.shm)))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces),
-            ("default route", host.routes), ("RDMA adapters", host.hcas), ("/dev/shm", _shm(host.shm_bytes)), ("container", host.container),
+            ("default route", host.routes), ("RDMA adapters", host.hcas), ("container", host.container),
             ("IPC namespace", host.ipc_namespace), ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
             ("GPU errors in the kernel log", host.xids), *limits]
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])

@@ -83,15 +83,17 @@ def _of_several_hosts(role: Role) -> bool:
     return world.isdecimal() and local.isdecimal() and world != local
 
 
-def shm_too_small(host: Host) -> Finding | None:
-    if isinstance(host.shm_bytes, Gap) or host.shm_bytes[1] >= LEAST_SHM:
-        return None
-    size, free = (n >> 20 for n in host.shm_bytes)
-    return Finding("shm-too-small", Severity.WARN, f"/dev/shm: {free} MiB free of {size} MiB",
-                   (Evidence(f"{free} MiB of {size} MiB are free", "environment.host.shm_bytes"),),
-                   (Remedy("your launcher", "Give the container more shared memory:",
-                           ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE")),),
-                   "shm-too-small", "likely")
+def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
+    """Once for each mount, as several processes may share one."""
+    mounts = {role.shm[2]: (index, role) for index, role in reversed([*enumerate(roles)]) if isinstance(role.shm, list)}
+    for index, role in mounts.values():
+        size, free = (n >> 20 for n in role.shm[:2])
+        if role.shm[1] < LEAST_SHM:
+            yield Finding("shm-too-small", Severity.WARN, f"{role.name}: /dev/shm: {free} MiB free of {size} MiB",
+                          (Evidence(f"{free} MiB of {size} MiB are free", f"environment.roles[{index}].shm"),),
+                          (Remedy("your launcher", "Give the container more shared memory:",
+                                  ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE")),),
+                          "shm-too-small", "likely")
 
 
 def name_not_resolved(host: Host, roles: Sequence[Role]) -> Finding | None:
@@ -131,5 +133,6 @@ def judge(roles: Sequence[Role], host: Host, settings: Sequence[Setting]) -> Ite
     for setting in settings:
         yield from filter(None, (rule(host, setting) for rule in (interface_missing, hca_missing, cannot_act)))
     yield from limits_too_low(host, roles)
-    yield from filter(None, (rule(host) for rule in (shm_too_small, peer_traffic_redirected, xids_seen)))
+    yield from shm_too_small(roles)
+    yield from filter(None, (rule(host) for rule in (peer_traffic_redirected, xids_seen)))
     yield from filter(None, [name_not_resolved(host, roles)])

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from nccl_runbook.facts import Gap
 from nccl_runbook.facts.environment import Environment
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
@@ -71,8 +72,6 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
 
 def roles_differ(env: Environment) -> Iterator[Finding]:
     """Ranks or roles (trainer, engine) of one job that are set differently."""
-    if len(env.roles) < 2:
-        return
     held = [{n: v for n, (v, _, _) in effective(role).items()} for role in env.roles]
     for name in table("environment")["must_agree"]:
         values = {role.name: one.get(name, "not set") for role, one in zip(env.roles, held)}
@@ -83,9 +82,25 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
                                                (f"unset {name}",)),))
 
 
+def surroundings_differ(env: Environment) -> Iterator[Finding]:
+    """Limits and mounts of processes on one host. With another /dev/shm NCCL rules out P2P and shared memory between them (shmDev in
+    src/transport/p2p.cc and shm.cc, NCCL 2.7.8)."""
+    shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
+    rows = (("nofile", "open files", Severity.NOTE, (), lambda r: r.nofile),
+            ("memlock", "locked memory", Severity.NOTE, (), lambda r: r.memlock),
+            ("shm", "/dev/shm", Severity.WARN, (shared,),
+             lambda r: r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}"))
+    for key, words, severity, remedy, of in rows:
+        seen = [(f"{r.name} ({of(r)})", i, of(r)) for i, r in enumerate(env.roles) if not isinstance(of(r), Gap)]
+        if len({value for _, _, value in seen}) > 1:
+            yield Finding("roles-differ", severity, f"{words}: differs between {', '.join(told for told, _, _ in seen)}",
+                          tuple(Evidence(f"{words}: {told}", f"environment.roles[{i}].{key}") for told, i, _ in seen), remedy)
+
+
 def judge(env: Environment) -> Iterator[Finding]:
     """What works against each other within one process, told once for all that have it, and what differs between them."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
     yield from dict.fromkeys(f for own in by_role for f in (*contradictions(own), *without_effect(own)))
     yield from conf_overridden(env)
     yield from roles_differ(env)
+    yield from surroundings_differ(env)
