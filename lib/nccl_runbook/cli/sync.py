@@ -27,7 +27,7 @@ def sync(
     tensor_parallel: Annotated[int, typer.Option(metavar="N", help="Ranks of one engine, each of which keeps its rows.")] = 1,
     layers: Annotated[int, typer.Option(metavar="N", help="Only so many layers.")] = 0,
     repeats: Annotated[int, typer.Option(metavar="N", help="Syncs a method, the first told apart.")] = 3,
-    directory: Annotated[str, typer.Option(metavar="DIR", help="Where the disk methods write; after kill -9 the next sync removes the rest.")] = "",
+    directory: Annotated[str, typer.Option(metavar="DIR", help="Of the disk methods; the next sync removes what kill -9 leaves.")] = "",
     allocation: Annotated[str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")] = "",
     areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag for it, such as v0.4.0; the newest known if empty.")] = "",
     python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job.")] = "",

@@ -195,8 +195,8 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """The hosts of a log that names others than the one where it is read, and what to run there as no test is run here: lines, what
-    each decides, and what it costs."""
+    """The hosts of a log that names others than the one where it is read, and what to run there as no test is run here: lines, the
+    causes that each tells apart, and what it costs."""
     hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
     if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
         return [], []
