@@ -179,7 +179,7 @@ def by_nccl_tests(program: Path, ranks: int, nccl: Path) -> dict[int, float]:
 
 def by_us(engine: Engine, ranks: int) -> dict[tuple[str, int], float]:
     """(operation, size in bytes) -> bus bandwidth in 1e9 bytes a second, by the slowest rank."""
-    args = ["--ops", ",".join(PERF), "--sizes", ",".join(map(str, SIZES)), "--repeats", "5", "--backend", "nccl"]
+    args = ["--ops", ",".join(PERF), "--sizes", ",".join(map(str, SIZES)), "--repeats", "5", "--iterations", "20", "--backend", "nccl"]
     world = engine.run(WorldRequest("bandwidth", "check.py", list(range(ranks)), args, {}, 120.0))
     assert world.passed, world.log
     slowest: dict[tuple[str, int], float] = {}

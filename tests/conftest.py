@@ -1,12 +1,21 @@
-"""What several test files need: an engine with real Gloo ranks."""
+"""What several test files need: an engine with real Gloo ranks, and property tests that say the same of the same code.
+
+A red suite means that a change broke something, so examples are derived from the test itself and no example has a time limit;
+HYPOTHESIS_PROFILE=explore draws new ones.
+"""
 from __future__ import annotations
 
 import os
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.redact import Redactor
+
+settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def test_nothing_of_the_command_outlives_a_killed_runner(how):
 def test_a_command_that_does_not_end_is_ended_at_its_deadline():
     began = time.monotonic()
     done = run(".", "A=1", "--json", "--budget", "3s", "--", "sleep", "600")
-    assert time.monotonic() - began < 15 and done.returncode == 4 and "too few" in done.stdout
+    assert time.monotonic() - began < 60 and done.returncode == 4 and "too few" in done.stdout
 
 
 # ---- ranks -----------------------------------------------------------------------------------------------------------------------

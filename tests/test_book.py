@@ -7,7 +7,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import nbformat
@@ -21,6 +20,7 @@ from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
 from nccl_runbook.book.visit import Kernels, Stop, Visit
 from nccl_runbook.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
+from processes import quickest_s
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +222,7 @@ def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(tmp_pa
     assert len(still_there(pids)) == 3
     runner.send_signal(signal.SIGINT)
     assert gone_after(pids, 5) < 1.0
-    printed, errors = runner.communicate(timeout=30)
+    printed, errors = runner.communicate(timeout=60)
     assert (runner.returncode, errors) == (130, "")
     document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
     assert document.run.interrupted and document.verdict == "unknown"
@@ -329,9 +329,7 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "TOKEN" * 400_000, "https://" + "a" * 2_000_000, "eyJ" + "a" * 2_000_000 + "."])
 def test_redaction_of_one_long_line_is_quick(text: str) -> None:
     """An image in a notebook is one line of a megabyte; the square of that was 50 s for 400 kB."""
-    clock = time.process_time()
-    Redactor({}).text(text)
-    assert time.process_time() - clock < 5
+    assert quickest_s(lambda: Redactor({}).text(text), 5, tries=3) < 5
 
 
 @pytest.mark.parametrize("text", ["a1https://me:swordfish@host/x", "MY_TOKEN=swordfish", "x_API_KEY_2 : 'swordfish", "a.secret=swordfish,"])

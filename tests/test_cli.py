@@ -118,8 +118,8 @@ def test_a_signal_while_an_interpreter_is_asked_ends_that_too(number: int, code:
     asked = int(wait_for(told))
     identity = {asked: start_time(asked)}
     runner.send_signal(number)
-    _, errors = runner.communicate(timeout=20)
-    assert (runner.returncode, errors) == (code, "") and gone(identity, 1.0)
+    _, errors = runner.communicate(timeout=60)
+    assert (runner.returncode, errors) == (code, "") and gone(identity)
 
 
 def test_several_torches_are_listed_and_nothing_starts(tmp_path: Path) -> None:

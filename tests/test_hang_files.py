@@ -1,6 +1,7 @@
 """Dumps that others hand over are hostile until read: nothing is executed, nothing takes more memory than a dump can need, and every file says why it was not used."""
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -10,7 +11,6 @@ import shutil
 import struct
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from nccl_runbook.evidence import dump_columns, dump_file, stacks
 from nccl_runbook.evidence import hang as reader
 from nccl_runbook.rules import hang as rules
+from processes import quickest_s
 
 DATA = Path(__file__).parent / "data" / "hang"
 GOOD = (DATA / "skip" / "fr_rank_0").read_bytes()
@@ -70,10 +71,12 @@ def test_ranks_are_numbers_or_the_dump_is_refused(tmp_path, ranks, monkeypatch):
 def test_a_bomb_ends_soon_and_small(data):
     import resource
 
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    with pytest.raises(dump_columns.Refused):
-        dump_file.read(data)
-    assert time.process_time() - began < 2.0
+    def read() -> None:
+        with pytest.raises(dump_columns.Refused):
+            dump_file.read(data)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert quickest_s(read, 2.0) < 2.0
     assert sys.platform != "linux" or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
     assert dump_file.read(GOOD).entries
 
@@ -191,12 +194,13 @@ def test_a_value_that_holds_itself_many_times_over_ends_soon(field):
     dump = dump_file.decode(GOOD)
     value = {"input_dtypes": [shared()], "frames": [{"name": shared(), "filename": shared(), "line": 1}], "process_group": ("0", shared())}
     dump["entries"][-1][field] = value.get(field, shared())
-    began = time.process_time()
-    try:
-        assert isinstance(dump_file.read(pickle.dumps(dump, protocol=2)), dump_columns.Reading)
-    except dump_columns.Refused:
-        pass
-    assert time.process_time() - began < 2.0
+    data = pickle.dumps(dump, protocol=2)
+
+    def read() -> None:
+        with contextlib.suppress(dump_columns.Refused):
+            assert isinstance(dump_file.read(data), dump_columns.Reading)
+
+    assert quickest_s(read, 2.0) < 2.0
 
 
 @pytest.mark.parametrize("field", ["time_created_ns", "timeout_ms", "collective_seq_id"])

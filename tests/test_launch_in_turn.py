@@ -51,12 +51,12 @@ def test_beside_a_timed_world_nothing_is_set_up(engine):
 
 def test_a_world_that_hangs_ends_at_its_deadline_and_those_behind_it_run(engine):
     worlds = engine.run_in_turn([asked("hangs", fault="skip@1", deadline_s=2.0), asked("b"), asked("c")])
-    assert [w.ended for w in worlds] == ["hung", "passed", "passed"] and worlds[0].wall_s < 2.0 + 3.0
+    assert [w.ended for w in worlds] == ["hung", "passed", "passed"] and worlds[0].wall_s < 2.0 + 10.0
 
 
 def test_a_world_waits_for_its_turn_longer_than_its_own_deadline(engine):
-    worlds = engine.run_in_turn([asked("hangs", fault="skip@1", deadline_s=4.0), asked("b", deadline_s=2.5)])
-    assert [w.ended for w in worlds] == ["hung", "passed"] and worlds[1].wall_s < 2.5
+    worlds = engine.run_in_turn([asked("hangs", fault="skip@1", deadline_s=8.0), asked("b", deadline_s=6.0)])
+    assert [w.ended for w in worlds] == ["hung", "passed"] and worlds[1].wall_s < 6.0
 
 
 def test_ranks_that_fail_before_their_turn_do_not_hold_up_the_others(engine):
@@ -66,7 +66,7 @@ def test_ranks_that_fail_before_their_turn_do_not_hold_up_the_others(engine):
 
 def test_without_a_sign_of_life_a_world_ends_before_its_deadline(engine):
     world = engine.run(asked("stalls", fault="skip@1", deadline_s=60, stall_s=1.5))
-    assert world.hung and world.wall_s < 8 and "check.py" in world.ranks[0].stack
+    assert world.hung and world.wall_s < 30 and "check.py" in world.ranks[0].stack
 
 
 def test_a_slow_world_that_gives_signs_of_life_is_left_alone(engine):
@@ -124,7 +124,7 @@ def test_nothing_that_waits_outlives_whoever_is_killed(who):
         ours = {p: start_time(p) for p in children(owner.pid)}
         assert len(ours) == 7
         os.kill(owner.pid if who == "owner" else children(owner.pid)[0], signal.SIGKILL)
-        assert gone(ours, within_s=3.0)
+        assert gone(ours, within_s=5.0)
         assert who == "owner" or owner.stdout.readline() == "['lost', 'lost', 'lost']\n"
     finally:
         owner.kill()

@@ -182,7 +182,7 @@ def test_an_interrupted_look_keeps_its_first_evidence(running: subprocess.Popen[
                                env=with_library(), stdout=subprocess.PIPE, text=True)
     assert any(line.startswith("further samples") for line in looking.stdout)
     looking.send_signal(signal.SIGTERM)
-    assert looking.wait(10) == 128 + signal.SIGTERM
+    assert looking.wait(30) == 128 + signal.SIGTERM
     looking.stdout.close()
     worlds.end(running)
     (kept,) = json.loads((tmp_path / "r.json").read_text())

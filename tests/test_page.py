@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.tables_verdict import causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
+from processes import quickest_s
 
 EVIL = (
     "</pre></script><script>alert(1)</script><img src=http://evil.test/x onerror=alert(1)>\"'>"
@@ -331,9 +331,7 @@ def test_a_notebook_page_has_no_secret_of_the_surroundings(tmp_path, monkeypatch
 def test_the_second_notebook_page_is_cheap(pages, tmp_path):
     path = _notebook(tmp_path, new_markdown_cell("# T"))
     pages.render(path)
-    began = time.process_time()
-    pages.render(path)
-    assert time.process_time() - began < 0.5
+    assert quickest_s(lambda: pages.render(path), 0.5) < 0.5
 
 
 def test_report_loads_neither_jupyter_nor_jinja_until_a_page_is_made():

@@ -77,8 +77,8 @@ def test_an_interrupt_leaves_no_orphan(tmp_path: Path, number: int) -> None:
     running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1,2", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", env=with_library())
     below = identities(tmp_path / "pids")
     running.send_signal(number)
-    running.communicate(timeout=20)
-    assert running.returncode == 128 + number and gone(below, within_s=1)
+    running.communicate(timeout=60)
+    assert running.returncode == 128 + number and gone(below)
 
 
 def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
     below = identities(tmp_path / "pids")
     running.kill()
     running.communicate()
-    assert gone(below, within_s=3)
+    assert gone(below, within_s=5)
 
 
 def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path)
     below = identities(tmp_path / "pids")
     running.kill()
     running.communicate()
-    assert gone(below, within_s=8)
+    assert gone(below, within_s=15)
 
 
 def test_a_child_that_was_there_before_is_not_ours_to_end(tmp_path: Path) -> None:

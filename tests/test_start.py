@@ -263,7 +263,7 @@ def test_the_notebook_runs_headlessly_and_touches_nothing(tmp_path, monkeypatch)
     papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", out, parameters=given, progress_bar=False)
     record = records.load(tmp_path / "00-start.json")
     assert (record.status, record.facts["start"]["messages"][0]["line"], record.commands) == ("note", 4, [])
-    assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 5
+    assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 30
 
 
 def test_fields_write_plain_variables_and_a_second_run_is_refused(tmp_path, monkeypatch):

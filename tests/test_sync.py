@@ -76,9 +76,9 @@ def test_a_torn_file_is_named_and_removed(engine, tmp_path, method):
 @pytest.mark.parametrize("method", ["disk", "fast-disk"])
 def test_a_dead_engine_ends_the_wait_and_leaves_nothing(engine, tmp_path, method):
     began = time.monotonic()
-    world = run(engine, method, "--directory", tmp_path / "w", "--fault", "die@1")
+    world = run(engine, method, "--directory", tmp_path / "w", "--fault", "die@1", deadline_s=120)
     assert world.ranks[1].code == 9 and world.ranks[0].code == 1 and world.ranks[0].first("error")
-    assert time.monotonic() - began < 20 and not (tmp_path / "w").exists()
+    assert time.monotonic() - began < 60 and not (tmp_path / "w").exists()
 
 
 def test_an_engine_that_never_comes_is_not_waited_for_for_ever(engine):

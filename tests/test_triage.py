@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -19,13 +18,14 @@ from nccl_runbook import records
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
-from nccl_runbook.findings import Severity
+from nccl_runbook.findings import Severity, verdict_of
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, recognise
-from nccl_runbook.knowledge.clues import GUARD, NETWORK, Matcher, clues, compiled, hints, matcher
+from nccl_runbook.knowledge.clues import ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, matcher
 from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.report.badges import badge
 from nccl_runbook.rules import triage
-from processes import ROOT
+from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung
 
@@ -75,7 +75,7 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
 
 def test_the_matcher_finds_what_a_naive_search_finds():
     lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    naive = [{e for e in (NETWORK, GUARD, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
+    naive = [{e for e in (NETWORK, GUARD, ASKED, PRESENT, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
     assert [set(matcher().matching(line)) for line in lines] == naive and any(naive)
     assert Matcher(["a|b"]).matching("b") == ["a|b"], "an expression without a long literal is asked always"
 
@@ -129,11 +129,14 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 @pytest.mark.parametrize(("line", "verdict", "sentence"), [
     ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established)."),
     ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME names no usable interface."),
+    ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+     "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown", "Undecided: a collective runs on some ranks only (possible)."),
     ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     found = triage.judge(logs)
     assert (triage.verdict(logs, found), triage.sentence(logs, found)) == (verdict, sentence)
+    assert verdict_of(triage.findings(logs)) == verdict, "07-logs and the page say the same"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "dear diary\n", "step 1 loss 2\nstep 2 loss 1\ndone\n"])
@@ -209,6 +212,14 @@ def test_exit_codes(tmp_path):
     assert codes == [3, 0, 4, 2, 2]
 
 
+@pytest.mark.parametrize("line", [hung(3), "step 1 loss 2", "NCCL WARN Bootstrap : no socket interface found", "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"])
+def test_the_banner_of_the_page_says_what_the_exit_code_says(tmp_path, line):
+    (tmp_path / "job.log").write_text(line + "\n")
+    ended = run_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
+    tone = re.search('class="banner ([a-z]+)"', (tmp_path / "page.html").read_text())[1]
+    assert tone == badge(json.loads(ended.stdout)["verdict"]).tone != badge("healthy").tone
+
+
 def test_the_page_escapes_and_hides_secrets(tmp_path):
     token = "hf_" + "a1B2" * 8
     (tmp_path / "job.log").write_text(f"NCCL WARN Duplicate GPU detected : <script>alert(1)</script> token={token}\nERROR <img src=x onerror=alert(2)> {token}\n")
@@ -231,12 +242,8 @@ def test_five_megabytes_take_less_than_a_second(tmp_path):
     assert len(text) > 5 << 20
     path = tmp_path / "big.log"
     path.write_text(text)
-    best = 9.0
-    for _ in range(3):  # other work on this machine must not decide
-        start = time.process_time()
-        logs = reader.collect([str(path)])
-        best = min(best, time.process_time() - start)
-    assert best < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
+    logs = reader.collect([str(path)])
+    assert quickest_s(lambda: reader.collect([str(path)]), 1.0) < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
 
 
 # a log of other hosts

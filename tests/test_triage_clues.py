@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.rules import triage
+from nccl_runbook.rules import triage, triage_ranks
 from triage_samples import DUPLICATE, STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
@@ -79,6 +79,70 @@ MORE: list[tuple[str, str, str, str]] = [
     ("device-not-set-per-rank", "step 0\n", "training hangs: every rank uses GPU 0", "step 0\n"),
     ("communicator-order", "step 0\n", "deadlock: some ranks find a cached communicator while others create one", "step 0\n"),
     ("p2p-broken-acs-iommu", "Cuda failure 'peer access is not supported between these two devices'\n", "", "peer access enabled\n"),
+    ("gpu-or-link-fault", "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=9, name=python3, Ch 00000001 caused by previous Xid 149\n", "", "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=9, name=python3, Ch 00000001\n"),
+    ("gpu-or-link-fault", W + "Cuda failure 999 'unknown error'\n", "", W + "unknown option\n"),
+    ("fabric-manager-down", W + "Cuda failure 1 'invalid argument'\n", "it began after the fabric manager was restarted", W + "Cuda failure 1 'invalid argument'\n"),
+    ("fabric-manager-down", W + "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in the present state'.\n", "", "node0:7:7 [0] NCCL INFO NVLS multicast support is available on dev 0\n"),
+    ("driver-library-mismatch", "Error 803: system has unsupported display driver / cuda driver combination\n", "", "display driver 580.1\n"),
+    ("container-gpu-access", "UserWarning: CUDA initialization: CUDA driver initialization failed, you might not have a CUDA gpu.\n", "", "CUDA initialization: done\n"),
+    ("container-gpu-access", W + "nvmlDeviceGetHandleByPciBusId() failed: Not Found\n", "", "nvmlDeviceGetHandleByPciBusId() ok\n"),
+    ("visible-devices-wrong", W + "nvmlDeviceGetHandleByPciBusId() failed: Not Found\n", "every task has its own GPU", W + "nvmlDeviceGetHandleByPciBusId() failed: Unknown Error\n"),
+    ("driver-too-old", W + "nvmlDeviceGetGpuFabricInfoV() failed: Function Not Found\n", "", W + "nvmlDeviceGetGpuFabricInfoV() failed: Unknown Error\n"),
+    ("gpu-exclusive-mode", "RuntimeError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server\n", "", "the MPS paper\n"),
+    ("vgpu-or-mig-unsupported", W + "Cuda failure 304 'OS call failed or operation not supported on this OS'\n", "", "OS call done\n"),
+    ("gpu-memory-exhausted", W + "Failed to CUDA host alloc 4096 bytes\n", "", "node0:7:7 [0] NCCL INFO CUDA host alloc 4096 bytes\n"),
+    ("nccl-library-conflict", W + "Invalid config blocking attribute value -2147483648\n", "", "node0:7:7 [0] NCCL INFO Comm config Blocking set to 1\n"),
+    ("nccl-library-conflict", "NameError: name 'ncclGetVersion' is not defined\n", "", "ncclGetVersion 22809\n"),
+    ("framework-version-incompatible", "ImportError: x_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN3c104cuda9SetDeviceEi\n", "", "ImportError: libx.so: undefined symbol: ncclMemFree\n"),
+    ("framework-version-incompatible", "ImportError: ext.so: undefined symbol: ncclGetLsaDevicePointer\n", "after pip install of an engine", "ImportError: ext.so: undefined symbol: ncclGetLsaDevicePointer\n"),
+    ("topology-file-bad", "node0:7:7 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /g.xml\nNCCL failure 'unhandled system error'\n", "", "node0:7:7 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /g.xml\n"),
+    ("topology-file-bad", W + "Could not find real path of /sys/class/pci_bus/0000:01/../../0000:01:00.0\n", "", "real path of /data\n"),
+    ("cumem-mismatch", "node0:7:7 [0] transport/shm.cc:590 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'\n", "", "node0:7:7 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'\n"),
+    ("cumem-mismatch", W + "UDS: Sending data over socket /tmp/nccl-socket-3-7 failed : Connection refused (111)\n", "", "Connection refused (111)\n"),
+    ("engine-allreduce-needs-p2p", "RuntimeError: CUDART error: peer access is not supported between these two devices\n", "", "CUDART ok\n"),
+    ("engine-allreduce-needs-p2p", "RuntimeError: peer access is not supported between these two devices\n", "an inference engine with tensor parallelism", W + "peer access is not supported between these two devices\n"),
+    ("env-conflict", W + 'Unrecognized element token "Rings" when parsing "allreduce:Rings"\n', "", "node0:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"),
+    ("env-conflict", W + "Invalid NCCL_NTHREADS 48 (must be a multiple of 32)\n", "", "node0:7:7 [0] NCCL INFO NCCL_NTHREADS set by environment to 256\n"),
+    ("env-conflict", "node0:7:7 [0] NCCL INFO NCCL_IBEXT_DISABLE set by environment to 1.\nnode0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_9:1/RoCE\n", "it is disabled but RoCE is still used", "node0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_9:1/RoCE\n"),
+    ("nccl-bug", "Caught signal 11 (Segmentation fault)\n 3  /opt/nccl/lib/libnccl.so(+0x120057) [0x7ff1c18c1057]\n", "", "/opt/nccl/lib/libnccl.so.2\n"),
+    ("cpu-affinity", "node0:7:7 [0] NCCL INFO Setting affinity for GPU 0 to 01\n", "one core for each task", "node0:7:7 [0] NCCL INFO Setting affinity for GPU 0 to 01\n"),
+    ("device-not-set-per-rank", "RuntimeError: CUDA error: invalid device ordinal\n", "torchrun on two nodes, fails on every node but the first", "RuntimeError: CUDA error: invalid argument\n"),
+    ("trainer-and-engine-share-gpu", DUPLICATE, "a client calls init_communicator() of the server", "init_communicator() done\n"),
+    ("visible-devices-set-too-late", DUPLICATE, "a setup_hook imports torch before the worker", "setup_hook ran\n"),
+    ("bus-id-collision", DUPLICATE, "both GPUs have their own UUIDs", "GPU 0: (UUID: GPU-1)\n"),
+    ("rendezvous-misconfigured", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n", "", "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.\n"),
+    ("rendezvous-misconfigured", "[I socket.cpp:624] [c10d - debug] No socket on (192.0.2.1, 29400) is listening yet, will retry.\n", "", "[I socket.cpp:624] [c10d - debug] The server socket has started to listen on [::]:29400.\n"),
+    ("rendezvous-misconfigured", "ValueError: port must have value from 0 to 65535 but was 66660.\n", "", "master port 6666\n"),
+    ("rendezvous-misconfigured", "initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/4\n", "two nodes, and nothing more happens", "initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/4\n"),
+    ("start-skew", "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout\n", "", "[1] retrieved ncclUniqueId\n"),
+    ("rank-busy-on-host", "[W socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[localhost]:4117, remote=[localhost]:2950) timed out after 1800000ms\n", "", "[W socket.cpp:464] [c10d] waitForInput: poll for socket returned 1\n"),
+    ("peer-crashed", "[W TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=5, addr=[n1]:4444, remote=[n0]:2950): Broken pipe\n", "the job fails", "sendBytes 5\n"),
+    ("peer-crashed", "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?\n", "", "recv got 16 bytes\n"),
+    ("peer-crashed", "[Rank 3] Found key in store: NCCLABORTEDCOMM:12ab, from rank: 5. This means that rank has aborted its NCCL communicators previously\n", "", "key in store: 12ab\n"),
+    ("peer-crashed", "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).\n", "", "process rank 3 started on node n1\n"),
+    ("collective-on-some-ranks-only", "\t - To our best knowledge, ranks [1] are the lagging ranks that caused this timeout. They never joined any collectives\n", "", "ranks [1] joined\n"),
+    ("collective-on-some-ranks-only", "RuntimeError: [Rank 1]: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.\n", "", "Rank 1 successfully reached monitoredBarrier\n"),
+    ("collective-on-some-ranks-only", "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n", "", "tensors were broadcasted by all ranks\n"),
+    ("collective-mismatch", "HorovodInternalError: Mismatched allreduce tensor shapes: One rank sent a tensor of shape [3], but another rank sent a tensor of shape [4].\n", "", "allreduce tensor shapes: [3]\n"),
+    ("collective-mismatch", "[enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4\n", "", "gloo preamble read\n"),
+    ("ulimit-too-low", "RuntimeError: received 0 items of ancdata\n", "", "received 4 items\n"),
+    ("shm-too-small", "RuntimeError: unable to write to file </torch_18692_1954506624>\n", "", "unable to write to file </data/out>\n"),
+    ("shm-too-small", "failed (exitcode: -7) local_rank: 2 (pid: 4114) of binary: python3\n", "", "failed (exitcode: 7) local_rank: 2 (pid: 4114) of binary: python3\n"),
+    ("engine-deadlock", "RuntimeError: Engine iteration timed out. This should never happen!\n", "", "Engine iteration 4\n"),
+    ("engine-deadlock", "all_reduce (torch/distributed/distributed_c10d.py:3075)\n    check_progress (cache.py:13)\n    get_batch (scheduler.py:2679)\n", "the server hangs", "get_batch (scheduler.py:2679)\n"),
+    ("straggler", "        SW Thermal Slowdown               : Active\n", "", "        SW Thermal Slowdown               : Not Active\n"),
+    ("nodes-differ", W + "socketFinalizeAccept: wrong type 4 != 3\n", "", W + "socketFinalizeAccept: accepted\n"),
+    ("nodes-differ", "box:7:7 [0] NCCL INFO Using network Socket\nbox:9:9 [0] NCCL INFO Using network IB\n", "", "box:7:7 [0] NCCL INFO Using network IB\nbox:9:9 [0] NCCL INFO Using network IB\n"),
+    ("socket-interface-wrong", "NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth7\nncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)\n", "", "NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth7\n"),
+    ("network-path-blocked", "UCX ERROR mlx5_0:1/IB: Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)\n", "", "UCX INFO mlx5_0:1/IB: transport rc\n"),
+    ("network-path-blocked", "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/1\n", "the first all_reduce over two machines times out", "NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/1\n"),
+    ("gdr-disabled", "NCCL INFO NET/OFI Could not disable CUDA API usage for HMEM, disabling GDR\n", "", "NCCL INFO NET/OFI GDR is on\n"),
+    ("gdr-broken-acs", "ACSCtl:\tSrcValid+ TransBlk- ReqRedir+\n", "it crashes once nv_peer_mem is loaded", "ACSCtl:\tSrcValid- TransBlk-\n"),
+    ("p2p-broken-acs-iommu", W + "failed to open CUDA IPC handle : 1 invalid argument\n", "", "CUDA IPC handle opened\n"),
+    ("rank-busy-on-host", "Evaluating:  50%|#####     | 5/10 [00:12<00:12, 2.4s/it]\n" + hung(1, 40), "", "Evaluating:  50%|#####     | 5/10 [00:12<00:12, 2.4s/it]\n"),
+    ("benign", "Failed to check the \"should dump\" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\n", "", "the flag should dump\n" + hung(1)),
+    ("benign", "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.\n", "", "master_addr 192.0.2.1\n" + hung(1)),
+    ("benign", W + "Cuda failure 3 'initialization error'\nstep 20 loss 9.1\n", "training is normal, only such warnings", W + "Cuda failure 3 'initialization error'\n"),
 ]
 
 
@@ -100,6 +164,25 @@ class TestMoreOfACause:
 
     def test_cause_stays_quiet_when_it_only_looks_like_it(self, tmp_path, cause, log, context, miss):
         assert cause not in by_message(tmp_path, miss)
+
+
+WORDS = [
+    ("uneven-minibatches", "it hangs: one rank consumes its data loader first", "it hangs on two nodes"),
+    ("rank-dependent-branch", "training stops: each rank decides by its own loss whether it saves", "training stops on two nodes"),
+    ("straggler", "the step is slow, I look for the slow ones among the nodes", "the step is slow on two nodes"),
+    ("data-stall", "training stalls when it reads from a network file system", "training stalls on two nodes"),
+    ("foreign-connection", "start-up fails since the readiness probe touches the port", "start-up fails on two nodes"),
+    ("p2p-broken-acs-iommu", "training freezes with two GPUs at 100 % of the GPU, a single GPU works", "training freezes at the end of the epoch"),
+    ("engine-deadlock", "sglang stops responding, /health as well", "training stops"),
+    ("idle-wait-in-collective", "the job dies if nobody calls it, rank 1 waits in broadcast for the next prompt", "the job dies on two nodes"),
+    ("ulimit-too-low", "it fails under Slurm with 64 workers, interactively it works: ulimit?", "it fails under Slurm"),
+    ("rendezvous-misconfigured", "srun starts train.py on two nodes, it hangs during init", "it hangs in the last step"),
+]
+
+
+@pytest.mark.parametrize("cause, told_so, miss", WORDS)
+def test_words_of_a_reporter_name_it_among_three_and_never_surely(tmp_path, cause, told_so, miss):
+    assert (cause, "possible") in told(tmp_path, "\n", told_so)[:3] and cause not in [c for c, _ in told(tmp_path, "\n", miss)[:3]]
 
 
 def test_a_warning_quoted_below_last_error_is_a_warning(tmp_path):
@@ -126,3 +209,41 @@ def test_an_ordinal_alone_has_several_causes_and_one_gpu_per_task_tells_which(tm
     line = "RuntimeError: CUDA error: invalid device ordinal\n"
     assert told(tmp_path, line)[0] == ("more-ranks-than-gpus", "possible") and {s for _, s in told(tmp_path, line)} == {"possible"}
     assert told(tmp_path, line, "srun --gpus-per-task=1")[0] == ("visible-devices-wrong", "likely")
+
+
+@pytest.mark.parametrize("refused", ["RuntimeError: CUDA error: invalid device ordinal\n", DUPLICATE], ids=["ordinal", "duplicate"])
+@pytest.mark.parametrize("words, more", [
+    ("torchrun --nproc_per_node=4 with CUDA_VISIBLE_DEVICES=1,2", True), ("mpirun -np 8 on a box with four cards", True),
+    ("torchrun --nproc_per_node=2 with CUDA_VISIBLE_DEVICES=1,2", False), ("mpirun -np 8 over two hosts with four cards", False), ("-np" + " 4" * 2000 + " on four cards", False),
+])
+def test_more_ranks_than_gpus_are_counted(tmp_path, refused, words, more):
+    logs = reader.collect([str(_job(tmp_path, refused))], words)
+    assert bool(triage_ranks.fewer_gpus_than_ranks(logs)) == more
+    assert triage.judge(logs)[0].cause == "more-ranks-than-gpus" or not more
+
+
+def _job(tmp_path, text: str):
+    (tmp_path / "job.log").write_text(text)
+    return tmp_path / "job.log"
+
+
+def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):
+    words = "NCCL_NVLS_ENABLE is unset, fabric manager, NVSwitch"
+    likely = told(tmp_path, "torch.OutOfMemoryError: CUDA out of memory.\n", words)
+    assert likely[0] == ("gpu-memory-exhausted", "likely") and ("nvls-fabric-fault", "possible") in likely
+    assert told(tmp_path, "Failed to initialize NVML: Driver/library version mismatch\n", words) == [("driver-library-mismatch", "established")]
+
+
+def test_another_operation_at_one_number_is_not_sure_another_size_is(tmp_path):
+    assert ("collective-mismatch", "likely") in told(tmp_path, hung(0, 7) + hung(1, 7, numel=32))
+    assert {status for _, status in told(tmp_path, hung(0, 7) + hung(1, 7, "BROADCAST"))} == {"possible"}
+
+
+def test_an_exception_that_nothing_explains_leads_what_only_words_say(tmp_path):
+    text = "Traceback (most recent call last):\n  evaluate(model)\n  save_checkpoint(model)\nFileNotFoundError: 'tmp-checkpoint-49'\n"
+    assert told(tmp_path, text, "it dies at the first checkpoint")[0][0] == "peer-crashed"
+    assert told(tmp_path, text.replace("FileNotFoundError: ", ""), "it dies at the first checkpoint")[0][0] != "peer-crashed"
+
+
+def test_what_works_is_not_called_harmless_where_something_surer_is_known(tmp_path):
+    assert told(tmp_path, W + "P2P is disabled between NVLINK connected GPUs 1 and 0\n", "all works")[0] == ("gpu-or-link-fault", "likely")

@@ -90,7 +90,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.findings import step_status, worst_first
+    from nccl_runbook.findings import EXIT_CODES, step_status, worst_first
     from nccl_runbook.records import Judged, Record, utc_now
     from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page import render_index
@@ -103,5 +103,8 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
     clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
     command = redactor.text(shlex.join(["nccl-runbook", *sys.argv[1:]]))
     run = RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step])
-    document = verdict_document(run, [clean]).model_copy(update={"sentence": redactor.text(sentence), "exit_code": code})
+    document = verdict_document(run, [clean])
+    if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
+        document = document.model_copy(update={"verdict": "degraded" if code == EXIT_CODES["degraded"] else "unknown"})
+    document = document.model_copy(update={"sentence": redactor.text(sentence), "exit_code": code})
     write(path, render_index(document, [clean]))

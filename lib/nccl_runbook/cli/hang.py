@@ -27,7 +27,7 @@ def hang(
 ) -> None:
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
     from nccl_runbook.evidence.hang import collect
-    from nccl_runbook.findings import exit_code
+    from nccl_runbook.findings import exit_code, verdict_of
     from nccl_runbook.rules import hang as rules
 
     answer.refuse_special(paths)
@@ -36,26 +36,20 @@ def hang(
         answer.leave(f"there is no file {absent[0]}")
     seen = collect(paths)
     told = rules.judge(seen)
-    code = exit_code(verdict(told), fail_on)
+    findings = rules.findings(seen)
+    verdict = verdict_of(findings)
+    code = exit_code(verdict, fail_on)
     if html is not None:
         from nccl_runbook.report.tables_hang import tables
 
-        sentence = f"{verdict(told).capitalize()}: {told.sentence}"
-        answer.write_page(html, STEP, sentence, rules.findings(seen), tables(seen, told.culprits), code)
-    answer.tell(document(seen, told, code) if json else text(seen, told))
+        answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}", findings, tables(seen, told.culprits), code)
+    answer.tell(document(seen, told, verdict, code) if json else text(seen, told))
     sys.exit(code)
 
 
-def verdict(told: Told) -> str:
-    """ "broken" for a hang, "degraded" for a slow rank or what is only possible, else the kind."""
-    if told.kind in ("healthy", "unknown"):
-        return told.kind
-    return "degraded" if told.kind == "slow" or told.status == "possible" else "broken"
-
-
-def document(seen: Hang, told: Told, code: int) -> dict[str, Any]:
+def document(seen: Hang, told: Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
-    return {"schema": SCHEMA, "verdict": verdict(told), "exit_code": code, **vars(told), "collective": told.collective or None,
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **vars(told), "collective": told.collective or None,
             "frame": told.frame or None, "files": seen.files}
 
 

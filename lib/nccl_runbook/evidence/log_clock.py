@@ -25,7 +25,7 @@ class Clocks:
         """Keep the line's time if it tells of such an event."""
         if line.time is None:
             return
-        found = _COMM.search(text) or _STEP.search(text)
+        found = _COMM.search(text) or (_STEP.search(text) if "step" in text.lower() else None)
         if found:
             self.note(found.group(0).lower(), clock(line), line.time)
 

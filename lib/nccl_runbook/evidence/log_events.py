@@ -4,50 +4,53 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
-from nccl_runbook.knowledge.clues import ECHO
+from nccl_runbook.knowledge.clues import ECHO, compiled
 
 if TYPE_CHECKING:
     from nccl_runbook.evidence.log_templates import Texts
 
 # torch 1.9 (no SeqNum) to 2.13
-_WORK = re.compile(
+_WORK = (
     r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
     r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
 )
-_STATUS = re.compile(r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),\s*last completed (?:NCCL )?work: (-?\d+)")
+_STATUS = r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),\s*last completed (?:NCCL )?work: (-?\d+)"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
-_COMM = re.compile(
+_COMM = (
     r"\bcomm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
     r"(?: commId 0x([0-9a-f]+))?"
 )
-_NCCL = re.compile(r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)")
-_TORCH = re.compile(r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)")
+_NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
+_TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
 # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30
-_CALL = re.compile(r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) .*\[nranks=(\d+)\]")
+_CALL = r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) .*\[nranks=(\d+)\]"
 MAX_CALLS = 50_000
-_NET = re.compile(r"Using network (\w+)")
-_VIA = re.compile(r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)")
-_ERROR = re.compile(
+_NET = r"Using network (\w+)"
+_VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
+_ERROR = (
     r"^\s*(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)(?::\s|$)|"
     r"Fatal Python error|terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
 )
-_WATCHED = re.compile(
+_WATCHED = (
     r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
     r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
 )
-_PROGRESS = re.compile(
-    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|global_step)s?\W{0,3}\[?\s*\d+|(?<!\d)\d+/\d+ \[\d\d:\d\d<|it/s\]|s/it|\bloss\b\W{1,3}\d"
+# a search begins at a letter that few words hold, as this is asked of every line that tells of a step
+_PROGRESS = (
+    r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d|"
+    r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)"
 )
-_ENDED = re.compile(
+_ENDED = (
     r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
     r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
 )
-# an expression, and lower-case words of which a line that it matches holds one
-_MUCH = {
+# an expression that tells about a rank, and lower-case words of which a line that it matches holds one
+_OF_EVERY_LINE = {
     _WORK: ("worknccl",),
     _STATUS: ("enqueued",),
     _COMM: ("comm 0x",),
@@ -55,17 +58,17 @@ _MUCH = {
     _WATCHED: ("watchdog", "checktimeout", "dump", "operations have failed", "remote error"),
     _ENDED: ("done", "training", "finish", "completed", "successfully", "stopped"),
 }
-_TELLING = {
-    **_MUCH,
+HINTS = {
+    **_OF_EVERY_LINE,
     _NCCL: ("nccl version", "nccl=="),
-    _TORCH: ("torch",),
+    _TORCH: ("torch ", "torch=", "torch:"),
     _NET: ("using network",),
     _CALL: ("opcount",),
     _VIA: ("via ",),
     _PROGRESS: ("step", "iter", "epoch", "batch", "[0", "[1", "[2", "[3", "[4", "[5", "it/s", "s/it", "loss"),
 }
-HINTS = {pattern.pattern: words for pattern, words in _TELLING.items()}  # every expression that tells about a rank
-MUCH = frozenset(pattern.pattern for pattern in _MUCH)  # of these every line counts, and not only the first and the last ones
+MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
+Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
 _LAUNCHERS = (
     ("ray", r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b"),
     ("deepspeed", r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed "),
@@ -106,61 +109,59 @@ class Ranks:
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
             return None
-        lists, tables = ("hosts", "files", "devices", "timeouts"), ("transports", "enqueued", "completed")
-        row = self._rows.setdefault(line.rank, {**{name: [] for name in lists}, **{name: {} for name in tables}})
+        if line.rank not in self._rows:
+            lists, tables = ("hosts", "files", "devices", "timeouts"), ("transports", "enqueued", "completed")
+            self._rows[line.rank] = {**{name: [] for name in lists}, **{name: {} for name in tables}}
+        row = self._rows[line.rank]
         for name, value in (("hosts", line.host), ("files", line.file)):
             if value and value not in row[name] and len(row[name]) < 8:
                 row[name].append(value)
         return row
 
-    def take(self, line: LogLine, text: str, pid: str, order: int) -> None:
-        """What this line tells."""
+    def take(self, line: LogLine, text: str, pid: str, order: int, tells: Iterable[str] = HINTS) -> None:
+        """What this line tells, by those expressions."""
         self.clocks.take(line, text)
-        call = _CALL.search(text)
+        told = {e: found for e in tells for found in [compiled(e).search(text)] if found}
+        call, comm = told.get(_CALL), told.get(_COMM)
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = call.groups()
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
-        self._software(line, text)
-        comm = _COMM.search(text)
+        self._software(line, told)
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
             self._of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
-        self._life(line, text, order)
         row = self._row(line)
+        self._life(line, row, text, order, told)
         if row is None:
             return
         if comm:
             self._communicator(line.rank or 0, row, comm)
-        self._sequence(row, line, text)
-        network, via = _NET.search(text), _VIA.search(text)
-        if network:
-            row["network"] = network.group(1)
-        if via:
-            row["transports"][via.group(1)] = row["transports"].get(via.group(1), 0) + 1
+        self._sequence(row, line, text, told)
+        if _NET in told:
+            row["network"] = told[_NET].group(1)
+        if _VIA in told:
+            row["transports"][told[_VIA].group(1)] = row["transports"].get(told[_VIA].group(1), 0) + 1
 
-    def _software(self, line: LogLine, text: str) -> None:
-        row = self._row(line)
-        nccl, torch = _NCCL.search(text), _TORCH.search(text)
-        if nccl:
-            version = nccl.group(1) or nccl.group(2)
-            if len(self._versions[version]) < 8:
-                self._versions[version].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
+    def _software(self, line: LogLine, told: Told) -> None:
+        versions = {name: next(filter(None, told[e].groups())) for name, e in (("nccl", _NCCL), ("torch", _TORCH)) if e in told}
+        row = self._row(line) if versions else None
+        if "nccl" in versions and len(self._versions[versions["nccl"]]) < 8:
+            self._versions[versions["nccl"]].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
         if row is not None:
-            row.update({k: v for k, v in (("nccl", nccl and (nccl.group(1) or nccl.group(2))), ("torch", torch and torch.group(1))) if v})
+            row.update(versions)
 
-    def _life(self, line: LogLine, text: str, order: int) -> None:
-        row = self._row(line)
-        watched, ended = bool(_WATCHED.search(text)), bool(_ENDED.search(text))
-        error = not watched and _ERROR.search(text) and "NCCL INFO" not in text
+    def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, told: Told) -> None:
+        watched, ended = _WATCHED in told, _ENDED in told
+        error = not watched and _ERROR in told and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
             self.failed = self.failed or line
-            self.timeout = self.timeout or (line if _WORK.search(text) or "checkTimeout" in text else None)
+            self.timeout = self.timeout or (line if _WORK in told or "checkTimeout" in text else None)
         if error and not ECHO.search(text):
             self.raised = self.raised or line
-        elif _PROGRESS.search(text):
+        elif _PROGRESS in told:
             self._progress[line.rank] = order
             if row is not None:
                 row["progress"] = line
@@ -181,10 +182,10 @@ class Ranks:
         if ident:
             self._comms[rank].add(ident)
 
-    def _sequence(self, row: dict[str, Any], line: LogLine, text: str) -> None:
-        group = _GROUP.search(text)
+    def _sequence(self, row: dict[str, Any], line: LogLine, text: str, told: Told) -> None:
+        status, work = told.get(_STATUS), told.get(_WORK)
+        group = _GROUP.search(text) if status or work else None
         name = (group.group(3) or group.group(2) or group.group(1)) if group else ""
-        status, work = _STATUS.search(text), _WORK.search(text)
         if status:
             row["enqueued"][name] = max(int(status.group(1)), row["enqueued"].get(name, -1))
             row["completed"][name] = max(int(status.group(2)), row["completed"].get(name, -1))
@@ -200,7 +201,7 @@ class Ranks:
         row = self._row(line)
         if row is not None:
             row["last"] = line
-            if _PROGRESS.search(line.text) and not _ERROR.search(line.text) and not _WATCHED.search(line.text):
+            if compiled(_PROGRESS).search(line.text) and not any(compiled(e).search(line.text) for e in (_ERROR, _WATCHED)):
                 row["progress"] = line
                 self._progress[line.rank] = max(order, self._progress.get(line.rank, -1))
 

@@ -9,13 +9,14 @@ import bisect
 import collections
 import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, compiled, needed, printed
+from nccl_runbook.knowledge.clues import Matcher, compiled, folded, needed, printed
 
 MAX_TEMPLATES = 200_000
 KEPT_BYTES = 16_000  # of the first line of a kind
@@ -24,23 +25,23 @@ _NUMBERS = re.compile(
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
 )  # there a number tells one fault from another
 _ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
-_OURS = re.compile(r"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
+_OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$")
 _STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
-_SPECIAL = (b"\r", b"\x1b", b"\x00", b".cpp:")  # lines with one of these fall into pieces, or hide words
+_HIDING = (b"\x1b", b"\x00")
 Asked = list[tuple[str, Sequence[str]]]  # texts of one line, and the expressions that each may match
 _OWN = frozenset([_ERROR.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
 @dataclasses.dataclass(slots=True)
 class Kind:
-    """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: about a rank;
+    """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
     ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error; ``opens``: its message may go on in the
     next line."""
 
     at: tuple[str, int, bytes]
     matched: tuple[str, ...] = ()
-    tells: bool = False
+    tells: Collection[str] = ()
     cheap: bool = False
     odd: bool = False
     opens: bool = False
@@ -69,25 +70,33 @@ class Templates:
     def of(self, name: str, number: int, rows: list[bytes], before: bytes, opened: bool) -> list[Kind]:
         """The kind of each of these lines, the first of which is line ``number``. ``before``: the line above it, ``opened`` if its message
         may go on."""
-        keys = [self._key(raw) for raw in rows]
+        keys = self._keys(rows)
         fresh: dict[bytes | int, int] = {}
         for index, key in enumerate(keys):
             if key not in self.kinds and key not in fresh:
                 fresh[key] = index
         known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
-        told = self._asked([rows[index] for index in fresh.values()])
-        for (key, index), texts in zip(fresh.items(), told):
-            known[key] = _judged((name, number + index, ends(rows[index])), texts)
-        broken: list[tuple[bytes | int, Asked, str]] = []
-        for (key, index), texts in zip(fresh.items(), told):
-            if texts and (known[keys[index - 1]].opens if index else opened):
-                broken.append((key, texts, joined(rows[index - 1] if index else before, texts[0][0])))
-        for (key, texts, whole), may in zip(broken, _may_match([whole for _, _, whole in broken])):
-            known[key] = _judged(known[key].at, [*texts, (whole, may)]) if whole else known[key]
+        for (key, index), asked in zip(fresh.items(), self._asked([rows[index] for index in fresh.values()])):
+            raw = rows[index]
+            at = name, number + index, raw if len(raw) <= KEPT_BYTES else ends(raw)
+            known[key] = _judged(at, asked) if asked else Kind(at)
+        broken = [(key, index) for key, index in fresh.items() if (known[keys[index - 1]].opens if index else opened)]
+        self._put_together(known, [(key, rows[index - 1] if index else before, pieces(rows[index])) for key, index in broken])
         return [known[key] for key in keys]
 
-    def _key(self, raw: bytes) -> bytes | int:
-        key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
+    def _put_together(self, known: MutableMapping[bytes | int, Kind], broken: list[tuple[bytes | int, bytes, list[str]]]) -> None:
+        """Look again at lines with which the message of the line above may go on."""
+        wholes = [(key, texts, joined(above, texts[0])) for key, above, texts in broken if texts]
+        wholes = [row for row in wholes if row[2]]
+        for (key, texts, whole), may in zip(wholes, _may_match([whole for _, _, whole in wholes])):
+            known[key] = _judged(known[key].at, [*zip(texts, _may_match(texts)), (whole, may)])
+
+    def _keys(self, rows: list[bytes]) -> list[bytes | int]:
+        """What is alike in lines of one kind; most are without a number, and short."""
+        bare = [raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS) for raw in rows]
+        return [key if len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
+
+    def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
             return hash(raw if _NUMBERS.search(raw) else key)
         if key not in self.kinds and b"NCCL INFO" not in raw and (key in self._numeric or _NUMBERS.search(raw)):
@@ -96,21 +105,27 @@ class Templates:
         return key
 
     def _asked(self, raws: list[bytes]) -> list[Asked]:
-        """Of each line its texts, each with the expressions that it may match."""
-        whole = b"\n".join(raws)
-        marks = [mark for mark in _SPECIAL if mark in whole]
-        self.ours = self.ours or bool(_OURS.search(whole.decode("utf-8", "replace").lower()))
-        texts = [
-            pieces(raw) if len(raw) > LINE_CHARACTERS or marks and any(mark in raw for mark in marks) else [raw.decode("utf-8", "replace")]
-            for raw in raws
-        ]
-        may = iter(_may_match([text for of in texts for text in of]))
-        return [[(text, next(may)) for text in of] for of in texts]
+        """Of each line its texts, each with the expressions that it may match; nothing of a line that matches none."""
+        self.ours = self.ours or bool(_OURS.search(b"\n".join(raws).lower()))
+        found = _matcher().may_match(_visible(raws))
+        return [self._texts(raw, found[index]) if index in found else [] for index, raw in enumerate(raws)]
+
+    def _texts(self, raw: bytes, may: Sequence[str]) -> Asked:
+        texts = pieces(raw)
+        return list(zip(texts, _may_match(texts) if len(texts) > 1 else [may]))
 
 
 def _may_match(texts: list[str]) -> list[Sequence[str]]:
-    found = _matcher().may_match(texts)
+    found = _matcher().may_match([text.encode() for text in texts])
     return [found.get(index, ()) for index in range(len(texts))]
+
+
+def _visible(raws: list[bytes]) -> list[bytes]:
+    """The lines without what hides a word when it stands inside."""
+    whole = b"\n".join(raws)
+    if not any(mark in whole for mark in _HIDING):
+        return raws
+    return ["\r".join(pieces(raw)).encode() if any(mark in raw for mark in _HIDING) else raw for raw in raws]
 
 
 def ends(raw: bytes) -> bytes:
@@ -120,43 +135,49 @@ def ends(raw: bytes) -> bytes:
 
 
 def _judged(at: tuple[str, int, bytes], texts: Asked) -> Kind:
-    if len(texts) == 1 and not texts[0][1]:  # most lines
-        return Kind(at)
-    matched = dict.fromkeys(e for text, may in texts for e in may if e not in _OWN and compiled(e).search(plain(text)))
-    own = {e for text, may in texts for e in may if e in _OWN and compiled(e).search(said(text).text if e in log_events.HINTS else text)}
+    asked = [(e, text) for text, may in texts for e in may]
+    matched = dict.fromkeys(e for e, text in asked if e not in _OWN and compiled(e).search(plain(text)))
+    own = {e for e, text in asked if e in _OWN and compiled(e).search(said(text).text if e in log_events.HINTS else text)}
     telling = own & log_events.HINTS.keys()
     cheap = not telling & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
-    return Kind(at, tuple(matched), bool(telling), cheap, _ERROR.pattern in own, _ENDS_OPEN.pattern in own)
+    # with other numbers another expression may match
+    tells = frozenset(e for e, _ in asked if e in log_events.HINTS) if telling else ()
+    return Kind(at, tuple(matched), tells, cheap, _ERROR.pattern in own, _ENDS_OPEN.pattern in own)
 
 
 class Texts:
     """All kinds of lines as one text, to be asked whether any line matches an expression."""
 
     def __init__(self, kinds: Iterable[Kind], context: str) -> None:
-        self._texts: list[tuple[str, Kind | None]] = [(text, kind) for kind in kinds for text in kind.texts()]
-        self._texts += [(context, None)] if context else []
-        lows = [text.lower() for text, _ in self._texts]
-        self._low, self._ends, end = "\n".join(lows), [], -1
-        for low in lows:
-            end += len(low) + 1
-            self._ends.append(end)
+        self._kinds, self._context = list(kinds), context
+        rows = _visible([kind.at[2] for kind in self._kinds])
+        rows = [raw if kind.first is None else "\r".join(kind.texts()).encode() for kind, raw in zip(self._kinds, rows)]
+        self._low = folded(b"\n".join([*rows, context.encode("utf-8", "replace")]))
+        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))[1:]
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches, of each literal that it may hold."""
         pattern, literals = compiled(expression), needed(expression)
-        if not literals:
-            return next((pair for pair in self._texts if pattern.search(plain(pair[0]))), None)
-        found = (self._first_with(literal, pattern) for literal in sorted(literals))
+        found = (self._first_with(literal, pattern) for literal in sorted(literals) or [""])
         return next((pair for pair in found if pair), None)
 
     def _first_with(self, literal: str, pattern: re.Pattern[str]) -> tuple[str, Kind | None] | None:
-        at = self._low.find(literal)
+        low = literal.encode()
+        at = self._low.find(low)
         while at >= 0:
             line = bisect.bisect_left(self._ends, at)
-            if pattern.search(plain(self._texts[line][0])):
-                return self._texts[line]
-            at = self._low.find(literal, self._ends[line])
+            for text, kind in self._said(line):
+                if literal in text.lower() and pattern.search(plain(text)):
+                    return text, kind
+            at = self._low.find(low, self._ends[line] + 1) if line < len(self._kinds) else -1
         return None
+
+    def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
+        """The texts of a line; below those of all kinds are the reporter's words, as one."""
+        if line < len(self._kinds):
+            yield from ((text, self._kinds[line]) for text in self._kinds[line].texts())
+        elif self._context:
+            yield self._context, None
 
 
 # what libraries advise in general in the same line: it tells nothing about this job

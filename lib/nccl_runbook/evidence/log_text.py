@@ -25,8 +25,8 @@ _PREFIX = re.compile(
     r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]|"
     r"> (?=\S))"
 )
-_STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
-_GLOG = re.compile(r"\[?[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
+_STAMP = re.compile(r"(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
 _INSIDE = re.compile(
     r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
@@ -82,7 +82,7 @@ def said(text: str) -> Said:
     nccl = _NCCL.search(rest[:200]) if "] " in rest else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
-    inside = _INSIDE.search(rest) if "ank" in rest or "RANK" in rest else None
+    inside = _INSIDE.search(rest) if "ank " in rest or "[rank" in rest or "RANK " in rest else None
     if inside:
         rank = int(next(g for g in inside.groups() if g))
     again = _REPEATED.search(rest) if "repeated " in rest else None
@@ -100,7 +100,7 @@ def _time(text: str) -> float | None:
 
 def _stamp(text: str) -> float | None:
     found = _STAMP.search(text) if ":" in text else None
-    return _seconds(*found.groups()[1:]) if found else None
+    return _seconds(*found.groups()) if found else None
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: str | None) -> float:

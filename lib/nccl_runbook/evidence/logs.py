@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import re
 import socket
@@ -32,6 +33,7 @@ MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which s
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
 _CHATTER = re.compile(rb"NCCL INFO|\[I\d{3,4} \d\d:")  # every healthy job prints such lines, with all the words of its set-up
+_NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
 @dataclasses.dataclass
@@ -118,7 +120,7 @@ class _Reader:
         for expression in kind.matched:
             self._keep(expression, line, text, whole, who.times)
         if kind.tells:
-            self._table.take(line, whole or who.text, who.pid, self._order)
+            self._table.take(line, whole or who.text, who.pid, self._order, log_events.HINTS if whole else kind.tells)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
@@ -142,9 +144,11 @@ class _Reader:
         return all(line.rank != k.rank for k in kept)
 
     def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], lines: int) -> None:
+        own_rank = rank_of_name(name)
         for number, raw in tail:
-            for text in pieces(raw)[-1:]:
-                line = self._line(name, number, said(text), rank_of_name(name))
+            nobody = own_rank is None and raw.isascii() and not _NUMBER.search(raw)
+            for text in () if nobody else pieces(raw)[-1:]:
+                line = self._line(name, number, said(text), own_rank)
                 if line.text and line.rank is not None:
                     self._table.last(line, self._read + number)
         self._read += lines
@@ -157,8 +161,8 @@ class _Reader:
                 self._keep(expression, line, text, "", 1)
         kinds = self._templates.kinds.values()
         texts = Texts(kinds, context)
-        told = [k for k in kinds if not _CHATTER.search(k.at[2])]
-        if len(told) <= MAX_SPOKEN:
+        told = list(itertools.islice((k for k in kinds if not _CHATTER.search(k.at[2])), MAX_SPOKEN + 1))
+        if len(told) <= MAX_SPOKEN and (told or context):
             self._ask(Texts(told, context), spoken())
         fired = [c for c in clues() if c.line in self._found]
         self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))

@@ -64,7 +64,7 @@ def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
 def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:
     """Every message once, where it came first and how often; how many rows were looked at before the time was up."""
     found: dict[tuple[str, str], Message] = {}
-    until, worth = time.monotonic() + LIMIT_S, _matcher().may_match([line for _, line in rows])
+    until, worth = time.monotonic() + LIMIT_S, _matcher().may_match([line.encode("utf-8", "replace") for _, line in rows])
     for index, (number, line) in enumerate(rows):
         if index % 256 == 0 and time.monotonic() > until:
             return list(found.values()), index

@@ -11,7 +11,7 @@ import re
 import re._constants as sre
 import re._parser as parser
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.knowledge import table
@@ -23,8 +23,10 @@ except ImportError:
 
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
-    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops",
-    "<timeout>": r"WorkNCCL\(|watchdog|timed? ?out|checkTimeout|Some NCCL operations have failed|store->get|Timeout waiting for key",
+    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops|"
+    r"nothing (?:more |else |further )?happens|(?:not|n.t|never) (?:start|continue|proceed|go on)",
+    "<timeout>": r"WorkNCCL\(|watchdog|tim(?:e|ed|es|ing) ?out|checkTimeout|Some NCCL operations have failed|store->get|"
+    r"Timeout waiting for key",
     "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
     r"underutil|\blonger\b|times as long",
 }
@@ -37,7 +39,15 @@ ECHO = re.compile(
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
+# how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
+_COUNTED = r"(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|ntasks[-_]per[-_]node|tensor[-_]parallel(?:[-_]size)?|--tp)"
+ASKED = rf"(?i){_COUNTED}['\": =(]{{1,3}}(\d{{1,4}})\b"
+_CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
+PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _SHORTEST = 3  # a literal of two letters is in every line
+_NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
+_FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
+_FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _DIGITS = frozenset("0123456789")
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
@@ -105,7 +115,7 @@ def printed() -> list[str]:
 
 def spoken() -> list[str]:
     """Those of which only a reporter's words, or a short log, are asked."""
-    return list(dict.fromkeys([*(c.line for c in clues() if c.words), *hints()]))
+    return list(dict.fromkeys([*(c.line for c in clues() if c.words), *hints(), ASKED, PRESENT]))
 
 
 class Matcher:
@@ -116,40 +126,39 @@ class Matcher:
     """
 
     def __init__(self, expressions: Iterable[str], hints: Mapping[str, Iterable[str]] = types.MappingProxyType({})) -> None:
-        wanted: dict[str, list[str]] = {}
+        wanted: dict[bytes, dict[str, None]] = {}
         self._always: list[str] = []
         for expression in expressions:
             literals = hints.get(expression) or needed(expression)
             for literal in literals:
-                wanted.setdefault(literal, []).append(expression)
+                wanted.setdefault(_needle(literal), {})[expression] = None
             if not literals:
                 self._always.append(expression)
-        # the longest literal at a place stands for those that it begins with
+        # the longest needle at a place stands for those that it begins with
         self._wanted = {n: [(e, _branches(e)) for end in range(1, len(n) + 1) for e in wanted.get(n[:end], ())] for n in wanted}
-        self._literals = tuple(wanted)
-        by_letter = itertools.groupby(sorted(wanted), lambda n: n[0])  # an expression that begins with one letter is searched for fastest
-        self._patterns = [(letter, re.compile(re.escape(letter) + f"(?=({_tree(list(words))}))")) for letter, words in by_letter]
-        self._fast = ahocorasick_rs.AhoCorasick(self._literals) if ahocorasick_rs and wanted else None
+        self._needles = tuple(wanted)
+        by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
+        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(list(words)))) for letter, words in by_letter]
+        self._fast = ahocorasick_rs.BytesAhoCorasick(self._needles) if ahocorasick_rs and wanted else None
 
-    def may_match(self, lines: list[str]) -> dict[int, list[str]]:
+    def may_match(self, lines: Sequence[bytes]) -> dict[int, list[str]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
-        text = "\n".join(lines).lower()
-        lows, found = text.split("\n"), {i: list(self._always) for i in range(len(lines) if self._always else 0)}
-        ends = list(itertools.accumulate((len(low) + 1 for low in lows), initial=-1))[1:]
-        literals_in: dict[int, set[str]] = collections.defaultdict(set)
-        for start, literal in self._hits(text):
-            literals_in[bisect.bisect_left(ends, start)].add(literal)
-        for at, literals in literals_in.items():
-            low = lows[at]
-            may = [e for n in literals for e, branches in self._wanted[n] if _may_match(branches, low)]
+        text, found = folded(b"\n".join(lines)), {i: list(self._always) for i in range(len(lines) if self._always else 0)}
+        ends = list(itertools.accumulate([len(line) + 1 for line in text.split(b"\n")], initial=-1))
+        needles_in: dict[int, set[bytes]] = collections.defaultdict(set)
+        for start, needle in self._hits(text):
+            needles_in[bisect.bisect_left(ends, start) - 1].add(needle)
+        for at, needles in needles_in.items():
+            low = text[ends[at] + 1 : ends[at + 1]]
+            may = [e for n in needles for e, branches in self._wanted[n] if _may_match(branches, low)]
             if may:
                 found[at] = [*found.get(at, ()), *dict.fromkeys(may)]
         return found
 
-    def _hits(self, text: str) -> Iterator[tuple[int, str]]:
-        """Where a literal begins; overlapping ones as well."""
+    def _hits(self, text: bytes) -> Iterator[tuple[int, bytes]]:
+        """Where a needle begins; overlapping ones as well."""
         if self._fast:
-            yield from ((start, self._literals[i]) for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True))
+            yield from ((start, self._needles[i]) for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True))
             return
         for letter, pattern in self._patterns:
             for m in pattern.finditer(text):
@@ -157,18 +166,32 @@ class Matcher:
 
     def matching(self, line: str) -> list[str]:
         """The expressions that match ``line``."""
-        return [e for e in self.may_match([line]).get(0, ()) if compiled(e).search(line)]
+        return [e for e in self.may_match([line.encode("utf-8", "replace")]).get(0, ()) if compiled(e).search(line)]
 
 
-def _tree(words: list[str]) -> str:
+def folded(raw: bytes) -> bytes:
+    """Lower case as an expression that ignores case takes it: four letters beyond ASCII count as i, s and k."""
+    low = raw.lower()
+    for letter, plain in () if raw.isascii() else _FOLDED:
+        low = low.replace(letter, plain)
+    return low
+
+
+def _needle(literal: str) -> bytes:
+    """What is searched for where a line must hold ``literal``: from its rarest letter on, and no longer than finds few other lines."""
+    start = max(range(max(1, len(literal) - _NEEDLE + 1)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
+    return literal[start : start + _NEEDLE].encode()
+
+
+def _tree(words: list[bytes]) -> bytes:
     """An expression for what may follow the first letter: a tree, so that a search leaves it at the first letter that fits none."""
     tree: dict = {}
     for word in words:
         node = tree
-        for letter in word[1:]:
+        for letter in word[1:].decode():
             node = node.setdefault(letter, {})
         node[""] = {}
-    return _branch(tree)
+    return _branch(tree).encode()
 
 
 def _branch(node: dict) -> str:
@@ -176,7 +199,7 @@ def _branch(node: dict) -> str:
     return f"(?:{'|'.join(parts)})" + "?" * ("" in node) if parts else ""
 
 
-def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bool:
+def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
     """Whether the line holds what one branch of an expression needs: a few look-ups spare most searches."""
     for branch in branches:  # plain loops: this is asked a million times where no two lines are alike
         for literals in branch:
@@ -191,11 +214,11 @@ def _may_match(branches: tuple[tuple[frozenset[str], ...], ...], low: str) -> bo
 
 
 @functools.cache
-def _branches(expression: str) -> tuple[tuple[frozenset[str], ...], ...]:
+def _branches(expression: str) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
     sequence = _parsed(expression)
     branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
-    return tuple(tuple(_in_sequence(branch, 1)) for branch in branches)
+    return tuple(tuple(frozenset(n.encode() for n in literals) for literals in _in_sequence(branch, 1)) for branch in branches)
 
 
 @functools.cache

@@ -60,6 +60,7 @@ def arguments():
     parser.add_argument("--ops", default=",".join(OPS), help="comma-separated: " + ", ".join(OPS))
     parser.add_argument("--sizes", default="4,16777216", help="bytes, comma-separated")
     parser.add_argument("--repeats", type=int, default=3, help="timed samples an operation and size")
+    parser.add_argument("--iterations", type=int, default=5, help="operations of one sample on GPUs, which share a synchronisation")
     parser.add_argument("--backend", default="auto", choices=("auto", "nccl", "gloo"))
     parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
@@ -198,18 +199,17 @@ def settle(device):
         torch.cuda.synchronize(device)
 
 
-def sample(operation, device):
-    """Seconds of one operation. On a GPU five in a row share one synchronisation, whose 20 us would else count."""
-    inner = 5 if device.type == "cuda" else 1
+def sample(operation, device, iterations):
+    """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else count."""
     settle(device)
     began = time.perf_counter()
-    for _ in range(inner):
+    for _ in range(iterations):
         operation.run()
     settle(device)
-    return (time.perf_counter() - began) / inner
+    return (time.perf_counter() - began) / iterations
 
 
-def measure(op, size_bytes, device, rank, size, repeats, corrupt):
+def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
     """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a second (None: not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
@@ -219,7 +219,7 @@ def measure(op, size_bytes, device, rank, size, repeats, corrupt):
     times = []
     for _ in range(repeats):
         dist.barrier(device_ids=[device.index]) if device.type == "cuda" else dist.barrier()
-        times.append(sample(operation, device))
+        times.append(sample(operation, device, iterations if device.type == "cuda" else 1))
     operation.fill(1)
     operation.run()
     settle(device)
@@ -285,7 +285,7 @@ def check(args):
     corrupt = inject(args.fault, rank)
 
     def run(op, size_bytes):
-        return measure(op, size_bytes, device, rank, size, args.repeats, corrupt)
+        return measure(op, size_bytes, device, rank, size, args.repeats, args.iterations, corrupt)
 
     def slowest(key, rate):
         return least(store, key, rate, rank, size)

@@ -19,6 +19,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 REASSURES = 1.5
+PLAIN = 1.5  # weight of words that name a cause beside one that is likely
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -50,17 +51,17 @@ class Hypothesis:
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     named = _from_clues(logs)
-    known = {p.evidence[0] for p in named if p.status != "possible"}  # an exception with a known cause is that cause
-    pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or p.evidence[0] not in known)]
+    known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
+    pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
     kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs)
     score = {p.cause: -p.place for p in hinted}
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
-    if all(p.status == "possible" for p in kept):  # beside something surer mere words have no place
-        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted]
+    sure = {p.status for p in kept} - {"possible"}
+    if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
+        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
-    order = {cause: place for place, cause in enumerate(_by_cause(kept))}
-    ranked = sorted(merged, key=lambda h: (STATUSES.index(h.status), order[h.cause]))
+    ranked = sorted(merged, key=lambda h: STATUSES.index(h.status))
     return _without_noise(ranked, logs)[:MOST]
 
 
@@ -72,7 +73,8 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         background = seen is None or seen.resumed and clue.cause != "benign"
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
-            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), 100 + place))
+            first = 100 + 250 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
     return found
 
 
@@ -80,19 +82,15 @@ def _from_hints(logs: Logs) -> list[Pointer]:
     """Causes that words make likelier, and by how much: the place is that, negative."""
     if not (logs.context or failed_line(logs) or logs.unknown and not logs.foreign):
         return []  # words alone are no complaint
-    score: dict[str, float] = collections.defaultdict(float)
     lines: dict[str, list[tuple[float, LogLine]]] = collections.defaultdict(list)
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
-            score[cause] += weight
             lines[cause].append((weight, logs.seen[expression].lines[0]))
-    if lines["benign"] and _calm(logs):
-        score["benign"] += REASSURES
-    return [
-        Pointer(cause, "possible", tuple(line for _, line in sorted(lines[cause], key=lambda pair: -pair[0])[:2]), (WORDS,), -total)
-        for cause, total in score.items()
-        if total >= 0.3
-    ]
+    if "benign" in lines and _calm(logs):
+        lines["benign"].append((REASSURES, lines["benign"][0][1]))
+    total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
+    surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
+    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
@@ -136,30 +134,32 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    harmless = {e.text for h in benign for e in h.evidence}
-    if not _calm(logs) or any(_is_hard(h, harmless) for h in others):
+    reassured = _reassured(logs) and not complains(logs.context)
+    if not _calm(logs) or any(h.status != "possible" or not reassured and _warns(h, benign) for h in others):
         return others
-    known = any(c.cause == "benign" and c.line in logs.seen for c in clues())
+    known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 
 def _calm(logs: Logs) -> bool:
     """Nobody says that something failed, or somebody says that nothing did."""
+    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs))
+
+
+def _reassured(logs: Logs) -> bool:
+    """Whether the reporter says that nothing failed."""
     reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES and e in logs.seen]
-    return failed_line(logs) is None and (not complains(logs.context) or any(s.lines[0].file == "--context" for s in reassuring))
+    return any(s.lines[0].file == "--context" for s in reassuring)
 
 
-def _is_hard(hypothesis: Hypothesis, harmless: set[str]) -> bool:
-    """Surer than possible, or NCCL itself warned with words that are not known as harmless."""
-    return hypothesis.status != "possible" or any("NCCL WARN" in e.text and e.text not in harmless for e in hypothesis.evidence)
+def _warns(hypothesis: Hypothesis, benign: list[Hypothesis]) -> bool:
+    """Whether NCCL itself warned with words that are not known as harmless."""
+    return any("NCCL WARN" in e.text and not any(e in h.evidence for h in benign) for e in hypothesis.evidence)
 
 
 def failed_line(logs: Logs) -> LogLine | None:
     """A line that says that the job failed, whatever the cause."""
-    for row in logs.ranks:
-        if row.first_error or row.timeouts:
-            return row.first_error or row.timeouts[0].at
-    return logs.failed
+    return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), logs.failed)
 
 
 def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
@@ -219,6 +219,7 @@ def findings(logs: Logs) -> list[Finding]:
         *map(log_points_to_cause, told),
         *unread,
         *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))]),
+        *([log_undecided(told[0])] if told and told[0].cause != "benign" and all(h.status == "possible" for h in told) else []),
     ]
 
 
@@ -227,11 +228,17 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     severity = Severity.NOTE if hypothesis.cause == "benign" else _SEVERITY[hypothesis.status]
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
     decides = Evidence(f"decides: {hypothesis.decides.why} ({hypothesis.decides.line})", hypothesis.decides.probe)
-    remedy = hypothesis.remedy or (Remedy("you", "See what decides it, first.", (hypothesis.decides.line,)),)
+    first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (hypothesis.decides.line,))
+    remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     against = tuple(Evidence(text, "logs") for text in hypothesis.against)
     return Finding(
         "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against
     )
+
+
+def log_undecided(lead: Hypothesis) -> Finding:
+    """What is only possible is no verdict, and never health."""
+    return Finding("log-undecided", Severity.UNKNOWN, f"the log alone does not decide it: {lead.title} ({lead.status})")
 
 
 def log_not_read(name: str, why: str) -> Finding:

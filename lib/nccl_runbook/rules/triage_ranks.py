@@ -8,10 +8,12 @@ from collections import defaultdict
 
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import ECHO, GUARD, NETWORK
+from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
+_HOSTS = re.compile(r"(?i)\b(?:nodes|hosts|machines|servers)\b")
+_NUMBERS = {"single": 1, "one": 1, "two": 2, "three": 3, "four": 4}
 _NETWORK = re.compile(r"Using network (\w+)")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
@@ -31,7 +33,7 @@ def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
     compared = (numbered_calls_differ, versions_differ, networks_differ)
-    others = (guards_failed, ranks_on_one_gpu, *compared, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, fewer_gpus_than_ranks, *compared, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -54,6 +56,19 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
         unseen = ("CUDA_VISIBLE_DEVICES of each rank was not printed",)
         return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), unseen, 1)]
     return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
+
+
+def fewer_gpus_than_ranks(logs: Logs) -> list[Pointer]:
+    """Behind a device that is shared or does not exist: more ranks were asked for than GPUs are named, on one host."""
+    asked, present = logs.seen.get(ASKED), logs.seen.get(PRESENT)
+    refused = logs.seen.get("invalid device ordinal") or logs.seen.get(_SHARED)
+    if not (asked and present and refused) or _HOSTS.search(logs.context):
+        return []
+    named = re.finditer(PRESENT, present.lines[0].text)
+    counts = [len(m[1].split(",")) if m[1] else int(_NUMBERS.get(m[2].lower(), m[2])) for m in named]
+    ranks = max((int(m[1]) for line in asked.lines for m in re.finditer(ASKED, line.text)), default=0)
+    lines = (refused.lines[0], asked.lines[0], present.lines[0])
+    return [Pointer("more-ranks-than-gpus", "possible", lines, (), 3)] if max(counts, default=ranks) < ranks else []
 
 
 def _waiting(logs: Logs) -> list[RankLog]:
@@ -151,7 +166,8 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
         return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
     if len(numbers) == 1 and len({(t.op, t.numel_in) for _, t in works}) > 1 and not any(t.op == "ELIDED" for _, t in works):
-        return [Pointer("collective-mismatch", "likely", lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
+        sure = "likely" if len({t.op for _, t in works}) == 1 else "possible"  # another operation: ranks may have taken different branches
+        return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
 
 
@@ -206,13 +222,11 @@ def networks_differ(logs: Logs) -> list[Pointer]:
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    by = {**by, **{r.network: LogLine(*_where(r), f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}}
+    of_ranks = {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks}
+    by.update((network, line) for network, line in of_ranks.items() if network)
     speakers = {(line.rank, line.host) for line in by.values()}
-    return [Pointer("nodes-differ", "likely", tuple(by.values()), (), 36)] if len(by) > 1 and len(speakers) > 1 else []
-
-
-def _where(rank: RankLog) -> tuple[str, int]:
-    return rank.files[0] if rank.files else "", 0
+    status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
+    return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
 
 
 def communicators_pile_up(logs: Logs) -> list[Pointer]:
@@ -226,4 +240,4 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard."""
-    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 800)] if logs.raised else []
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 450)] if logs.raised else []
