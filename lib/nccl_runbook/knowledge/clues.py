@@ -92,8 +92,8 @@ def _spelt(expression: str) -> str:
 
 
 def complains(words: str) -> bool:
-    """Whether a reporter's words say that something hung, died or failed."""
-    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
+    """Whether a reporter's words say that something hung, died, failed or was slow."""
+    return bool(compiled(_spelt("(?i)<hang>|<slow>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
 
 
 @functools.cache

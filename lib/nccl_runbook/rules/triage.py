@@ -11,6 +11,7 @@ from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import clues, complains, hints
 from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.knowledge.symptoms import step_texts
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.triage_ranks import Pointer
@@ -182,7 +183,7 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         why = "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3])
         return f"Unknown: nothing could be read ({why})."
     if not hypotheses:
-        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message in it"
+        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no message that is known here was found"
         lines = sum(f.lines for f in read)
         return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
     lead = hypotheses[0]
@@ -190,6 +191,21 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
     word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
     return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}."
+
+
+def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """The hosts of a log that names others than the one where it is read, and what to run there as no test is run here: lines, the
+    causes that each tells apart, and what it costs."""
+    hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
+    if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
+        return [], []
+    lines: dict[str, list[Hypothesis]] = {}
+    for one in hypotheses:
+        lines.setdefault(one.decides.line, []).append(one)
+    step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
+    rows = [(line, "; or ".join(h.title for h in those), f"about {step[line].about_s} s" if step[line] else "reads only")
+            for line, those in lines.items()]
+    return hosts, rows or [("nccl-runbook run", "all steps: each cause that a log cannot show", "about 5 minutes")]
 
 
 def findings(logs: Logs) -> list[Finding]:

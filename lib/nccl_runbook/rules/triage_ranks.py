@@ -207,7 +207,7 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank or host took InfiniBand and another one sockets."""
+    """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
