@@ -106,7 +106,7 @@ def _line(line: LogLine) -> dict[str, Any]:
 
 def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.report.tables_triage import against_table, ranks_table
+    from nccl_runbook.report.tables_triage import against_table, ranks_table, there_tables
     from nccl_runbook.rules import triage as rules
 
     lines = [_sentence(logs, told, compared), ""]
@@ -116,6 +116,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
         lines += [f"   against: {a}" for a in one.against]
         lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
         lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
+    lines += [f"{table!r}\n" for table in there_tables(logs.here, *rules.there(logs, told))]
     if compared:
         lines += [repr(against_table(compared.sentence, compared.rows())), ""]
     if logs.ranks:
@@ -133,14 +134,11 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
 def _write_page(
     path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str]
 ) -> None:
-    from nccl_runbook.report.tables_triage import against_table, tables
+    from nccl_runbook.report.tables_triage import against_table, tables, there_tables
     from nccl_runbook.rules import against
     from nccl_runbook.rules import triage as rules
 
-    findings, shown = rules.findings(logs), tables(logs)
-    if compared:
-        harmless = ("benign", "no-cause-in-log") if compared.slower else ()
-        findings = [f for f in findings if f.cause not in harmless and f.id not in harmless]
-        findings.append(against.finding(compared, good[0], paths[0]))
-        shown = [against_table(compared.sentence, compared.rows()), *shown]
+    findings = against.beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
+    shown = [*([against_table(compared.sentence, compared.rows())] if compared else []),
+             *there_tables(logs.here, *rules.there(logs, told)), *tables(logs)]
     answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.logs import RunProfile
@@ -206,10 +207,16 @@ def table(good: RunProfile | Gap, bad: RunProfile | Gap) -> list[tuple[str, list
     return [(compared.sentence, compared.rows())] if compared else []
 
 
-def findings(good: RunProfile | Gap, bad: RunProfile | Gap, good_name: str, bad_name: str) -> list[Finding]:
-    """The same as findings of a step."""
-    compared = _both(good, bad)
-    return [finding(compared, good_name, bad_name)] if compared else []
+def findings(told: Sequence[Finding], good: RunProfile | Gap, bad: RunProfile | Gap, good_name: str, bad_name: str) -> list[Finding]:
+    """Those of the log alone, ``told``, and the comparison's."""
+    return beside(told, _both(good, bad), good_name, bad_name)
+
+
+def beside(told: Sequence[Finding], compared: Comparison | None, good: str, bad: str) -> list[Finding]:
+    """Nothing is told as harmless of a run that became slower."""
+    harmless = ("benign", "no-cause-in-log") if compared and compared.slower else ()
+    kept = [f for f in told if f.cause not in harmless and f.id not in harmless]
+    return [*kept, finding(compared, good, bad)] if compared else kept
 
 
 def _both(good: RunProfile | Gap, bad: RunProfile | Gap) -> Comparison | None:
