@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import threading
+import time
 from pathlib import Path
 
 import live_samples as s
