@@ -143,6 +143,10 @@ MORE: list[tuple[str, str, str, str]] = [
     ("benign", "Failed to check the \"should dump\" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\n", "", "the flag should dump\n" + hung(1)),
     ("benign", "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.\n", "", "master_addr 192.0.2.1\n" + hung(1)),
     ("benign", W + "Cuda failure 3 'initialization error'\nstep 20 loss 9.1\n", "training is normal, only such warnings", W + "Cuda failure 3 'initialization error'\n"),
+    ("socket-interface-wrong", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "", "Gloo connectFullMesh failed with [pair.cc:144] Connection refused, remote=[127.0.1.1]:20215\n"),
+    ("network-path-blocked", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "", "Gloo connected\n"),
+    ("collective-on-some-ranks-only", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:3 (world_size=4, worker_count=2, timeout=0:30:00)\n", "", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)\n"),
+    ("idle-wait-in-collective", hung(1, 40, "BROADCAST"), "a chat server on two GPUs", hung(1, 40, "BROADCAST")),
 ]
 
 
@@ -247,3 +251,10 @@ def test_an_exception_that_nothing_explains_leads_what_only_words_say(tmp_path):
 
 def test_what_works_is_not_called_harmless_where_something_surer_is_known(tmp_path):
     assert told(tmp_path, W + "P2P is disabled between NVLINK connected GPUs 1 and 0\n", "all works")[0] == ("gpu-or-link-fault", "likely")
+
+
+def test_sockets_are_no_fault_where_they_are_wanted_and_none_is_sure_without_a_complaint(tmp_path):
+    text = "node0:7:7 [0] NCCL INFO NET/IB : No device found.\nnode0:7:7 [0] NCCL INFO Using network Socket\n"
+    assert told(tmp_path, text, "the InfiniBand cards are not used, 1 GB/s")[0] == ("net-socket-fallback", "likely")
+    assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two hosts, sockets are what we want")
+    assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two hosts")

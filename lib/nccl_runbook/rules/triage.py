@@ -18,8 +18,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
-REASSURES = 1.5
-PLAIN = 1.5  # weight of words that name a cause beside one that is likely
+PLAIN = 1.5  # weight of words that speak for a cause, or for health, by themselves
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -87,7 +86,7 @@ def _from_hints(logs: Logs) -> list[Pointer]:
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
     if "benign" in lines and _calm(logs):
-        lines["benign"].append((REASSURES, lines["benign"][0][1]))
+        lines["benign"].append((PLAIN, lines["benign"][0][1]))
     total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
     surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
     return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
@@ -148,7 +147,7 @@ def _calm(logs: Logs) -> bool:
 
 def _reassured(logs: Logs) -> bool:
     """Whether the reporter says that nothing failed."""
-    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES and e in logs.seen]
+    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= PLAIN and e in logs.seen]
     return any(s.lines[0].file == "--context" for s in reassuring)
 
 
@@ -215,12 +214,11 @@ def findings(logs: Logs) -> list[Finding]:
         return [no_log_named()]
     unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
     told = judge(logs)
-    return [
-        *map(log_points_to_cause, told),
-        *unread,
-        *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))]),
-        *([log_undecided(told[0])] if told and told[0].cause != "benign" and all(h.status == "possible" for h in told) else []),
-    ]
+    if not told or told[0].cause == "benign":
+        unread.append(no_cause_in_log(sentence(logs, told)))
+    elif all(h.status == "possible" for h in told):
+        unread.append(log_undecided(told[0]))
+    return [*map(log_points_to_cause, told), *unread]
 
 
 def log_points_to_cause(hypothesis: Hypothesis) -> Finding:

@@ -79,7 +79,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or _above(r.first_error, waited[r.rank])]
+    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
@@ -90,10 +90,6 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
     lines = (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e))
     return [Pointer("peer-crashed", "likely", lines, against, 30)]
-
-
-def _above(line: LogLine, other: LogLine) -> bool:
-    return line.file == other.file and line.line < other.line
 
 
 def when(line: LogLine, logs: Logs) -> float | None:
@@ -218,12 +214,11 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank or host took InfiniBand and another one sockets."""
+    """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    of_ranks = {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks}
-    by.update((network, line) for network, line in of_ranks.items() if network)
+    by |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
     speakers = {(line.rank, line.host) for line in by.values()}
     status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
     return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
