@@ -157,6 +157,11 @@ MORE: list[tuple[str, str, str, str]] = [
     ("network-path-blocked", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "", "Gloo connected\n"),
     ("collective-on-some-ranks-only", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:3 (world_size=4, worker_count=2, timeout=0:30:00)\n", "", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)\n"),
     ("idle-wait-in-collective", hung(1, 40, "BROADCAST"), "a chat server on two GPUs", hung(1, 40, "BROADCAST")),
+    ("nodes-differ", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 0, len 0, vendor err 129\n", "one of our nodes has another NIC firmware than the rest", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 0, len 0, vendor err 129\n"),
+    ("rank-busy-on-host", "> WARNING: could not find index map files, building the indices on rank 0 ...\nRuntimeError: Socket Timeout\n", "", "> WARNING: could not find index map files, building the indices on rank 0 ...\n"),
+    ("start-skew", "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading.\n", "", "all ranks finished loading\n"),
+    ("peer-crashed", "worker-1: FileNotFoundError: [Errno 2] No such file or directory: 'doc_idx.npy'\n", "", "worker-1: file found\n"),
+    ("foreign-connection", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO bootstrap.cc:701 -> 6\n", "", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO transport/net.cc:701 -> 6\n"),
 ]
 
 
@@ -190,6 +195,13 @@ WORDS = [
     ("engine-deadlock", "sglang stops responding, /health as well", "training stops"),
     ("idle-wait-in-collective", "the job dies if nobody calls it, rank 1 waits in broadcast for the next prompt", "the job dies on two nodes"),
     ("ulimit-too-low", "it fails under Slurm with 64 workers, interactively it works: ulimit?", "it fails under Slurm"),
+    ("network-path-blocked", "the first all_reduce never returns; the pods have an Istio side-car", "the first step never returns"),
+    ("rendezvous-misconfigured", "it hangs at the start, each node picks its own free port", "it hangs in the last step"),
+    ("rank-dependent-branch", "it hangs: one rank skips the batch without any ground truth", "it hangs on two nodes"),
+    ("communicator-order", "it hangs: a background thread uses its own process group", "it hangs on two nodes"),
+    ("peer-stopped", "it times out since somebody attached strace to a rank", "it times out on two nodes"),
+    ("start-skew", "it times out, the second node comes up late because of its image pull", "it times out in the last step"),
+    ("nodes-differ", "all_reduce fails since a variable is exported on the first node only", "all_reduce fails"),
     ("rendezvous-misconfigured", "srun starts train.py on two nodes, it hangs during init", "it hangs in the last step"),
 ]
 
