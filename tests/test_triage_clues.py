@@ -110,6 +110,16 @@ MORE: list[tuple[str, str, str, str]] = [
     ("trainer-and-engine-share-gpu", DUPLICATE, "a client calls init_communicator() of the server", "init_communicator() done\n"),
     ("visible-devices-set-too-late", DUPLICATE, "a setup_hook imports torch before the worker", "setup_hook ran\n"),
     ("bus-id-collision", DUPLICATE, "both GPUs have their own UUIDs", "GPU 0: (UUID: GPU-1)\n"),
+    ("visible-devices-wrong", "RuntimeError: No CUDA GPUs are available\n", "inside a Ray actor", "no GPU needed\n"),
+    ("visible-devices-wrong", "ValueError: Current node has no GPU available. Ray does not allocate any GPUs on the driver node.\n", "", "Ray: 8 GPUs on this node\n"),
+    ("container-gpu-access", "RuntimeError: No CUDA GPUs are available\n", "in a docker container", "no GPU needed\n"),
+    ("container-gpu-access", "graph/topo.cc:605 NCCL WARN Set CPU affinity : unable to find GPU/CPU for rank 0\n", "", "NCCL INFO Set CPU affinity\n"),
+    ("framework-version-incompatible", "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile PyTorch (12.1).\n", "", "CUDA version 12.1\n"),
+    ("device-not-set-per-rank", "step 1\n", "torch.load without map_location; the processes of the other GPUs take memory on GPU 0", "step 1\n"),
+    ("driver-too-old", "torch.cuda.is_available() -> False\n", "we must update the driver", "torch.cuda.is_available() -> True\n"),
+    ("communicator-recreated", "step 1\n", "each weight update opens its own communicators", "step 1\n"),
+    ("gpu-exclusive-mode", "| N/A   34C    P0    63W / 235W |     74MiB / 11439MiB |      0%   E. Process |\n", "", "|  0%      Default |\n"),
+    ("vgpu-or-mig-unsupported", "ncclInvalidUsage: invalid usage\n  MIG 3g.20gb     Device  0: (UUID: MIG-5a8b1c2d-1)\n", "", "ncclInvalidUsage: invalid usage\n|                               |                      |               MIG M. |\n"),
     ("rendezvous-misconfigured", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n", "", "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.\n"),
     ("rendezvous-misconfigured", "[I socket.cpp:624] [c10d - debug] No socket on (192.0.2.1, 29400) is listening yet, will retry.\n", "", "[I socket.cpp:624] [c10d - debug] The server socket has started to listen on [::]:29400.\n"),
     ("rendezvous-misconfigured", "ValueError: port must have value from 0 to 65535 but was 66660.\n", "", "master port 6666\n"),
@@ -241,6 +251,13 @@ def test_more_ranks_than_gpus_are_counted(tmp_path, refused, words, more):
 def _job(tmp_path, text: str):
     (tmp_path / "job.log").write_text(text)
     return tmp_path / "job.log"
+
+
+def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhausted(tmp_path):
+    out = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10 GiB total capacity)\n"
+    assert told(tmp_path, out)[0] == ("gpu-memory-exhausted", "likely")
+    extra = told(tmp_path, out, "extra processes hold 700 MB each on card 0")
+    assert {s for _, s in extra} == {"possible"} and "device-not-set-per-rank" in [c for c, _ in extra[:3]]
 
 
 def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):

@@ -37,7 +37,7 @@ def score(
     json: answer.JsonOption = False,
 ) -> None:
     """How often triage names the labelled cause; it sees a report's log as a file, and its context, nothing else."""
-    answer.refuse_special([str(reports)])
+    answer.named([str(reports)])
     try:
         rows = [json_format.loads(line) for line in reports.read_text(encoding="utf-8").splitlines() if line.strip()]
         results = [result(row) for row in rows]

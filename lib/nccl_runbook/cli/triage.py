@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,13 +36,9 @@ def triage(
     from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
 
-    answer.refuse_special(paths)
-    answer.refuse_special(against)
-    missing = next((p for p in against if not os.path.lexists(os.path.expanduser(p))), None)
-    if missing is not None:
-        answer.leave(f"there is no file {missing}")
-    if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
-        answer.leave(f"there is no file {paths[0]}")
+    answer.named(against)
+    if not context:
+        answer.named(paths, one=True)
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
@@ -122,13 +117,11 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
     if logs.unknown and all(one.status == "possible" for one in told):
-        lines += [
-            "Lines that look like errors and are not known:",
-            *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),
-        ]
+        rows = (f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8])
+        lines += ["Lines that look like errors and are not known:", *rows]
     lines += [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
-    return "\n".join(line for line in lines if line is not None).rstrip()
+    return "\n".join(lines).rstrip()
 
 
 def _write_page(

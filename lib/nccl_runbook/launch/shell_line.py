@@ -39,8 +39,8 @@ def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
     """What stands before the rank file where ranks have environments of their own: torchrun starts all of them alike."""
     if not request.of_ranks:
         return []
-    own = {rank: [f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items()]
+    own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
            for rank, env in request.of_ranks.items()}
-    cases = " ".join(f"{rank}) {'; '.join(lines)};;" for rank, lines in own.items() if lines)
+    cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
     python = next((word for word in reversed(prefix) if "python" in Path(word).name), prefix[-1])
     return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", python, "-u"]

@@ -83,8 +83,7 @@ def stacks_table(hang: Hang) -> Table:
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
-    foreign = {f.name: "read; it does not look like the log of a GPU job" for f in hang.files if f.what == "log" and hang.logs.foreign}
-    told = {f.name: f.problem or foreign.get(f.name, "") for f in hang.files}
-    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(told[f.name] or "read", "unknown" if told[f.name] else "")]
-            for f in hang.files]
+    foreign = "read; it does not look like the log of a GPU job" * hang.logs.foreign
+    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
+            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")]]
     return Table("Files", ["file", "kind", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

@@ -41,10 +41,8 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
     seen = logs.seen.get(_SHARED)
     named: dict[str, list[RankLog]] = defaultdict(list)
-    for row in logs.ranks:
-        for device in row.devices:
-            if "busId" in device:
-                named[f"{row.hosts[:1]} {device.partition('busId ')[2]}"].append(row)
+    for row, device in ((r, d) for r in logs.ranks for d in r.devices if "busId" in d):
+        named[f"{row.hosts[:1]} {device.partition('busId ')[2]}"].append(row)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
     if not seen or seen.resumed or not same:
         return []
@@ -132,13 +130,8 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
 
 def counts_differ(logs: Logs) -> list[Pointer]:
     """Ranks stopped at different batch numbers while one waited."""
-    counts = {
-        r.rank: (int(next(g for g in m.groups() if g)), r.progress)
-        for r in logs.ranks
-        if r.progress
-        for m in [_COUNT.search(r.progress.text)]
-        if m
-    }
+    said = [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
+    counts = {r.rank: (int(next(filter(None, m.groups()))), r.progress) for r, m in said if m}
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
