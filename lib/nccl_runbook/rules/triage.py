@@ -133,7 +133,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    reassured = _reassured(logs) and not complains(logs.context)
+    reassured = _reassured(logs, PLAIN) and not complains(logs.context)
     if not _calm(logs) or any(h.status != "possible" or not reassured and _warns(h, benign) for h in others):
         return others
     known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
@@ -141,13 +141,13 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def _calm(logs: Logs) -> bool:
-    """Nobody says that something failed, or somebody says that nothing did."""
-    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs))
+    """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
+    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs, 2 * PLAIN))
 
 
-def _reassured(logs: Logs) -> bool:
-    """Whether the reporter says that nothing failed."""
-    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= PLAIN and e in logs.seen]
+def _reassured(logs: Logs, least: float) -> bool:
+    """Whether the reporter says that nothing failed, in words of at least this weight."""
+    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= least and e in logs.seen]
     return any(s.lines[0].file == "--context" for s in reassuring)
 
 

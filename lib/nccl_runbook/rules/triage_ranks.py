@@ -117,7 +117,8 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
     found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
-            group, seq = _group(waiter, work.group), work.seq or 0
+            group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
+            seq = work.seq or 0
             alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
             late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
             if late:
@@ -125,10 +126,6 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
                 told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
                 found += [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
     return found[:3]
-
-
-def _group(row: RankLog, name: str) -> str:
-    return name if name in row.enqueued else next(iter(row.enqueued), "")
 
 
 def counts_differ(logs: Logs) -> list[Pointer]:
