@@ -110,6 +110,16 @@ MORE: list[tuple[str, str, str, str]] = [
     ("trainer-and-engine-share-gpu", DUPLICATE, "a client calls init_communicator() of the server", "init_communicator() done\n"),
     ("visible-devices-set-too-late", DUPLICATE, "a setup_hook imports torch before the worker", "setup_hook ran\n"),
     ("bus-id-collision", DUPLICATE, "both GPUs have their own UUIDs", "GPU 0: (UUID: GPU-1)\n"),
+    ("visible-devices-wrong", "RuntimeError: No CUDA GPUs are available\n", "inside a Ray actor", "no GPU needed\n"),
+    ("visible-devices-wrong", "ValueError: Current node has no GPU available. Ray does not allocate any GPUs on the driver node.\n", "", "Ray: 8 GPUs on this node\n"),
+    ("container-gpu-access", "RuntimeError: No CUDA GPUs are available\n", "in a docker container", "no GPU needed\n"),
+    ("container-gpu-access", "graph/topo.cc:605 NCCL WARN Set CPU affinity : unable to find GPU/CPU for rank 0\n", "", "NCCL INFO Set CPU affinity\n"),
+    ("framework-version-incompatible", "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile PyTorch (12.1).\n", "", "CUDA version 12.1\n"),
+    ("device-not-set-per-rank", "step 1\n", "torch.load without map_location; the processes of the other GPUs take memory on GPU 0", "step 1\n"),
+    ("driver-too-old", "torch.cuda.is_available() -> False\n", "we must update the driver", "torch.cuda.is_available() -> True\n"),
+    ("communicator-recreated", "step 1\n", "each weight update opens its own communicators", "step 1\n"),
+    ("gpu-exclusive-mode", "| N/A   34C    P0    63W / 235W |     74MiB / 11439MiB |      0%   E. Process |\n", "", "|  0%      Default |\n"),
+    ("vgpu-or-mig-unsupported", "ncclInvalidUsage: invalid usage\n  MIG 3g.20gb     Device  0: (UUID: MIG-5a8b1c2d-1)\n", "", "ncclInvalidUsage: invalid usage\n|                               |                      |               MIG M. |\n"),
     ("rendezvous-misconfigured", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n", "", "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.\n"),
     ("rendezvous-misconfigured", "[I socket.cpp:624] [c10d - debug] No socket on (192.0.2.1, 29400) is listening yet, will retry.\n", "", "[I socket.cpp:624] [c10d - debug] The server socket has started to listen on [::]:29400.\n"),
     ("rendezvous-misconfigured", "ValueError: port must have value from 0 to 65535 but was 66660.\n", "", "master port 6666\n"),
@@ -147,6 +157,11 @@ MORE: list[tuple[str, str, str, str]] = [
     ("network-path-blocked", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "", "Gloo connected\n"),
     ("collective-on-some-ranks-only", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:3 (world_size=4, worker_count=2, timeout=0:30:00)\n", "", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)\n"),
     ("idle-wait-in-collective", hung(1, 40, "BROADCAST"), "a chat server on two GPUs", hung(1, 40, "BROADCAST")),
+    ("nodes-differ", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 0, len 0, vendor err 129\n", "one of our nodes has another NIC firmware than the rest", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 0, len 0, vendor err 129\n"),
+    ("rank-busy-on-host", "> WARNING: could not find index map files, building the indices on rank 0 ...\nRuntimeError: Socket Timeout\n", "", "> WARNING: could not find index map files, building the indices on rank 0 ...\n"),
+    ("start-skew", "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading.\n", "", "all ranks finished loading\n"),
+    ("peer-crashed", "worker-1: FileNotFoundError: [Errno 2] No such file or directory: 'doc_idx.npy'\n", "", "worker-1: file found\n"),
+    ("foreign-connection", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO bootstrap.cc:701 -> 6\n", "", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO transport/net.cc:701 -> 6\n"),
 ]
 
 
@@ -180,6 +195,13 @@ WORDS = [
     ("engine-deadlock", "sglang stops responding, /health as well", "training stops"),
     ("idle-wait-in-collective", "the job dies if nobody calls it, rank 1 waits in broadcast for the next prompt", "the job dies on two nodes"),
     ("ulimit-too-low", "it fails under Slurm with 64 workers, interactively it works: ulimit?", "it fails under Slurm"),
+    ("network-path-blocked", "the first all_reduce never returns; the pods have an Istio side-car", "the first step never returns"),
+    ("rendezvous-misconfigured", "it hangs at the start, each node picks its own free port", "it hangs in the last step"),
+    ("rank-dependent-branch", "it hangs: one rank skips the batch without any ground truth", "it hangs on two nodes"),
+    ("communicator-order", "it hangs: a background thread uses its own process group", "it hangs on two nodes"),
+    ("peer-stopped", "it times out since somebody attached strace to a rank", "it times out on two nodes"),
+    ("start-skew", "it times out, the second node comes up late because of its image pull", "it times out in the last step"),
+    ("nodes-differ", "all_reduce fails since a variable is exported on the first node only", "all_reduce fails"),
     ("rendezvous-misconfigured", "srun starts train.py on two nodes, it hangs during init", "it hangs in the last step"),
 ]
 
@@ -229,6 +251,13 @@ def test_more_ranks_than_gpus_are_counted(tmp_path, refused, words, more):
 def _job(tmp_path, text: str):
     (tmp_path / "job.log").write_text(text)
     return tmp_path / "job.log"
+
+
+def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhausted(tmp_path):
+    out = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10 GiB total capacity)\n"
+    assert told(tmp_path, out)[0] == ("gpu-memory-exhausted", "likely")
+    extra = told(tmp_path, out, "extra processes hold 700 MB each on card 0")
+    assert {s for _, s in extra} == {"possible"} and "device-not-set-per-rank" in [c for c, _ in extra[:3]]
 
 
 def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):

@@ -72,7 +72,7 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         background = seen is None or seen.resumed and clue.cause != "benign"
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
-            first = 100 + 250 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
+            first = 100 + 300 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
             found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
     return found
 

@@ -132,13 +132,8 @@ def _group(row: RankLog, name: str) -> str:
 
 def counts_differ(logs: Logs) -> list[Pointer]:
     """Ranks stopped at different batch numbers while one waited."""
-    counts = {
-        r.rank: (int(next(g for g in m.groups() if g)), r.progress)
-        for r in logs.ranks
-        if r.progress
-        for m in [_COUNT.search(r.progress.text)]
-        if m
-    }
+    said = [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
+    counts = {r.rank: (int(next(filter(None, m.groups()))), r.progress) for r, m in said if m}
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
