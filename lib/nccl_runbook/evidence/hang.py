@@ -24,7 +24,7 @@ from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group,
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8
-PARALLEL_BYTES = 40 << 20  # below, more processes cost more than they save (0.6 s against 0.5 s for 64 dumps of 0.3 MB, measured)
+PARALLEL_BYTES = 12 << 20  # below, more processes cost about as much as they save
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
 _FOREIGN = "is JSON, but no dump and no live look"
