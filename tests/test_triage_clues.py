@@ -295,3 +295,9 @@ def test_sockets_are_no_fault_where_they_are_wanted_and_none_is_sure_without_a_c
     assert told(tmp_path, text, "the InfiniBand cards are not used, 1 GB/s")[0] == ("net-socket-fallback", "likely")
     assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two hosts, sockets are what we want")
     assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two hosts")
+
+
+def test_that_one_gpu_works_fine_does_not_calm_who_tells_of_a_hang_and_a_question_does(tmp_path):
+    seen = "loading model\n"
+    assert "benign" not in [c for c, _ in told(tmp_path, seen, "with one GPU everything works fine, with two it freezes")]
+    assert "benign" in [c for c, _ in told(tmp_path, seen, "is this normal? I thought it was a hang")[:3]]

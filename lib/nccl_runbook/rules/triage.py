@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
@@ -59,7 +59,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
         kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
-    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
+    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
     ranked = sorted(merged, key=lambda h: STATUSES.index(h.status))
     return _without_noise(ranked, logs)[:MOST]
 
@@ -110,13 +110,6 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
     return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
 
 
-def _by_cause(pointers: Iterable[Pointer]) -> dict[str, list[Pointer]]:
-    grouped: dict[str, list[Pointer]] = {}
-    for pointer in pointers:
-        grouped.setdefault(pointer.cause, []).append(pointer)
-    return grouped
-
-
 def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
     cause = causes()[cause_id]
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
@@ -133,7 +126,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    reassured = _reassured(logs) and not complains(logs.context)
+    reassured = _reassured(logs, PLAIN) and not complains(logs.context)
     if not _calm(logs) or any(h.status != "possible" or not reassured and _warns(h, benign) for h in others):
         return others
     known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
@@ -141,13 +134,13 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def _calm(logs: Logs) -> bool:
-    """Nobody says that something failed, or somebody says that nothing did."""
-    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs))
+    """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
+    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs, 2 * PLAIN))
 
 
-def _reassured(logs: Logs) -> bool:
-    """Whether the reporter says that nothing failed."""
-    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= PLAIN and e in logs.seen]
+def _reassured(logs: Logs, least: float) -> bool:
+    """Whether the reporter says that nothing failed, in words of at least this weight."""
+    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= least and e in logs.seen]
     return any(s.lines[0].file == "--context" for s in reassuring)
 
 
@@ -199,9 +192,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
     hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
     if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
         return [], []
-    lines: dict[str, list[Hypothesis]] = {}
-    for one in hypotheses:
-        lines.setdefault(one.decides.line, []).append(one)
+    lines = grouped((one.decides.line, one) for one in hypotheses)
     step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
     rows = [(line, "; or ".join(h.title for h in those), f"about {step[line].about_s} s" if step[line] else "reads only")
             for line, those in lines.items()]

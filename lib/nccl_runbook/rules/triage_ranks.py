@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import defaultdict
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT
@@ -40,9 +40,8 @@ def judge(logs: Logs) -> list[Pointer]:
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
     seen = logs.seen.get(_SHARED)
-    named: dict[str, list[RankLog]] = defaultdict(list)
-    for row, device in ((r, d) for r in logs.ranks for d in r.devices if "busId" in d):
-        named[f"{row.hosts[:1]} {device.partition('busId ')[2]}"].append(row)
+    taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
+    named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
     if not seen or seen.resumed or not same:
         return []
@@ -117,7 +116,8 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
     found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
-            group, seq = _group(waiter, work.group), work.seq or 0
+            group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
+            seq = work.seq or 0
             alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
             late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
             if late:
@@ -125,10 +125,6 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
                 told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
                 found += [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
     return found[:3]
-
-
-def _group(row: RankLog, name: str) -> str:
-    return name if name in row.enqueued else next(iter(row.enqueued), "")
 
 
 def counts_differ(logs: Logs) -> list[Pointer]:
