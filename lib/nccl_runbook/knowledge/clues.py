@@ -23,7 +23,7 @@ except ImportError:
 
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
-    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? for ?ever|blocks? (?:in|at|for ?ever)|progress bar stops|"
+    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? (?:for ?ever|in\b)|blocks? (?:in|at|for ?ever)|progress bar stops|"
     r"nothing (?:more |else |further )?happens|(?:not|n.t|never) (?:start|continue|proceed|go on)",
     "<timeout>": r"WorkNCCL\(|watchdog|tim(?:e|ed|es|ing) ?out|checkTimeout|Some NCCL operations have failed|store->get|"
     r"Timeout waiting for key",
