@@ -7,6 +7,7 @@ from nccl_runbook.rules import triage, triage_ranks
 from triage_samples import DUPLICATE, STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
+BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
     ("gpu-or-link-fault", W + "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case\n", "", "node0:7:7 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0.\n"),
@@ -37,6 +38,13 @@ MORE: list[tuple[str, str, str, str]] = [
     ("nccl-bug", "node0:7:7 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856\n", "", "node0:7:7 [0] NCCL INFO maxSharedMem 79856\n"),
     ("gpu-or-link-fault", "RuntimeError: CUDA error: an illegal memory access was encountered\n", "", "memory access pattern\n"),
     ("collective-mismatch", "error msg: Culprit rank 2; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes\n", "", "collective state: completed\n"),
+    ("peer-crashed", "[ERROR] [launch.py:320:sigkill_handler] ['python', 'train.py'] exits with return code = -9\n", "", "[INFO] [launch.py:347:main] Process 7 exits successfully.\n"),
+    ("visible-devices-wrong", "(pid=7) " + W + "failed to open CUDA IPC handle : 217 peer access is not supported between these two devices\n", "", "(pid=7) NCCL INFO Channel 00 : 1 -> 0 via P2P/IPC\n"),
+    ("gpu-or-link-fault", W + "NET/IB : mlx5_0:1 Got async event : port error\n", "", W + "NET/IB : mlx5_0:1 Got async event : port active\n"),
+    ("rendezvous-misconfigured", "ValueError: An IPv4 address cannot be in brackets\n", "", "tcp://[fd00::7]:29500\n"),
+    ("nccl-library-conflict", "NCCL version 2.19.3+cuda11.0\n" + W + "NCCL cannot be captured in a graph if either it wasn't built with CUDA runtime >= 11.3\n", "", "NCCL version 2.19.3+cuda11.0\n"),
+    ("timeout-on-other-group", BARRIER.format(2), "timeout=timedelta(hours=1) in the arguments", BARRIER.format(1)),
+    ("ulimit-too-low", "fork: Resource temporarily unavailable\n", "", W + "[Service thread] Accept failed Resource temporarily unavailable\n"),
     ("collective-on-some-ranks-only", "Not all ranks joining collective, sequence number: 12 missing ranks: {1}\n", "", "All ranks joined collective 12\n"),
     ("rank-dependent-branch", "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n", "", "reduction finished\n"),
     ("send-recv-unmatched", W + "Trying to recv to self without a matching send\n", "", "recv matched\n"),

@@ -11,7 +11,7 @@ from nccl_runbook.facts.logs import ClockOffset, LogLine
 MAX_EVENTS = 20_000
 LEAST = 3  # shared events: with fewer the error is a guess
 # a synchronous step ends everywhere at once, and so does the set-up of a communicator
-_STEP = re.compile(r"(?i)\b(?:global_)?step[ :=#\[]{1,3}(\d+)\b")
+_STEP = re.compile(r"[Pp](?i:(?<=\bstep)|(?<=\b(g)lobal_step))[ :=#\[]{1,3}\d+\b")  # begins with a letter that few words hold
 _COMM = re.compile(r"commId 0x([0-9a-f]+) - Init COMPLETE")
 
 
@@ -25,9 +25,9 @@ class Clocks:
         """Keep the line's time if it tells of such an event."""
         if line.time is None:
             return
-        found = _COMM.search(text) or (_STEP.search(text) if "step" in text.lower() else None)
+        found = _COMM.search(text) or _STEP.search(text)
         if found:
-            self.note(found.group(0).lower(), clock(line), line.time)
+            self.note(f"{found[0]}{found[1]}".lower(), clock(line), line.time)
 
     def note(self, event: str, clock: str, at: float) -> None:
         """``clock`` saw the event ``at`` seconds."""

@@ -25,6 +25,7 @@ _NUMBERS = re.compile(
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
 )  # there a number tells one fault from another
 _ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
+_ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$")
 _STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
@@ -56,7 +57,7 @@ class Kind:
 
 @functools.cache
 def _matcher() -> Matcher:
-    return Matcher([*printed(), *_OWN], log_events.HINTS)
+    return Matcher([*printed(), *_OWN], {**log_events.HINTS, _ERROR.pattern: _ERRORS})
 
 
 class Templates:
@@ -94,7 +95,8 @@ class Templates:
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are without a number, and short."""
         bare = [raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS) for raw in rows]
-        return [key if len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
+        known = self.kinds
+        return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
@@ -156,21 +158,23 @@ class Texts:
         self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))[1:]
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
-        """The first text that matches, of each literal that it may hold."""
-        pattern, literals = compiled(expression), needed(expression)
-        found = (self._first_with(literal, pattern) for literal in sorted(literals) or [""])
-        return next((pair for pair in found if pair), None)
+        """The first text that matches."""
+        found, until = None, len(self._low)
+        for literal in needed(expression) or [""]:
+            for line in self._with(literal.encode(), until):
+                told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
+                if told:
+                    found, until = told, self._ends[line - 1] if line else 0
+                    break
+        return found
 
-    def _first_with(self, literal: str, pattern: re.Pattern[str]) -> tuple[str, Kind | None] | None:
-        low = literal.encode()
-        at = self._low.find(low)
+    def _with(self, literal: bytes, until: int) -> Iterator[int]:
+        """The lines that hold this, of those that end before ``until``."""
+        at = self._low.find(literal, 0, until)
         while at >= 0:
-            line = bisect.bisect_left(self._ends, at)
-            for text, kind in self._said(line):
-                if literal in text.lower() and pattern.search(plain(text)):
-                    return text, kind
-            at = self._low.find(low, self._ends[line] + 1) if line < len(self._kinds) else -1
-        return None
+            line = min(bisect.bisect_left(self._ends, at), len(self._kinds))
+            yield line
+            at = self._low.find(literal, self._ends[line] + 1, until) if line < len(self._kinds) else -1
 
     def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
         """The texts of a line; below those of all kinds are the reporter's words, as one."""

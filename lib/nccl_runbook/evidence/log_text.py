@@ -63,7 +63,7 @@ def pieces(raw: bytes) -> list[str]:
     return cut if len(cut) <= MAX_PIECES else cut[: MAX_PIECES // 2] + cut[-MAX_PIECES // 2 :]
 
 
-@functools.lru_cache(maxsize=8)  # a line is asked for again at once
+@functools.lru_cache(maxsize=4096)  # a line of a new kind is asked for again soon
 def said(text: str) -> Said:
     """Who says what, when."""
     rank: int | None = None

@@ -51,7 +51,9 @@ _DIGITS = frozenset("0123456789")
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
-    r"process|host|index|read|check|cach|load|sav|slow|run|start|local|device|step|batch|loss|sys|map|dist|direct|weight|port|is|out|call"
+    r"process|host|index|read|check|cach|load|sav|slow|run|start|local|device|step|batch|loss|sys|map|dist|direct|weight|port|is|out|call|"
+    r"onnect|connect(?:ion)?|fault|match|fine|works?|workers|version|refused|timeout|supported|backend|disabl|enabled|require|manager|"
+    r"torch|n?ccl|c?uda|must|should|needs to|name|work|in|not|--|\d\.|.?"
 )
 
 
@@ -134,7 +136,7 @@ class Matcher:
             if not literals:
                 self._always.append(expression)
         # the longest needle at a place stands for those that it begins with
-        self._wanted = {n: [(e, _branches(e)) for end in range(1, len(n) + 1) for e in wanted.get(n[:end], ())] for n in wanted}
+        self._wanted = {n: [(e, _beside(e, n)) for end in range(1, len(n) + 1) for e in wanted.get(n[:end], ())] for n in wanted}
         self._needles = tuple(wanted)
         by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
         self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(list(words)))) for letter, words in by_letter]
@@ -149,7 +151,7 @@ class Matcher:
             needles_in[bisect.bisect_left(ends, start) - 1].add(needle)
         for at, needles in needles_in.items():
             low = text[ends[at] + 1 : ends[at + 1]]
-            may = [e for n in needles for e, branches in self._wanted[n] if _may_match(branches, low)]
+            may = [e for n in needles for e, branches in self._wanted[n] if not branches or _may_match(branches, low)]
             if may:
                 found[at] = [*found.get(at, ()), *dict.fromkeys(may)]
         return found
@@ -212,6 +214,12 @@ def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -
     return False
 
 
+def _beside(expression: str, needle: bytes) -> tuple[tuple[frozenset[bytes], ...], ...]:
+    """What a line must hold beside the needle; empty if nothing."""
+    branches = _branches(expression)
+    return () if any(all(any(n in needle for n in literals) for literals in branch) for branch in branches) else branches
+
+
 @functools.cache
 def _branches(expression: str) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
@@ -223,7 +231,7 @@ def _branches(expression: str) -> tuple[tuple[frozenset[bytes], ...], ...]:
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_sequence(_parsed(expression), _SHORTEST) or frozenset()
+    return _of_sequence(_parsed(expression), 2) or frozenset()
 
 
 @functools.cache
@@ -236,8 +244,8 @@ def _of_sequence(sequence: Iterable[Any], shortest: int) -> frozenset[str] | Non
     return max(_in_sequence(sequence, shortest), key=_rare, default=None)
 
 
-def _rare(literals: frozenset[str]) -> tuple[bool, int, int]:
-    return not any(_COMMON.fullmatch(n.strip()) for n in literals), min(map(len, literals)), -len(literals)
+def _rare(literals: frozenset[str]) -> tuple[int, int, int]:
+    return -sum(bool(_COMMON.fullmatch(n.strip())) for n in literals), min(map(len, literals)), -len(literals)
 
 
 def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]:

@@ -37,7 +37,7 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
 
 def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
     """What stands before the rank file where ranks have environments of their own: torchrun starts all of them alike."""
-    if not request.of_ranks:
+    if not any(request.of_ranks.values()):
         return []
     own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
            for rank, env in request.of_ranks.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
@@ -59,7 +59,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
         kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
-    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
+    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
     ranked = sorted(merged, key=lambda h: STATUSES.index(h.status))
     return _without_noise(ranked, logs)[:MOST]
 
@@ -108,13 +108,6 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
     first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
     printed = [e for e in pointer.evidence if e.file != "--context"]
     return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
-
-
-def _by_cause(pointers: Iterable[Pointer]) -> dict[str, list[Pointer]]:
-    grouped: dict[str, list[Pointer]] = {}
-    for pointer in pointers:
-        grouped.setdefault(pointer.cause, []).append(pointer)
-    return grouped
 
 
 def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
@@ -199,9 +192,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
     hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
     if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
         return [], []
-    lines: dict[str, list[Hypothesis]] = {}
-    for one in hypotheses:
-        lines.setdefault(one.decides.line, []).append(one)
+    lines = grouped((one.decides.line, one) for one in hypotheses)
     step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
     rows = [(line, "; or ".join(h.title for h in those), f"about {step[line].about_s} s" if step[line] else "reads only")
             for line, those in lines.items()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import defaultdict
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT
@@ -40,9 +40,8 @@ def judge(logs: Logs) -> list[Pointer]:
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
     seen = logs.seen.get(_SHARED)
-    named: dict[str, list[RankLog]] = defaultdict(list)
-    for row, device in ((r, d) for r in logs.ranks for d in r.devices if "busId" in d):
-        named[f"{row.hosts[:1]} {device.partition('busId ')[2]}"].append(row)
+    taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
+    named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
     if not seen or seen.resumed or not same:
         return []
