@@ -301,3 +301,16 @@ def test_that_one_gpu_works_fine_does_not_calm_who_tells_of_a_hang_and_a_questio
     seen = "loading model\n"
     assert "benign" not in [c for c, _ in told(tmp_path, seen, "with one GPU everything works fine, with two it freezes")]
     assert "benign" in [c for c, _ in told(tmp_path, seen, "is this normal? I thought it was a hang")[:3]]
+
+
+@pytest.mark.parametrize("cause, text, context, open_", [
+    ("rank-busy-on-host", "Running tokenizer on dataset:  40%|####  | 40/100\n" + hung(1, 2), "", "Running tokenizer on dataset: 100%|####| 100/100\n" + hung(1, 2)),
+    ("socket-interface-wrong", W + "Connect to 172.17.0.2<38847> failed : No route to host\n", "", W + "Connect to 172.17.0.2<38847> failed : Connection refused\n"),
+])
+def test_likely_only_where_the_line_leaves_no_other_cause(tmp_path, cause, text, context, open_):
+    assert (cause, "likely") in told(tmp_path, text, context) and (cause, "likely") not in told(tmp_path, open_, context)
+
+
+def test_an_image_of_a_container_is_no_module_that_some_ranks_skip(tmp_path):
+    text = hung(0, 40, "_ALLGATHER_BASE") + "deepspeed zero stage 3\n"
+    assert {status for _, status in told(tmp_path, text, "in a docker image")} == {"possible"}
