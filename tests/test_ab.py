@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import jsonschema
@@ -371,3 +373,19 @@ def test_every_interval_of_equal_arms_holds_one_about_as_often_as_it_says():
         draw = random.Random(seed)
         held += rules.ratio(made(*(draw.lognormvariate(0, 0.1) for _ in range(12))), "t").holds_one
     assert 365 <= held <= 393  # 95 % of 400 is 380, three standard deviations are 13
+
+
+def test_a_supervisor_that_does_not_go_is_killed_and_reaped(monkeypatch):
+    monkeypatch.setattr(command, "END_S", 0.3)
+    with command.supervised(["sleep", "60"], os.environ, subprocess.DEVNULL) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+    assert child.returncode == -signal.SIGKILL, "no zombie is left"
+
+
+def test_the_pipe_of_a_command_is_closed_when_it_has_ended():
+    gc.collect()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert command.run("A", ["echo", "t 1"], os.environ, command.compiled(r"t (\S+)"), 20.0).ended == "passed"
+        gc.collect()
+    assert [str(w.message) for w in told if w.category is ResourceWarning] == []

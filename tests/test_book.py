@@ -39,11 +39,15 @@ def reasons(document: VerdictDocument) -> dict[str, str]:
     return {s.notebook: f"{s.status}: {s.reason}" for s in document.steps}
 
 
+SEEN = """from nccl_runbook.step import open_step
+step = open_step("{name}", globals())
+step.collect("seen", lambda: 7)
+"""
 FAULTS = {
-    "exception": ("raise ValueError('the card said no')", "the notebook stopped with an error: ValueError: the card said no"),
+    "exception": (SEEN + "raise ValueError('the card said no')", "the notebook stopped with an error: ValueError: the card said no"),
     "sys_exit_0": ("import sys; sys.exit(0)", "the notebook stopped with an error: SystemExit: 0"),
     "input": ("input('?')", "the notebook stopped with an error: StdinNotImplementedError"),
-    "kill_9": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "its kernel died (SIGKILL)"),
+    "kill_9": (SEEN + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "its kernel died (SIGKILL)"),
     "segfault": ("import ctypes; ctypes.string_at(0)", "its kernel died (SIGSEGV)"),
     "os_exit_0": ("import os; os._exit(0)", "its kernel died"),
     "no_finish": ("1 + 1", "the notebook ran to its end without finishing its step"),
@@ -72,6 +76,7 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     assert lines[0].startswith("[1/2] 01-bad ") and " unknown " in lines[0] and why in lines[0]
     record = records.load(book.run_dir / "01-bad.json")
     assert record.status == "unknown" and record.ended
+    assert record.facts == ({"seen": 7} if SEEN in source else {}), "nothing is lost"
     page = (book.run_dir / "index.html").read_text()
     assert "01-bad" in page and why.split(":")[0] in page
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import environments as made
@@ -17,9 +18,9 @@ from nccl_runbook.evidence import environment as probe
 from nccl_runbook.evidence import environment_file
 from nccl_runbook.evidence.environment_file import is_kept, parse, read
 from nccl_runbook.evidence.pci import acs_redirects
-from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.rules.environment import judge
+from nccl_runbook.rules.environment import RESTS_ON, judge
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
@@ -332,10 +333,12 @@ def test_a_real_rank_tells_its_environment(engine):
     assert to_json(seen)
 
 
-def test_a_script_is_a_role_beside_the_rank_and_a_missing_one_a_gap(engine, tmp_path):
+def test_a_script_is_a_role_beside_the_rank_and_only_a_missing_one_is_a_gap(engine, tmp_path):
     (tmp_path / "a.sh").write_text("export NCCL_DEBUG=ERROR")
     assert [r.name for r in probe.collect(engine, str(tmp_path / "a.sh")).roles] == ["a rank", "a.sh"]
-    assert probe.collect(engine, str(tmp_path / "b.sh")).reason == "absent"
+    seen = probe.collect(engine, str(tmp_path / "b.sh"))
+    assert [r.name for r in seen.roles] == ["a rank"] and seen.host.name and judge(seen)
+    assert [(path, gap.reason) for path, gap in gaps_in({"environment": seen}) if fnmatchcase(path, RESTS_ON[-1])] == [("environment.left_out.script", "absent")]
 
 
 def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():

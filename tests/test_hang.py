@@ -1,7 +1,6 @@
 """Who did not come, from dumps of many simulated jobs and real ones: the right rank and kind, and nobody innocent, whatever is missing."""
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 import random
@@ -353,10 +352,6 @@ class TestFindings:
         for fault, severity in (("none", Severity.OK), ("skip", Severity.BROKEN), ("slow", Severity.WARN), ("spin", Severity.BROKEN)):
             found = rules.findings(reader.collect([str(DATA / fault)]))
             assert found[0].severity is severity and (found[0].remedy or severity is Severity.OK)
-
-    def test_who_is_only_possible_is_a_warning(self):
-        told = dataclasses.replace(rules.judge(reader.collect([str(DATA / "skip")])), status="possible")
-        assert rules.hang_told(told).severity is Severity.WARN
 
     def test_nothing_named_is_skipped_and_nothing_readable_is_unknown(self, tmp_path):
         assert rules.findings(reader.collect_named(""))[0].severity is Severity.SKIPPED

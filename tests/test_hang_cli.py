@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +151,11 @@ def test_names_in_a_dump_send_nothing_to_the_terminal_and_break_no_output(tmp_pa
         assert done.returncode in (3, 4) and not done.stderr, done.stderr
         assert "\x1b" not in done.stdout and "\x07" not in done.stdout
     assert "\x1b" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_what_is_no_log_of_a_job_is_called_so(tmp_path):
+    (tmp_path / "noise").write_bytes(bytes(random.Random(4).choices(range(1, 256), k=3000)))
+    (tmp_path / "job.log").write_text("[rank0]: NCCL INFO Bootstrap\n")
+    told = {name: run_cli("hang", str(tmp_path / name)).stdout for name in ("noise", "job.log")}
+    assert re.search(r"noise +log +read; it does not look like the log of a GPU job", told["noise"]) and "not look like" not in told["job.log"]
+    assert re.search(r"file +kind +rank +how it went", told["noise"])

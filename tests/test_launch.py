@@ -247,6 +247,18 @@ def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
     assert first["preloaded"] == [os.path.realpath(real)] and second["preloaded"] == []
     assert (first["variables"]["NCCL_DEBUG"], first["variables"]["NCCL_ALGO"]) == ("INFO", "Ring")
     assert not {"NCCL_DEBUG", "NCCL_ALGO"} & set(second["variables"])
+    again = subprocess.run(["bash", "-c", world.shell_line], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    said = {e["variables"]["RANK"]: e for e in map(json.loads, re.findall(r'\{"event": "environment".*', again.stdout))}
+    assert [e["preloaded"] for e in (said["0"], said["1"])] == [first["preloaded"], []], "the printed line does the same"
+    kept = ("NCCL_DEBUG", "NCCL_ALGO")
+    assert [{n: e["variables"].get(n) for n in kept} for e in (said["0"], said["1"])] == [{n: e["variables"].get(n) for n in kept} for e in (first, second)]
+
+
+def test_behind_a_prefix_a_preload_is_fresh_whatever_our_side_has(monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/x/libnccl.so.2")
+    asked = WorldRequest("own", "environment.py", [None, None], of_ranks={0: {"LD_PRELOAD": "/x/libnccl.so.2"}, 1: {"NCCL_ALGO": "Ring"}})
+    fresh = [[Engine(prefix, None, Redactor({}))._own(asked, rank)["fresh"] for rank in (0, 1)] for prefix in ([sys.executable], ["docker", "exec", "-i", "a", "python3"])]
+    assert fresh == [[False, False], [True, False]]
 
 
 def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:

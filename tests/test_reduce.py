@@ -141,3 +141,9 @@ def test_all_smaller_combinations_come_first(axes: dict[str, list[str]]) -> None
 
 def test_only_names_of_axes_are_filled_in() -> None:
     assert reduction.command_for(["-N{n}", '{"a": {n}}', "{other}"], {"n": "4"}) == ["-N4", '{"a": 4}', "{other}"]
+
+
+def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> None:
+    """{n} is filled in so often that the line is longer than Linux takes for one word (128 KiB)."""
+    ended = reduce(tmp_path, "--axis", f"n={'x' * 60_000}", "--", "echo", "{n}{n}{n}")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "nccl-runbook: cannot start echo: Argument list too long\n")

@@ -1,11 +1,13 @@
 """What live looks are taken to mean: each rule fires, and stays quiet beside it; readers of foreign answers never raise."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import socket
 import threading
+import time
 from pathlib import Path
 
 import live_samples as s
@@ -289,8 +291,37 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
 
 def test_an_older_ras_and_one_elsewhere_are_gaps() -> None:
     older = RasServer("", ("SERVER PROTOCOL 2", "OK", "ERROR: Unknown command"))
-    assert live_answers._ras_at(*older.address.split(":")).reason == "unsupported"
-    assert live_answers._ras_at("10.0.0.1", "28028").reason == "not-run"
+    until = time.monotonic() + 20.0
+    assert live_answers._ras_at(*older.address.split(":"), until).reason == "unsupported"
+    assert live_answers._ras_at("10.0.0.1", "28028", until).reason == "not-run"
+
+
+@pytest.mark.parametrize("answers", [(), ("SERVER PROTOCOL 2", "OK", "OK")])
+def test_one_who_answers_a_little_now_and_then_is_not_waited_for(answers: tuple[str, ...]) -> None:
+    """Each byte comes within any deadline of a read; all of them never come."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        trickle = threading.Thread(target=_trickle, args=(listener, answers, over), daemon=True)
+        trickle.start()
+        told_ = live_answers._ras_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
+        stopped = over.is_set()
+        over.set()
+        trickle.join(20.0)
+    assert told_.reason == "timed-out" and not stopped
+
+
+def _trickle(listener: socket.socket, answers: tuple[str, ...], over: threading.Event) -> None:
+    """Ends by itself after 10 s, so that a reader without a limit fails the test and does not hang it."""
+    link, _ = listener.accept()
+    with link, link.makefile("r") as lines, contextlib.suppress(OSError):
+        for answer in answers:
+            lines.readline()
+            link.sendall(answer.encode() + b"\n")
+        for _ in range(200):
+            link.sendall(b"{")
+            if over.wait(0.05):
+                return
+    over.set()
 
 
 @settings(max_examples=60, deadline=None)

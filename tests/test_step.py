@@ -75,6 +75,20 @@ def test_a_value_that_no_page_may_hold_is_not_in_the_lines_that_repeat_a_world(s
     step.finish(FOUND)
     assert "canary4471" not in (step.run_dir / "03-fewer-gpus.json").read_text()
     assert any("MY_DB=... NCCL_ALGO=Ring" in c.line for c in read(step).commands)
+    own = dataclasses.replace(asked, env={}, of_ranks={0: {"MY_DB": "canary4471", "NCCL_ALGO": None}})
+    line = step._line(dataclasses.replace(world, request=own))
+    assert "0) export MY_DB=...; unset NCCL_ALGO;;" in line and "canary4471" not in line
+
+
+def test_what_was_seen_before_a_cell_fails_is_in_the_record_already(step):
+    step.collect("users", nobody)
+    with pytest.raises(ValueError, match="bad parameter"):
+        step.collect("ladder", bad_parameter)
+    assert (read(step).status, read(step).facts) == ("running", {"users": 0})
+
+
+def bad_parameter() -> int | Gap:
+    raise ValueError("bad parameter")
 
 
 def test_a_trial_takes_a_number_for_a_value(step):

@@ -138,6 +138,8 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
         assert all(p.stdout.readline() == b"there\n" for p in running)
         seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [(f"pid {running[0].pid}", {"pause"})]
+        watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
+        assert watched.stderr == f"nccl-runbook: sampling the stacks of {running[0].pid} for 1 s (--budget); nothing in them is stopped or changed\n"
         nothing = own_sync.collect([running[1].pid], 0.3, table.phase_of)
         assert nothing.reason == "absent" and "wrap yours in pause_trace()" in nothing.detail
     finally:

@@ -1,10 +1,12 @@
 """Log triage: every cause fires on its own sample and not on the one that only looks like it; what follows is never the cause."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -255,6 +257,26 @@ def test_five_megabytes_take_less_than_a_second(tmp_path):
     path.write_text(text)
     logs = reader.collect([str(path)])
     assert quickest_s(lambda: reader.collect([str(path)]), 1.0) < 1.0 and logs.files[0].lines == 62_001 and [r.rank for r in logs.ranks if r.timeouts] == [3]
+
+
+# a log of other hosts
+
+
+def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
+    """The same log with this host's name, and one that names no host, have none: it can be tested here, or nobody knows where."""
+    log = SAMPLES[[s[0] for s in SAMPLES].index("device-not-set-per-rank")][1]
+    for name, text in (("there", log), ("here", log.replace("node0", socket.gethostname())), ("nowhere", "RuntimeError: CUDA error: invalid device ordinal\n")):
+        (tmp_path / f"{name}.log").write_text(text)
+        ended = run_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
+        page = (tmp_path / f"{name}.html").read_text()
+        assert ("To run where the job ran" in ended.stdout, "To run where the job ran" in page) == (name == "there",) * 2, name
+        if name == "there":
+            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("To run where the job ran")[2]
+            assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
+    hosts, rows = triage.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
+    assert (hosts, rows) == ([], []), "a domain makes no other host"
+    hosts, rows = triage.there(reader.collect([str(tmp_path / "there.log")]), [])
+    assert hosts == ["node0"] and [line for line, _, _ in rows] == ["nccl-runbook run"], "nothing known: every step, there"
 
 
 # the score

@@ -8,11 +8,11 @@ import pytest
 from book_samples import run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import log_profile
+from nccl_runbook.evidence import log_profile, logs
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.logs import RunProfile
 from nccl_runbook.findings import Severity
-from nccl_runbook.rules import against
+from nccl_runbook.rules import against, triage
 from processes import ROOT
 from pydantic import TypeAdapter
 
@@ -115,7 +115,7 @@ def test_the_command_shows_both_runs_and_ends_3(tmp_path):
 
 
 def test_a_record_of_before_has_no_comparison():
-    assert against.table(Gap("absent", "the record holds no good"), RunProfile([])) == [] and against.findings(RunProfile([]), RunProfile([]), "", "") == []
+    assert against.table(Gap("absent", "the record holds no good"), RunProfile([])) == [] and against.findings([], RunProfile([]), RunProfile([]), "", "") == []
 
 
 def test_a_sync_that_every_rank_times_is_one_sync(tmp_path):
@@ -134,3 +134,7 @@ def test_beside_a_slower_run_nothing_is_called_harmless(tmp_path):
     assert "benign" not in [h["cause"] for h in told["hypotheses"]] and "2.2 times slower" in told["sentence"]
     told = json.loads(run_cli("triage", str(bad), "--against", str(bad), "--json").stdout)
     assert [h["cause"] for h in told["hypotheses"]] == ["benign"]
+    alone = triage.findings(logs.collect([str(bad)]))  # as the notebook does it
+    runs = [log_profile.collect([str(p)]) for p in (good, bad)]
+    assert "benign" in [f.cause for f in alone] and [f.id for f in against.findings(alone, *runs, "a", "b")] == ["run-differs-from-good-run"]
+    assert "benign" in [f.cause for f in against.findings(alone, runs[1], runs[1], "a", "b")]

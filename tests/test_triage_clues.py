@@ -7,6 +7,7 @@ from nccl_runbook.rules import triage, triage_ranks
 from triage_samples import DUPLICATE, STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
+BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
     ("gpu-or-link-fault", W + "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case\n", "", "node0:7:7 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0.\n"),
@@ -37,6 +38,13 @@ MORE: list[tuple[str, str, str, str]] = [
     ("nccl-bug", "node0:7:7 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856\n", "", "node0:7:7 [0] NCCL INFO maxSharedMem 79856\n"),
     ("gpu-or-link-fault", "RuntimeError: CUDA error: an illegal memory access was encountered\n", "", "memory access pattern\n"),
     ("collective-mismatch", "error msg: Culprit rank 2; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes\n", "", "collective state: completed\n"),
+    ("peer-crashed", "[ERROR] [launch.py:320:sigkill_handler] ['python', 'train.py'] exits with return code = -9\n", "", "[INFO] [launch.py:347:main] Process 7 exits successfully.\n"),
+    ("visible-devices-wrong", "(pid=7) " + W + "failed to open CUDA IPC handle : 217 peer access is not supported between these two devices\n", "", "(pid=7) NCCL INFO Channel 00 : 1 -> 0 via P2P/IPC\n"),
+    ("gpu-or-link-fault", W + "NET/IB : mlx5_0:1 Got async event : port error\n", "", W + "NET/IB : mlx5_0:1 Got async event : port active\n"),
+    ("rendezvous-misconfigured", "ValueError: An IPv4 address cannot be in brackets\n", "", "tcp://[fd00::7]:29500\n"),
+    ("nccl-library-conflict", "NCCL version 2.19.3+cuda11.0\n" + W + "NCCL cannot be captured in a graph if either it wasn't built with CUDA runtime >= 11.3\n", "", "NCCL version 2.19.3+cuda11.0\n"),
+    ("timeout-on-other-group", BARRIER.format(2), "timeout=timedelta(hours=1) in the arguments", BARRIER.format(1)),
+    ("ulimit-too-low", "fork: Resource temporarily unavailable\n", "", W + "[Service thread] Accept failed Resource temporarily unavailable\n"),
     ("collective-on-some-ranks-only", "Not all ranks joining collective, sequence number: 12 missing ranks: {1}\n", "", "All ranks joined collective 12\n"),
     ("rank-dependent-branch", "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n", "", "reduction finished\n"),
     ("send-recv-unmatched", W + "Trying to recv to self without a matching send\n", "", "recv matched\n"),
@@ -110,6 +118,16 @@ MORE: list[tuple[str, str, str, str]] = [
     ("trainer-and-engine-share-gpu", DUPLICATE, "a client calls init_communicator() of the server", "init_communicator() done\n"),
     ("visible-devices-set-too-late", DUPLICATE, "a setup_hook imports torch before the worker", "setup_hook ran\n"),
     ("bus-id-collision", DUPLICATE, "both GPUs have their own UUIDs", "GPU 0: (UUID: GPU-1)\n"),
+    ("visible-devices-wrong", "RuntimeError: No CUDA GPUs are available\n", "inside a Ray actor", "no GPU needed\n"),
+    ("visible-devices-wrong", "ValueError: Current node has no GPU available. Ray does not allocate any GPUs on the driver node.\n", "", "Ray: 8 GPUs on this node\n"),
+    ("container-gpu-access", "RuntimeError: No CUDA GPUs are available\n", "in a docker container", "no GPU needed\n"),
+    ("container-gpu-access", "graph/topo.cc:605 NCCL WARN Set CPU affinity : unable to find GPU/CPU for rank 0\n", "", "NCCL INFO Set CPU affinity\n"),
+    ("framework-version-incompatible", "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile PyTorch (12.1).\n", "", "CUDA version 12.1\n"),
+    ("device-not-set-per-rank", "step 1\n", "torch.load without map_location; the processes of the other GPUs take memory on GPU 0", "step 1\n"),
+    ("driver-too-old", "torch.cuda.is_available() -> False\n", "we must update the driver", "torch.cuda.is_available() -> True\n"),
+    ("communicator-recreated", "step 1\n", "each weight update opens its own communicators", "step 1\n"),
+    ("gpu-exclusive-mode", "| N/A   34C    P0    63W / 235W |     74MiB / 11439MiB |      0%   E. Process |\n", "", "|  0%      Default |\n"),
+    ("vgpu-or-mig-unsupported", "ncclInvalidUsage: invalid usage\n  MIG 3g.20gb     Device  0: (UUID: MIG-5a8b1c2d-1)\n", "", "ncclInvalidUsage: invalid usage\n|                               |                      |               MIG M. |\n"),
     ("rendezvous-misconfigured", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n", "", "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes.\n"),
     ("rendezvous-misconfigured", "[I socket.cpp:624] [c10d - debug] No socket on (192.0.2.1, 29400) is listening yet, will retry.\n", "", "[I socket.cpp:624] [c10d - debug] The server socket has started to listen on [::]:29400.\n"),
     ("rendezvous-misconfigured", "ValueError: port must have value from 0 to 65535 but was 66660.\n", "", "master port 6666\n"),
@@ -143,6 +161,15 @@ MORE: list[tuple[str, str, str, str]] = [
     ("benign", "Failed to check the \"should dump\" flag on TCPStore, (maybe TCPStore server has shut down too early), with error: Broken pipe\n", "", "the flag should dump\n" + hung(1)),
     ("benign", "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.\n", "", "master_addr 192.0.2.1\n" + hung(1)),
     ("benign", W + "Cuda failure 3 'initialization error'\nstep 20 loss 9.1\n", "training is normal, only such warnings", W + "Cuda failure 3 'initialization error'\n"),
+    ("socket-interface-wrong", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "", "Gloo connectFullMesh failed with [pair.cc:144] Connection refused, remote=[127.0.1.1]:20215\n"),
+    ("network-path-blocked", "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error\n", "", "Gloo connected\n"),
+    ("collective-on-some-ranks-only", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:3 (world_size=4, worker_count=2, timeout=0:30:00)\n", "", "Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)\n"),
+    ("idle-wait-in-collective", hung(1, 40, "BROADCAST"), "a chat server on two GPUs", hung(1, 40, "BROADCAST")),
+    ("nodes-differ", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 0, len 0, vendor err 129\n", "one of our nodes has another NIC firmware than the rest", W + "NET/IB : Got completion from peer 192.0.2.1<4> with error 12, opcode 0, len 0, vendor err 129\n"),
+    ("rank-busy-on-host", "> WARNING: could not find index map files, building the indices on rank 0 ...\nRuntimeError: Socket Timeout\n", "", "> WARNING: could not find index map files, building the indices on rank 0 ...\n"),
+    ("start-skew", "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading.\n", "", "all ranks finished loading\n"),
+    ("peer-crashed", "worker-1: FileNotFoundError: [Errno 2] No such file or directory: 'doc_idx.npy'\n", "", "worker-1: file found\n"),
+    ("foreign-connection", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO bootstrap.cc:701 -> 6\n", "", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO transport/net.cc:701 -> 6\n"),
 ]
 
 
@@ -176,6 +203,13 @@ WORDS = [
     ("engine-deadlock", "sglang stops responding, /health as well", "training stops"),
     ("idle-wait-in-collective", "the job dies if nobody calls it, rank 1 waits in broadcast for the next prompt", "the job dies on two nodes"),
     ("ulimit-too-low", "it fails under Slurm with 64 workers, interactively it works: ulimit?", "it fails under Slurm"),
+    ("network-path-blocked", "the first all_reduce never returns; the pods have an Istio side-car", "the first step never returns"),
+    ("rendezvous-misconfigured", "it hangs at the start, each node picks its own free port", "it hangs in the last step"),
+    ("rank-dependent-branch", "it hangs: one rank skips the batch without any ground truth", "it hangs on two nodes"),
+    ("communicator-order", "it hangs: a background thread uses its own process group", "it hangs on two nodes"),
+    ("peer-stopped", "it times out since somebody attached strace to a rank", "it times out on two nodes"),
+    ("start-skew", "it times out, the second node comes up late because of its image pull", "it times out in the last step"),
+    ("nodes-differ", "all_reduce fails since a variable is exported on the first node only", "all_reduce fails"),
     ("rendezvous-misconfigured", "srun starts train.py on two nodes, it hangs during init", "it hangs in the last step"),
 ]
 
@@ -227,6 +261,13 @@ def _job(tmp_path, text: str):
     return tmp_path / "job.log"
 
 
+def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhausted(tmp_path):
+    out = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10 GiB total capacity)\n"
+    assert told(tmp_path, out)[0] == ("gpu-memory-exhausted", "likely")
+    extra = told(tmp_path, out, "extra processes hold 700 MB each on card 0")
+    assert {s for _, s in extra} == {"possible"} and "device-not-set-per-rank" in [c for c, _ in extra[:3]]
+
+
 def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):
     words = "NCCL_NVLS_ENABLE is unset, fabric manager, NVSwitch"
     likely = told(tmp_path, "torch.OutOfMemoryError: CUDA out of memory.\n", words)
@@ -247,3 +288,16 @@ def test_an_exception_that_nothing_explains_leads_what_only_words_say(tmp_path):
 
 def test_what_works_is_not_called_harmless_where_something_surer_is_known(tmp_path):
     assert told(tmp_path, W + "P2P is disabled between NVLINK connected GPUs 1 and 0\n", "all works")[0] == ("gpu-or-link-fault", "likely")
+
+
+def test_sockets_are_no_fault_where_they_are_wanted_and_none_is_sure_without_a_complaint(tmp_path):
+    text = "node0:7:7 [0] NCCL INFO NET/IB : No device found.\nnode0:7:7 [0] NCCL INFO Using network Socket\n"
+    assert told(tmp_path, text, "the InfiniBand cards are not used, 1 GB/s")[0] == ("net-socket-fallback", "likely")
+    assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two hosts, sockets are what we want")
+    assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two hosts")
+
+
+def test_that_one_gpu_works_fine_does_not_calm_who_tells_of_a_hang_and_a_question_does(tmp_path):
+    seen = "loading model\n"
+    assert "benign" not in [c for c, _ in told(tmp_path, seen, "with one GPU everything works fine, with two it freezes")]
+    assert "benign" in [c for c, _ in told(tmp_path, seen, "is this normal? I thought it was a hang")[:3]]

@@ -114,6 +114,9 @@ class Step:
         else:
             called = [a() if callable(a) else a for a in args]
             self.facts[fact] = probe(*called, **kwargs)
+        if not self.replayed and self.record.status == "running":  # a later cell may fail: what was seen is not lost with it
+            self.record.facts = to_json(self.facts)
+            self.save()
         return self.facts[fact]
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
@@ -146,7 +149,7 @@ class Step:
             "tables": [t.to_json() for t in tables],
         })
         if not self.replayed:
-            self.record.facts = {name: to_json(fact) for name, fact in self.facts.items()}
+            self.record.facts = to_json(self.facts)
             self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)
             self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in self._worlds()]
         return StepView(self.record, self.save())
@@ -159,8 +162,9 @@ class Step:
 
     def _line(self, world: World) -> str:
         """The line that repeats the world, without values that no page may hold: two set-ups may differ in anything."""
-        env = {n: v if v is None or may_be_shown(n, v) else "..." for n, v in world.request.env.items()}
-        return world.shell_line if env == world.request.env else shell_line(self.engine.prefix, dataclasses.replace(world.request, env=env))
+        asked = world.request
+        shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
+        return world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
 
     def _worlds(self) -> list[World]:
         return list(self._engine.history) if self._engine else []
@@ -185,8 +189,7 @@ class Step:
             parse_gpus(",".join(map(str, gpus)) or "none", len(gpus) + 1024 if isinstance(known, Gap) else known))
         args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
-        shown = {n: v if v is None or may_be_shown(n, v) else "..." for n, v in delta.items()}
-        self.record.tried_by_hand.append({"at": records.utc_now(), "env": shown, "gpus": devices, "passed": world.passed,
+        self.record.tried_by_hand.append({"at": records.utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": self._line(world)})
         self.save()
         return world
@@ -204,6 +207,10 @@ class Step:
     def told(self, name: str) -> str:
         """A parameter that is a text; in a replay that of the recorded run where this one is left empty."""
         return str(self.parameters.get(name) or self.record.parameters.get(name, ""))
+
+
+def _shown(env: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {n: v if v is None or may_be_shown(n, v) else "..." for n, v in env.items()}
 
 
 def _once(lines: Iterable[str]) -> list[str]:

@@ -39,12 +39,19 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def refuse_special(paths: list[str]) -> None:
-    """Leaves where nothing but pipes, sockets and devices is named: to open a pipe would wait for whoever writes to it."""
-    special = [p for p in paths for name in [os.path.expanduser(p)]
-               if os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))]
-    if special and special == paths:
-        leave(f"{paths[0]} is no regular file but a pipe, a socket or a device: write its text to a file first")
+def named(paths: list[str], one: bool = False) -> None:
+    """Leaves where one of them can never be read; with ``one`` only where all are so: "-" is standard input."""
+    wrong = [why for path in paths if path != "-" for why in [_never_read(path)] if why]
+    if wrong and (not one or len(wrong) == len(paths)):
+        leave(wrong[0])
+
+
+def _never_read(path: str) -> str:
+    name = os.path.expanduser(path)
+    if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
+        return "" if os.path.lexists(name) else f"there is no file {path}"
+    plain = os.path.isfile(name) or os.path.isdir(name)  # to open a pipe would wait for whoever writes to it
+    return "" if plain else f"{path} is no regular file but a pipe, a socket or a device: write its text to a file first"
 
 
 def end_on_signals() -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.facts import grouped
 
 app = typer.Typer(name="dev", no_args_is_help=True, rich_markup_mode=None, help="For those who work on the runbook itself.")
 CONFIDENT = ("established", "likely")
@@ -37,7 +38,7 @@ def score(
     json: answer.JsonOption = False,
 ) -> None:
     """How often triage names the labelled cause; it sees a report's log as a file, and its context, nothing else."""
-    answer.refuse_special([str(reports)])
+    answer.named([str(reports)])
     try:
         rows = [json_format.loads(line) for line in reports.read_text(encoding="utf-8").splitlines() if line.strip()]
         results = [result(row) for row in rows]
@@ -73,9 +74,7 @@ def result(row: dict[str, Any]) -> dict[str, Any]:
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Counts with 95 % intervals (Wilson), over all and by cause."""
     told: dict[str, Any] = {name: share([r[hit] for r in results if counts(r)]) for name, (_, hit, counts) in SCORES.items()}
-    by_cause: dict[str, list[dict[str, Any]]] = {}
-    for result in sorted(results, key=lambda r: r["cause"]):
-        by_cause.setdefault(result["cause"], []).append(result)
+    by_cause = grouped((result["cause"], result) for result in sorted(results, key=lambda r: r["cause"]))
     hits = {"top1": "first", "top3": "third", "wrong": "wrong"}
     return {**told, "by_cause": {cause: {"reports": len(of), **{name: sum(r[hit] for r in of) for name, hit in hits.items()}}
                                  for cause, of in by_cause.items()}}

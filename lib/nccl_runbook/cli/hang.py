@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,10 +29,7 @@ def hang(
     from nccl_runbook.findings import exit_code, verdict_of
     from nccl_runbook.rules import hang as rules
 
-    answer.refuse_special(paths)
-    absent = [p for p in paths if not os.path.lexists(os.path.expanduser(p))]
-    if absent:
-        answer.leave(f"there is no file {absent[0]}")
+    answer.named(paths, one=True)
     seen = collect(paths)
     told = rules.judge(seen)
     findings = rules.findings(seen)

@@ -63,7 +63,11 @@ def reduce(
     answer.end_on_signals()
     for values in combinations:
         words = reduction.command_for(command, values)
-        tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}"))
+        stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
+        try:
+            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem))
+        except ValueError as error:
+            answer.leave(error)
         print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
         if tried[-1].failed:
             break

@@ -44,7 +44,7 @@ def run(
     from nccl_runbook.parameters import ParameterError
     from nccl_runbook.records import RecordError
 
-    answer.refuse_special(log)
+    answer.named([path for path in log if os.path.exists(os.path.expanduser(path))])  # one that is absent has its place on the page
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:

@@ -27,7 +27,7 @@ def sync(
     tensor_parallel: Annotated[int, typer.Option(metavar="N", help="Ranks of one engine, each of which keeps its rows.")] = 1,
     layers: Annotated[int, typer.Option(metavar="N", help="Only so many layers.")] = 0,
     repeats: Annotated[int, typer.Option(metavar="N", help="Syncs a method, the first told apart.")] = 3,
-    directory: Annotated[str, typer.Option(metavar="DIR", help="Where the disk methods write.")] = "",
+    directory: Annotated[str, typer.Option(metavar="DIR", help="Of the disk methods; the next sync removes what kill -9 leaves.")] = "",
     allocation: Annotated[str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")] = "",
     areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag for it, such as v0.4.0; the newest known if empty.")] = "",
     python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job.")] = "",
@@ -62,10 +62,14 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
     from nccl_runbook.evidence import sync_trace
     from nccl_runbook.facts import Gap
     from nccl_runbook.knowledge.sync_choice import phase_of
+    from nccl_runbook.look_live import checked_pids
     from nccl_runbook.probes import own_sync
     from nccl_runbook.report.tables_sync import own_table
     from nccl_runbook.rules import sync_choice
 
+    if not trace:
+        told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
+        print(f"nccl-runbook: {told}; nothing in them is stopped or changed", file=sys.stderr, flush=True)
     own = step.collect("own", sync_trace.collect, trace) if trace else \
         step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
     if isinstance(own, Gap) and own.reason == "failed":

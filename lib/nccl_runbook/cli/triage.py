@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,13 +36,9 @@ def triage(
     from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
 
-    answer.refuse_special(paths)
-    answer.refuse_special(against)
-    missing = next((p for p in against if not os.path.lexists(os.path.expanduser(p))), None)
-    if missing is not None:
-        answer.leave(f"there is no file {missing}")
-    if not context and not any(p == "-" or os.path.lexists(os.path.expanduser(p)) for p in paths):
-        answer.leave(f"there is no file {paths[0]}")
+    answer.named(against)
+    if not context:
+        answer.named(paths, one=True)
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
@@ -106,7 +101,7 @@ def _line(line: LogLine) -> dict[str, Any]:
 
 def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.report.tables_triage import against_table, ranks_table
+    from nccl_runbook.report.tables_triage import against_table, ranks_table, there_tables
     from nccl_runbook.rules import triage as rules
 
     lines = [_sentence(logs, told, compared), ""]
@@ -116,31 +111,27 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
         lines += [f"   against: {a}" for a in one.against]
         lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
         lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
+    lines += [f"{table!r}\n" for table in there_tables(logs.here, *rules.there(logs, told))]
     if compared:
         lines += [repr(against_table(compared.sentence, compared.rows())), ""]
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
     if logs.unknown and all(one.status == "possible" for one in told):
-        lines += [
-            "Lines that look like errors and are not known:",
-            *(f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8]),
-        ]
+        rows = (f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8])
+        lines += ["Lines that look like errors and are not known:", *rows]
     lines += [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
-    return "\n".join(line for line in lines if line is not None).rstrip()
+    return "\n".join(lines).rstrip()
 
 
 def _write_page(
     path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str]
 ) -> None:
-    from nccl_runbook.report.tables_triage import against_table, tables
+    from nccl_runbook.report.tables_triage import against_table, tables, there_tables
     from nccl_runbook.rules import against
     from nccl_runbook.rules import triage as rules
 
-    findings, shown = rules.findings(logs), tables(logs)
-    if compared:
-        harmless = ("benign", "no-cause-in-log") if compared.slower else ()
-        findings = [f for f in findings if f.cause not in harmless and f.id not in harmless]
-        findings.append(against.finding(compared, good[0], paths[0]))
-        shown = [against_table(compared.sentence, compared.rows()), *shown]
+    findings = against.beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
+    shown = [*([against_table(compared.sentence, compared.rows())] if compared else []),
+             *there_tables(logs.here, *rules.there(logs, told)), *tables(logs)]
     answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)

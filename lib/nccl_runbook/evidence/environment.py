@@ -69,7 +69,7 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
     role = role_of("a rank", said)
     given = environment_file.read(script) if script else None
     if isinstance(given, Gap):
-        return given
+        return Environment([role], host_of(said), {"script": given})
     beside = [] if given is None else [dataclasses.replace(given, torch=role.torch, torch_cuda=role.torch_cuda, reported=role.reported)]
     return Environment([role, *beside], host_of(said))
 

@@ -18,7 +18,7 @@ from nccl_runbook.evidence.dump_times import Times
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
 from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track, needs_all
 
@@ -315,10 +315,7 @@ def _differences(columns: dict[int, Column], calls: dict[int, str], readings: di
         seqs.update(_unlike(columns[longest], column))
     found = []
     for seq in sorted(seqs)[:MOST_DIFFERENCES]:
-        by_call = collections.defaultdict(list)
-        for rank, column in columns.items():
-            if column.first <= seq < column.first + len(column.calls):
-                by_call[column.calls[seq - column.first]].append(rank)
+        by_call = grouped((c.calls[seq - c.first], rank) for rank, c in columns.items() if c.first <= seq < c.first + len(c.calls))
         before = _habit(columns, seq, by_call)
         if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
             alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == column.desc]

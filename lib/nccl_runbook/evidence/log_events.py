@@ -33,8 +33,8 @@ MAX_CALLS = 50_000
 _NET = r"Using network (\w+)"
 _VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
 _ERROR = (
-    r"^\s*(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)(?::\s|$)|"
-    r"Fatal Python error|terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
+    r"^\s*(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|Exception|Interrupt)|SystemExit)"
+    r"(?::\s|$)|Fatal Python error|terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
 )
 _WATCHED = (
     r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"

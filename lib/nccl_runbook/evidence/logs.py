@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import os
 import re
+import socket
 import time
 from collections.abc import Iterable
 from typing import BinaryIO
@@ -171,7 +172,7 @@ class _Reader:
         table, launcher = self._table, log_events.launcher(texts)
         first = table.failed, table.timeout, table.raised
         told = table.rows(), launcher, self._strange(), foreign, table.versions()
-        return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart())
+        return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart(), socket.gethostname())
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""

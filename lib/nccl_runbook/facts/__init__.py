@@ -14,7 +14,9 @@ Glossary, one word per concept:
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator
+from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar
+
+Key, Value = TypeVar("Key"), TypeVar("Value")
 
 GAP_REASONS = ("unsupported", "absent", "no-permission", "timed-out", "failed", "not-run")
 
@@ -65,3 +67,11 @@ def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:
     elif isinstance(fact, (list, tuple)):
         for index, value in enumerate(fact):
             yield from gaps_in(value, f"{path}[{index}]")
+
+
+def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:
+    """Each key with its values, both in the order in which they come."""
+    found: Dict[Key, List[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -65,7 +65,8 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """``host``: a Gap where only a file was read: nothing of the machine is known then."""
+    """``host``: a Gap where only a file was read: nothing of the machine is known then; ``left_out``: what was named and is no role."""
 
     roles: List[Role]
     host: Union[Host, Gap]
+    left_out: Dict[str, Gap] = dataclasses.field(default_factory=dict)

@@ -111,7 +111,8 @@ class Logs:
     of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first
     fatal line,
     and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
-    clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently.
+    clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently; ``here``:
+    the host on which they were read.
     """
 
     files: List[FileRead]
@@ -127,6 +128,7 @@ class Logs:
     raised: Optional[LogLine] = None
     clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
     apart: List[LogLine] = dataclasses.field(default_factory=list)
+    here: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,8 +40,7 @@ ECHO = re.compile(
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 # how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
-_COUNTED = r"(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|ntasks[-_]per[-_]node|tensor[-_]parallel(?:[-_]size)?|--tp)"
-ASKED = rf"(?i){_COUNTED}['\": =(]{{1,3}}(\d{{1,4}})\b"
+ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _SHORTEST = 3  # a literal of two letters is in every line
@@ -95,8 +94,8 @@ def _spelt(expression: str) -> str:
 
 
 def complains(words: str) -> bool:
-    """Whether a reporter's words say that something hung, died or failed."""
-    return bool(compiled(_spelt("(?i)<hang>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
+    """Whether a reporter's words say that something hung, died, failed or was slow."""
+    return bool(compiled(_spelt("(?i)<hang>|<slow>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
 
 
 @functools.cache

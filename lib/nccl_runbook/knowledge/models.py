@@ -9,7 +9,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nccl_runbook.knowledge import table
 
@@ -175,19 +175,23 @@ def _from_config(path: Path, config: dict[str, Any]) -> Model:
                  experts=number("num_experts") if moe else 0)
 
 
-def _opened(path: Path) -> BinaryIO:
-    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
-        raise OSError(errno.EINVAL, "it is no regular file")
-    return open(path, "rb")
+def _bytes(path: Path, size: int, start: int = 0) -> bytes:
+    try:
+        if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(size)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}; the shapes stand in its config.json or safetensors files") from error
 
 
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
+    data = _bytes(path, min(size, _HEADER_BYTES), start)
     try:
-        with _opened(path) as file:
-            file.seek(start)
-            found = json.loads(file.read(min(size, _HEADER_BYTES)))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is no JSON of a model'}") from error
+        found = json.loads(data)
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
         raise ValueError(f"cannot read {path}: it is no JSON of a model")
     return found
@@ -195,11 +199,7 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
 
 def _header(path: Path) -> list[tuple[str, list[int]]]:
     """Names and shapes of one safetensors file, from its first kilobytes."""
-    try:
-        with _opened(path) as file:
-            length = int.from_bytes(file.read(8), "little")
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}; the shapes stand in the safetensors files themselves") from error
+    length = int.from_bytes(_bytes(path, 8), "little")
     found = [(n, e.get("shape") if isinstance(e, dict) else None) for n, e in _json(path, length, 8).items() if n != "__metadata__"]
     for name, shape in found:
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):

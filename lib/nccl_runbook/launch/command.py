@@ -22,22 +22,28 @@ LINE_CHARACTERS = 4000
 LAST_LINES = 20
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
+KILLED_S = 1.0
 
 
 @contextlib.contextmanager
 def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -> Iterator[subprocess.Popen]:
     """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
-    supervisor's sign, and our own death closes it, too."""
-    child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
-                             stderr=subprocess.STDOUT, start_new_session=True, **more)
+    supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started, as one that is too long."""
+    try:
+        child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
+                                 stderr=subprocess.STDOUT, start_new_session=True, **more)
+    except OSError as error:
+        raise ValueError(f"cannot start {argv[0][:80]}: {error.strerror}") from error
     try:
         yield child
     finally:
         child.stdin.close()
         try:
             child.wait(END_S)
-        except subprocess.TimeoutExpired:  # in the kernel for good (state D): nothing a process can do ends it
+        except subprocess.TimeoutExpired:
             child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel for good (state D): nothing a process can do ends it
+                child.wait(KILLED_S)
 
 
 class _Reader(threading.Thread):
@@ -92,6 +98,8 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
         finally:
             matcher.kill()
             reader.join(1.0)
+            if not reader.is_alive():  # else what the command left behind still holds the other end
+                child.stdout.close()
         figures = _figures(found) if figure.groups else {"seconds": [wall_s]}
     return Sample(arm, figures, ended if figures or ended != "passed" else "no figure found", round(wall_s, 3), reader.lines)
 

@@ -193,10 +193,11 @@ class Engine:
         return running
 
     def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
-        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter, not a fork."""
+        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter, not a fork; behind a
+        container's prefix nobody here knows what is set already."""
         delta = request.of_ranks.get(rank, {})
         return {"env": {k: v for k, v in delta.items() if v is not None}, "unset": [k for k, v in delta.items() if v is None],
-                "fresh": any({**os.environ, **request.env}.get(k) != v for k, v in self._key(delta))}
+                "fresh": any(len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v for k, v in self._key(delta))}
 
     def _lose(self, running: _Running) -> None:
         running.lost = True

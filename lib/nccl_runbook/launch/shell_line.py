@@ -31,5 +31,16 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
     unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
     env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
     words = [*prefix, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.world_size),
-             *rank_file(request.entry), *request.args, *arguments]
+             *_by_rank(prefix, request), *rank_file(request.entry), *request.args, *arguments]
     return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])
+
+
+def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
+    """What stands before the rank file where ranks have environments of their own: torchrun starts all of them alike."""
+    if not any(request.of_ranks.values()):
+        return []
+    own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
+           for rank, env in request.of_ranks.items()}
+    cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
+    python = next((word for word in reversed(prefix) if "python" in Path(word).name), prefix[-1])
+    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", python, "-u"]

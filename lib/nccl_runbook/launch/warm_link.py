@@ -128,10 +128,5 @@ def environment(delta: Mapping[str, Optional[str]]) -> Dict[str, str]:
     One OpenMP thread unless set, as torchrun does; OpenBLAS the same, because the threads that it starts at import (NumPy does that)
     would make forking unsafe.
     """
-    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
-    for name, value in delta.items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = value
-    return env
+    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **delta}
+    return {name: value for name, value in env.items() if value is not None}

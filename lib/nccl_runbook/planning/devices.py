@@ -9,6 +9,8 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
+from nccl_runbook.facts import grouped
+
 _DEVICE = re.compile(r"\bboth on CUDA device ([0-9a-f]{1,12})\b", re.I)
 
 
@@ -42,10 +44,7 @@ def clashes(seen: Sequence[Identity]) -> list[Clash]:
 
 
 def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:
-    by_value: dict[str, list[Identity]] = {}
-    for one in seen:
-        value = getattr(one, field)
-        by_value.setdefault(normal_bus(value) if field == "bus_id" else value, []).append(one)
+    by_value = grouped((normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in seen)
     return [same for value, same in by_value.items() if value and len(same) > 1]
 
 

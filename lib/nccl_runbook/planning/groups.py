@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.planning.allocation import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
@@ -53,10 +54,7 @@ class Group:
     @property
     def shared(self) -> dict[int, list[int]]:
         """GPU to its ranks in this group, where there are two or more: NCCL refuses those."""
-        found: dict[int, list[int]] = {}
-        for rank in self.ranks:
-            if rank.gpu is not None:
-                found.setdefault(rank.gpu, []).append(rank.rank)
+        found = grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None)
         return {gpu: ranks for gpu, ranks in found.items() if len(ranks) > 1}
 
 

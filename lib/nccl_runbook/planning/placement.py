@@ -4,6 +4,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from nccl_runbook.facts import grouped
+
 REHEARSAL_SHARE = 8  # on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
 
 
@@ -34,10 +36,7 @@ class Placement:
     @property
     def shared(self) -> list[list[int]]:
         """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30 by bus id, from then on by UUID)."""
-        by_place: dict[str, list[int]] = {}
-        for seat in self.seats:
-            by_place.setdefault(seat.place, []).append(seat.rank)
-        return [ranks for place, ranks in by_place.items() if place and len(ranks) > 1]
+        return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place and len(ranks) > 1]
 
 
 def place(cuda_indices: Sequence[int | None]) -> Placement:

@@ -101,15 +101,15 @@ def _request(path: str, handler: str) -> bytes:
         link.settimeout(RECORDER_DEADLINE_S)
         link.connect(path)
         link.sendall(f"POST {handler} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        return _all_of(link, RECORDER_DEADLINE_S).partition(b"\r\n\r\n")[2]
+        return _all_of(link, time.monotonic() + RECORDER_DEADLINE_S).partition(b"\r\n\r\n")[2]
 
 
-def _all_of(link: socket.socket, deadline_s: float) -> bytes:
-    """What is sent until the end. Raises socket.timeout, also for one who sends now and then and never ends."""
-    told, until = bytearray(), time.monotonic() + deadline_s
-    while len(told) < MOST_BYTES:
+def _all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:
+    """What is sent until the end, or until ``end``. Raises socket.timeout, also for one who sends now and then and never ends."""
+    told = bytearray()
+    while len(told) < most_bytes and not (end and told.endswith(end)):
         link.settimeout(max(0.001, until - time.monotonic()))
-        block = link.recv(1 << 16)
+        block = link.recv(min(1 << 16, most_bytes - len(told)))
         if not block:
             break
         told += block
@@ -164,26 +164,26 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
     """What NCCL's RAS thread says of every communicator of the job (NCCL >= 2.24; as JSON from 2.28.7). Asked on this host only."""
     said: Union[List[RasCommunicator], Gap] = Gap("absent", "no address of this host was named")
+    until = time.monotonic() + RAS_DEADLINE_S  # for all of them together
     for one in dict.fromkeys([*addresses, RAS_ADDRESS]):
-        said = _ras_at(*one.rpartition(":")[::2])
+        said = _ras_at(*one.rpartition(":")[::2], until)
         if not isinstance(said, Gap):
             break
     return said
 
 
-def _ras_at(host: str, port: str) -> Union[List[RasCommunicator], Gap]:
+def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], Gap]:
     if host not in ("127.0.0.1", "localhost", "[::1]", "::1") or not port.isdecimal():
         return Gap("not-run", f"RAS at {host}:{port} is not asked: not this host's loopback")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), RAS_DEADLINE_S) as link:
-            file = link.makefile("rb")
+        with socket.create_connection((host.strip("[]"), int(port)), max(0.001, until - time.monotonic())) as link:
             for line in ("CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json"):
                 link.sendall(line.encode() + b"\n")
-                answer = file.readline(4096).decode("utf-8", "replace").strip()
+                answer = _all_of(link, until, 4096, b"\n").decode("utf-8", "replace").strip()
                 if not answer.startswith(("SERVER PROTOCOL", "OK")):
                     return Gap("unsupported", f"RAS answered {line!r} with {answer!r}: it tells JSON from NCCL 2.28.7 on"[:300])
             link.sendall(b"VERBOSE STATUS\n")
-            return communicators_of(file.read(MOST_BYTES))
+            return communicators_of(_all_of(link, until))
     except socket.timeout:
         return Gap("timed-out", f"RAS at {host}:{port} did not answer within {RAS_DEADLINE_S:g} s")
     except OSError as error:

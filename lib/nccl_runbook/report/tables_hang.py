@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.recorder import Group, Hang, Track
 from nccl_runbook.report.tables import Cell, Table
 
@@ -31,9 +32,7 @@ def _place(group: Group, culprits: Collection[int]) -> tuple[bool, bool, str]:
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
     """Ranks against sequence numbers; a word says what the colour says."""
     width = max(len(t.tail) for t in group.tracks)
-    same: dict[tuple[bool, str], list[int]] = {}
-    for track in group.tracks:
-        same.setdefault((track.rank not in culprits, track.tail), []).append(track.rank)
+    same = grouped(((track.rank not in culprits, track.tail), track.rank) for track in group.tracks)
     rows = [[Cell(ranges(ranks), "" if innocent else "broken"), *(_cell(tail, i) for i in range(width))]
             for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
     absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
@@ -83,6 +82,7 @@ def stacks_table(hang: Hang) -> Table:
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
-    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(f.problem or "read", "unknown" if f.problem else "")]
-            for f in hang.files]
-    return Table("Files", ["file", "is", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))
+    foreign = "read; it does not look like the log of a GPU job" * hang.logs.foreign
+    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
+            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")]]
+    return Table("Files", ["file", "kind", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

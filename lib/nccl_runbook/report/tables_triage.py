@@ -55,6 +55,14 @@ def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> 
     return Table("The good run beside the bad one", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
 
 
+def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
+    """What to run on ``hosts``, none of which is this one; none without hosts. ``rows``: line, what it tells apart, its price."""
+    more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
+    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds: on four GPUs. Where nothing "
+            "can be installed: python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here.")
+    return [Table("To run where the job ran", ["line", "whether it is", "takes"], [list(row) for row in rows], note)] if hosts else []
+
+
 def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing."""
     rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.findings import Evidence
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.tables import Cell, Table
@@ -36,10 +37,8 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
 
     What is missing for the same reason in one step shares a row; verdict.json lists each.
     """
-    groups: dict[tuple[str, str], list[str]] = {}
-    for line in document.not_looked_at:
-        step, what, why = (*line.split(": ", 2), "", "")[:3]
-        groups.setdefault((step, why), []).append(what)
+    parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
+    groups = grouped(((step, why), what) for step, what, why in parts)
     rows = [[step, why or _some(what), _some(what) if why else ""] for (step, why), what in groups.items()]
     return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")
 

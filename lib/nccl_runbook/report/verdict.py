@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
 from nccl_runbook.records import Judged, Record, Strict
 
@@ -123,11 +124,7 @@ def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
 
 def merge_causes(records: Iterable[Record]) -> list[Cause]:
     """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out elsewhere becomes ``against``."""
-    named: dict[str, list[tuple[str, Finding]]] = {}
-    for record in records:
-        for finding in record.findings:
-            if finding.cause is not None:
-                named.setdefault(finding.cause, []).append((record.step, finding))
+    named = grouped((f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None)
     causes = [_merged(cause, found) for cause, found in named.items()]
     return sorted(causes, key=lambda c: STATUSES.index(c.status))
 
@@ -177,10 +174,7 @@ def _judged(records: Iterable[Record]) -> Judged:
 
 def _different(records: Iterable[Record]) -> list[str]:
     """A line if steps judged different software: then the first line of the page does not speak for all of them."""
-    seen: dict[tuple[str, str, str], list[str]] = {}
-    for record in records:
-        if record.judged.torch:
-            seen.setdefault((record.judged.python, record.judged.torch, record.judged.nccl), []).append(record.step)
+    seen = grouped(((r.judged.python, r.judged.torch, r.judged.nccl), r.step) for r in records if r.judged.torch)
     if len(seen) < 2:
         return []
     told = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}" for (python, torch, nccl), steps in seen.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.logs import RunProfile
@@ -126,9 +127,8 @@ def _many(values: list[str]) -> str:
 def _transports(good: RunProfile, bad: RunProfile) -> list[Difference]:
     """Which transports at all; how many channels depends on how often communicators were opened."""
     was, now = sorted(good.transports), sorted(bad.transports)
-    return (
-        [Difference("transport", "transports", _many(was), _many(now), True, _KINDS["transport"][1])] if was and now and was != now else []
-    )
+    other = Difference("transport", "transports", _many(was), _many(now), True, _KINDS["transport"][1])
+    return [other] if was and now and was != now else []
 
 
 def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
@@ -140,13 +140,9 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could = per and now > was
-    why = (
-        _KINDS["communicators"][1]
-        if could
-        else "without timed syncs in both the runs may only differ in length"
-        if not per
-        else "fewer than before"
-    )
+    why = _KINDS["communicators"][1] if could else "fewer than before"
+    if not per:
+        why = "without timed syncs in both the runs may only differ in length"
     return [Difference("communicators", "communicators opened" + (" per sync" if per else ""), f"{was:.3g}", f"{now:.3g}", could, why)]
 
 
@@ -162,15 +158,9 @@ def _sentence(good: RunProfile, bad: RunProfile, times: tuple[TimeChange, ...], 
         if not any(f.lines for f in profile.files):
             return f"Unknown: nothing could be read of the {name} run."
     slower = next((t for t in reversed(times) if "slower" in t.says), None)
-    head = (
-        f"{slower.kind}: {span(slower.good)} then, {span(slower.bad)} now, {slower.says}. "
-        if slower
-        else ""
-        if times
-        else "No times were printed in both. "
-    )
-    if times and not slower:
-        head = "No time in these logs became slower. "
+    head = "No time in these logs became slower. " if times else "No times were printed in both. "
+    if slower:
+        head = f"{slower.kind}: {span(slower.good)} then, {span(slower.bad)} now, {slower.says}. "
     could = sum(d.could_explain for d in differences)
     if not differences:
         return head + "Nothing that both logs print differs."
@@ -187,14 +177,10 @@ def span(spread: tuple[int, float, float, float]) -> str:
 def finding(comparison: Comparison, good: str, bad: str) -> Finding:
     """The comparison as a finding of the step. ``good`` and ``bad``: the logs' names, for the line that tests it."""
     evidence = tuple(Evidence(f"{t.kind}: {span(t.good)} then, {span(t.bad)} now: {t.says}", "both logs") for t in comparison.times)
-    differs = tuple(
-        Evidence(f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both logs") for d in comparison.differences if d.could_explain
-    )
-    remedy = Remedy(
-        "you",
-        "Run both set-ups in turn, and walk from one to the other until the setting that carries it is named:",
-        (f"nccl-runbook ab log:{good} log:{bad}",),
-    )
+    could = [d for d in comparison.differences if d.could_explain]
+    differs = tuple(Evidence(f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both logs") for d in could)
+    walk = "Run both set-ups in turn, and walk from one to the other until the setting that carries it is named:"
+    remedy = Remedy("you", walk, (f"nccl-runbook ab log:{good} log:{bad}",))
     severity = Severity.WARN if comparison.slower else Severity.UNKNOWN if comparison.sentence.startswith("Unknown") else Severity.NOTE
     remedies = (remedy,) if differs or comparison.slower else ()
     return Finding("run-differs-from-good-run", severity, comparison.sentence, (*evidence, *differs[:8]), remedies)
@@ -206,10 +192,16 @@ def table(good: RunProfile | Gap, bad: RunProfile | Gap) -> list[tuple[str, list
     return [(compared.sentence, compared.rows())] if compared else []
 
 
-def findings(good: RunProfile | Gap, bad: RunProfile | Gap, good_name: str, bad_name: str) -> list[Finding]:
-    """The same as findings of a step."""
-    compared = _both(good, bad)
-    return [finding(compared, good_name, bad_name)] if compared else []
+def findings(told: Sequence[Finding], good: RunProfile | Gap, bad: RunProfile | Gap, good_name: str, bad_name: str) -> list[Finding]:
+    """Those of the log alone, ``told``, and the comparison's."""
+    return beside(told, _both(good, bad), good_name, bad_name)
+
+
+def beside(told: Sequence[Finding], compared: Comparison | None, good: str, bad: str) -> list[Finding]:
+    """Nothing is told as harmless of a run that became slower."""
+    harmless = ("benign", "no-cause-in-log") if compared and compared.slower else ()
+    kept = [f for f in told if f.cause not in harmless and f.id not in harmless]
+    return [*kept, finding(compared, good, bad)] if compared else kept
 
 
 def _both(good: RunProfile | Gap, bad: RunProfile | Gap) -> Comparison | None:

@@ -12,7 +12,7 @@ from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, 
 from nccl_runbook.rules import environment_host, environment_pairs, libnccl
 from nccl_runbook.rules.settings import Setting, settings, told
 
-RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped")
+RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
 

@@ -71,30 +71,24 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
 
 
 def roles_differ(env: Environment) -> Iterator[Finding]:
-    """Ranks or roles (trainer, engine) of one job that are set differently."""
+    """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings. With another /dev/shm NCCL
+    rules out P2P and shared memory between them (shmDev in src/transport/shm.cc, NCCL 2.7.8, and in p2p.cc later)."""
     held = [{n: v for n, (v, _, _) in effective(role).items()} for role in env.roles]
     for name in table("environment")["must_agree"]:
-        values = {role.name: one.get(name, "not set") for role, one in zip(env.roles, held)}
-        if len(set(values.values())) > 1:
-            seen = (Evidence(f"{r}: {name}={v}", f"environment.roles[{i}].variables.{name}") for i, (r, v) in enumerate(values.items()))
-            yield Finding("roles-differ", Severity.WARN, f"{name}: differs between {', '.join(f'{r} ({v})' for r, v in values.items())}",
-                          tuple(seen), (Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.",
-                                               (f"unset {name}",)),))
-
-
-def surroundings_differ(env: Environment) -> Iterator[Finding]:
-    """Limits and mounts of processes on one host. With another /dev/shm NCCL rules out P2P and shared memory between them (shmDev in
-    src/transport/p2p.cc and shm.cc, NCCL 2.7.8)."""
+        agree = Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.", (f"unset {name}",))
+        yield from _differ(env, name, f"variables.{name}", [one.get(name, "not set") for one in held], Severity.WARN, agree)
     shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
-    rows = (("nofile", "open files", Severity.NOTE, (), lambda r: r.nofile),
-            ("memlock", "locked memory", Severity.NOTE, (), lambda r: r.memlock),
-            ("shm", "/dev/shm", Severity.WARN, (shared,),
-             lambda r: r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}"))
-    for key, words, severity, remedy, of in rows:
-        seen = [(f"{r.name} ({of(r)})", i, of(r)) for i, r in enumerate(env.roles) if not isinstance(of(r), Gap)]
-        if len({value for _, _, value in seen}) > 1:
-            yield Finding("roles-differ", severity, f"{words}: differs between {', '.join(told for told, _, _ in seen)}",
-                          tuple(Evidence(f"{words}: {told}", f"environment.roles[{i}].{key}") for told, i, _ in seen), remedy)
+    mounts = [r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}" for r in env.roles]
+    yield from _differ(env, "/dev/shm", "shm", mounts, Severity.WARN, shared)
+    yield from _differ(env, "open files", "nofile", [r.nofile for r in env.roles], Severity.NOTE)
+    yield from _differ(env, "locked memory", "memlock", [r.memlock for r in env.roles], Severity.NOTE)
+
+
+def _differ(env: Environment, what: str, key: str, values: list[str | Gap], severity: Severity, *remedy: Remedy) -> Iterator[Finding]:
+    known = [(index, env.roles[index].name, value) for index, value in enumerate(values) if not isinstance(value, Gap)]
+    if len({value for _, _, value in known}) > 1:
+        yield Finding("roles-differ", severity, f"{what}: differs between {', '.join(f'{role} ({value})' for _, role, value in known)}",
+                      tuple(Evidence(f"{role}: {what}={value}", f"environment.roles[{i}].{key}") for i, role, value in known), remedy)
 
 
 def judge(env: Environment) -> Iterator[Finding]:
@@ -103,4 +97,3 @@ def judge(env: Environment) -> Iterator[Finding]:
     yield from dict.fromkeys(f for own in by_role for f in (*contradictions(own), *without_effect(own)))
     yield from conf_overridden(env)
     yield from roles_differ(env)
-    yield from surroundings_differ(env)

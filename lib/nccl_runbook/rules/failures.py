@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, recognise
@@ -46,11 +47,8 @@ def rank_line(rank: RankResult) -> str:
 
 def shared_gpus(world: World) -> list[tuple[list[int], str]]:
     """[(ranks, uuid)] of every GPU that more than one rank reported as its own."""
-    ranks: dict[str, list[int]] = {}
-    for rank in world.ranks:
-        hello = rank.first("hello") or {}
-        if hello.get("uuid"):
-            ranks.setdefault(hello["uuid"], []).append(rank.rank)
+    said = ((rank.first("hello") or {}, rank.rank) for rank in world.ranks)
+    ranks = grouped((hello["uuid"], rank) for hello, rank in said if hello.get("uuid"))
     return [(who, uuid) for uuid, who in ranks.items() if len(who) > 1]
 
 

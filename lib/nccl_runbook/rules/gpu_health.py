@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.machine import Fabric, Machine, Mig, NvLinks, NvmlGpu, NvmlView, RemappedRows
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.rules.failures import usual
@@ -63,10 +63,7 @@ def rows_need_reset(machine: Machine) -> Finding | None:
 
 def nvlink_down(machine: Machine) -> Finding | None:
     """A GPU has fewer live NVLinks than another of its name. None at all is a card without a bridge, unless it sits on a switch fabric."""
-    alike: dict[str, list[NvmlGpu]] = defaultdict(list)
-    for gpu in _gpus(machine):
-        if isinstance(gpu.nvlinks, NvLinks) and not isinstance(gpu.name, Gap):
-            alike[gpu.name].append(gpu)
+    alike = grouped((gpu.name, gpu) for gpu in _gpus(machine) if isinstance(gpu.nvlinks, NvLinks) and not isinstance(gpu.name, Gap))
     bad = [g for group in alike.values() for g in group if _lags(g, max(o.nvlinks.up for o in group))]
     if not bad:
         return None

@@ -379,8 +379,7 @@ def findings(hang: Hang) -> list[Finding]:
 
 def hang_told(told: Told, launcher: str = "") -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
-    sure = Severity.WARN if told.status == "possible" else Severity.BROKEN
-    severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, sure)
+    severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
     cause = causes().get(told.cause or "")
     remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher)))
               for who, text, lines in (cause.remedy if cause else ())]

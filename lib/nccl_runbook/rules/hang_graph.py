@@ -10,6 +10,7 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
@@ -47,11 +48,7 @@ class Graph:
 
     def waited_for(self) -> dict[int, list[Wait]]:
         """Known-to-be-missing rank -> the waits for it."""
-        found: dict[int, list[Wait]] = collections.defaultdict(list)
-        for wait in self.all():
-            for rank in wait.on:
-                found[rank].append(wait)
-        return found
+        return grouped((rank, wait) for wait in self.all() for rank in wait.on)
 
     def all(self) -> Iterable[Wait]:
         return (wait for waits in self.waits.values() for wait in waits)
@@ -171,10 +168,7 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
 
 def not_started(found: Graph) -> dict[int, Wait]:
     """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members are in."""
-    places: dict[tuple[str, int], list[Wait]] = collections.defaultdict(list)
-    for wait in found.all():
-        if wait.first and not wait.p2p and not wait.on and not wait.perhaps:
-            places[wait.group, wait.op.seq].append(wait)
+    places = grouped(((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps)
     begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
     return {w.rank: w for place, waits in places.items() for w in waits if w.op.state == "scheduled" and 2 * begun[place] > len(waits)}
 

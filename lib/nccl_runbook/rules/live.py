@@ -12,7 +12,7 @@ import re
 import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.live import Live, LiveRank
 from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, of_ras, share, view
 
@@ -57,14 +57,11 @@ class Picture:
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, over the hosts that were looked at; none where no rank was found. Of several looks at a host the newest counts:
     an older one shows where its ranks were then."""
-    jobs: Dict[str, Members] = {}
     newest: Dict[Tuple[str, str, str], Live] = {}
     for look in sorted(looks, key=lambda one: one.taken):
         newest.update({(look.host, look.boot_id, rank.job): look for rank in look.ranks})
-    for look in {id(one): one for one in looks}.values():
-        for rank in look.ranks:
-            if newest[look.host, look.boot_id, rank.job] is look:
-                jobs.setdefault(rank.job, []).append((rank, look))
+    seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
+    jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, rank.job] is look)
     return [_picture(job, members) for job, members in jobs.items()]
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import clues, complains, hints
 from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.knowledge.symptoms import step_texts
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
-REASSURES = 1.5
-PLAIN = 1.5  # weight of words that name a cause beside one that is likely
+PLAIN = 1.5  # weight of words that speak for a cause, or for health, by themselves
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -59,7 +59,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
         kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
-    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in _by_cause(kept).items()]
+    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
     ranked = sorted(merged, key=lambda h: STATUSES.index(h.status))
     return _without_noise(ranked, logs)[:MOST]
 
@@ -72,7 +72,7 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         background = seen is None or seen.resumed and clue.cause != "benign"
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
-            first = 100 + 250 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
+            first = 100 + 300 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
             found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
     return found
 
@@ -86,7 +86,7 @@ def _from_hints(logs: Logs) -> list[Pointer]:
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
     if "benign" in lines and _calm(logs):
-        lines["benign"].append((REASSURES, lines["benign"][0][1]))
+        lines["benign"].append((PLAIN, lines["benign"][0][1]))
     total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
     surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
     return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
@@ -110,13 +110,6 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
     return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
 
 
-def _by_cause(pointers: Iterable[Pointer]) -> dict[str, list[Pointer]]:
-    grouped: dict[str, list[Pointer]] = {}
-    for pointer in pointers:
-        grouped.setdefault(pointer.cause, []).append(pointer)
-    return grouped
-
-
 def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
     cause = causes()[cause_id]
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
@@ -133,7 +126,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    reassured = _reassured(logs) and not complains(logs.context)
+    reassured = _reassured(logs, PLAIN) and not complains(logs.context)
     if not _calm(logs) or any(h.status != "possible" or not reassured and _warns(h, benign) for h in others):
         return others
     known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
@@ -141,13 +134,13 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def _calm(logs: Logs) -> bool:
-    """Nobody says that something failed, or somebody says that nothing did."""
-    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs))
+    """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
+    return failed_line(logs) is None and (not complains(logs.context) or _reassured(logs, 2 * PLAIN))
 
 
-def _reassured(logs: Logs) -> bool:
-    """Whether the reporter says that nothing failed."""
-    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= REASSURES and e in logs.seen]
+def _reassured(logs: Logs, least: float) -> bool:
+    """Whether the reporter says that nothing failed, in words of at least this weight."""
+    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= least and e in logs.seen]
     return any(s.lines[0].file == "--context" for s in reassuring)
 
 
@@ -183,7 +176,7 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         why = "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3])
         return f"Unknown: nothing could be read ({why})."
     if not hypotheses:
-        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message in it"
+        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no message that is known here was found"
         lines = sum(f.lines for f in read)
         return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
     lead = hypotheses[0]
@@ -193,18 +186,30 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}."
 
 
+def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """The hosts of a log that names others than the one where it is read, and what to run there as no test is run here: lines, the
+    causes that each tells apart, and what it costs."""
+    hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
+    if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
+        return [], []
+    lines = grouped((one.decides.line, one) for one in hypotheses)
+    step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
+    rows = [(line, "; or ".join(h.title for h in those), f"about {step[line].about_s} s" if step[line] else "reads only")
+            for line, those in lines.items()]
+    return hosts, rows or [("nccl-runbook run", "all steps: each cause that a log cannot show", "about 5 minutes")]
+
+
 def findings(logs: Logs) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not logs.files and not logs.context:
         return [no_log_named()]
     unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
     told = judge(logs)
-    return [
-        *map(log_points_to_cause, told),
-        *unread,
-        *([] if told and told[0].cause != "benign" else [no_cause_in_log(sentence(logs, told))]),
-        *([log_undecided(told[0])] if told and told[0].cause != "benign" and all(h.status == "possible" for h in told) else []),
-    ]
+    if not told or told[0].cause == "benign":
+        unread.append(no_cause_in_log(sentence(logs, told)))
+    elif all(h.status == "possible" for h in told):
+        unread.append(log_undecided(told[0]))
+    return [*map(log_points_to_cause, told), *unread]
 
 
 def log_points_to_cause(hypothesis: Hypothesis) -> Finding:

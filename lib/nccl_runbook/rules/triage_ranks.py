@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import defaultdict
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT
@@ -40,11 +40,8 @@ def judge(logs: Logs) -> list[Pointer]:
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
     seen = logs.seen.get(_SHARED)
-    named: dict[str, list[RankLog]] = defaultdict(list)
-    for row in logs.ranks:
-        for device in row.devices:
-            if "busId" in device:
-                named[f"{row.hosts[:1]} {device.partition('busId ')[2]}"].append(row)
+    taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
+    named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
     if not seen or seen.resumed or not same:
         return []
@@ -79,7 +76,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or _above(r.first_error, waited[r.rank])]
+    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return []
@@ -90,10 +87,6 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
     lines = (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e))
     return [Pointer("peer-crashed", "likely", lines, against, 30)]
-
-
-def _above(line: LogLine, other: LogLine) -> bool:
-    return line.file == other.file and line.line < other.line
 
 
 def when(line: LogLine, logs: Logs) -> float | None:
@@ -123,7 +116,8 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
     found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
-            group, seq = _group(waiter, work.group), work.seq or 0
+            group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
+            seq = work.seq or 0
             alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
             late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
             if late:
@@ -133,19 +127,10 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
     return found[:3]
 
 
-def _group(row: RankLog, name: str) -> str:
-    return name if name in row.enqueued else next(iter(row.enqueued), "")
-
-
 def counts_differ(logs: Logs) -> list[Pointer]:
     """Ranks stopped at different batch numbers while one waited."""
-    counts = {
-        r.rank: (int(next(g for g in m.groups() if g)), r.progress)
-        for r in logs.ranks
-        if r.progress
-        for m in [_COUNT.search(r.progress.text)]
-        if m
-    }
+    said = [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
+    counts = {r.rank: (int(next(filter(None, m.groups()))), r.progress) for r, m in said if m}
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
@@ -218,12 +203,11 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank or host took InfiniBand and another one sockets."""
+    """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
     seen = logs.seen.get(NETWORK)
     said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
-    of_ranks = {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks}
-    by.update((network, line) for network, line in of_ranks.items() if network)
+    by |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
     speakers = {(line.rank, line.host) for line in by.values()}
     status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
     return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
