@@ -17,15 +17,15 @@ import time
 import traceback
 from pathlib import Path
 
-from nccl_runbook.evidence import log_profile, logs
-from nccl_runbook.knowledge.clues import clues, needed
+from nccl_runbook.evidence import log_profile, log_templates, logs
+from nccl_runbook.knowledge.clues import clues, compiled, needed, printed
 from nccl_runbook.rules import against, triage
 from triage_samples import SAMPLES
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
 LITERALS = sorted({n for c in clues() for e in (c.line, *c.also, *c.without) for n in needed(e)})
-GLUE = ["\n", "\n", "\n", " ", "\r", "\x00", "\x1b[31m", "\t", "[rank3]: ", "2026-01-02 03:04:05 ", "(W pid=7, ip=10.0.0.1) ", "\xff", "{", "é", "9" * 30, "Last error:\n", "[repeated 2x across cluster]\n"]
+GLUE = ["\n", "\n", "\n", " ", "\r", "\x00", "\x1b[31m", "\t", "[rank3]: ", "2026-01-02 03:04:05 ", "(W pid=7, ip=10.0.0.1) ", "\xff", "{", "é", "\u017f", "\u212a", "WARN ", "\rstep 5/9 [00:05<00:07, 1.2it/s]", '{"step": 7, "loss": 0.5, "id": "', "9" * 30, "Last error:\n", "[repeated 2x across cluster]\n"]
 
 
 def text(dice: random.Random) -> bytes:
@@ -40,6 +40,13 @@ def text(dice: random.Random) -> bytes:
         parts += [piece * (dice.choice([1000, 4000]) if dice.random() < 0.002 else 1), dice.choice(GLUE)]
     raw = "".join(parts)[:200_000].encode("utf-8", "replace")
     return bytes(b ^ (1 << dice.randrange(8)) if dice.random() < 0.001 else b for b in raw) if dice.random() < 0.2 else raw
+
+
+def naive(lines: list[str]) -> None:
+    """AssertionError where the search for literals loses what every expression asked of every line finds."""
+    for line in lines:
+        found = {e for e in (*printed(), *log_templates._OWN) if compiled(e).search(line)}
+        assert set(log_templates._matcher().matching(line)) == found, line
 
 
 def packed(dice: random.Random, raw: bytes) -> bytes:
@@ -64,6 +71,7 @@ def once(folder: Path, dice: random.Random) -> None:
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(packed(dice, text(dice)))
+    naive([line[: log_templates.LINE_CHARACTERS] for line in text(dice).decode("utf-8", "replace").split("\n")[:4]])
     began = time.process_time()
     read = logs.collect([str(folder)], dice.choice(["", "it hangs", dice.choice(LINES)]))
     told = triage.judge(read)

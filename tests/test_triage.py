@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -15,13 +16,14 @@ import papermill
 import pytest
 from book_samples import run_cli
 from nccl_runbook import records
+from nccl_runbook.evidence import log_templates
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity, verdict_of
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, recognise
-from nccl_runbook.knowledge.clues import ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, matcher
+from nccl_runbook.knowledge.clues import ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, matcher, needed, printed
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.report.badges import badge
 from nccl_runbook.rules import triage
@@ -78,6 +80,17 @@ def test_the_matcher_finds_what_a_naive_search_finds():
     naive = [{e for e in (NETWORK, GUARD, ASKED, PRESENT, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
     assert [set(matcher().matching(line)) for line in lines] == naive and any(naive)
     assert Matcher(["a|b"]).matching("b") == ["a|b"], "an expression without a long literal is asked always"
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_matcher_of_templates_finds_what_a_naive_search_finds(fast, monkeypatch):
+    asked, dice = log_templates._matcher(), random.Random(5)
+    monkeypatch.setattr(asked, "_fast", asked._fast if fast else None)
+    lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
+    words = [*(n for e in printed() for n in sorted(needed(e))), "\u017ftep 5", "\u212aILLED"]
+    lines += [f"{dice.choice(lines)[:dice.randrange(120)]}{dice.choice(words)}{dice.choice(lines)[dice.randrange(60):]}" for _ in range(200)]
+    for line in lines:
+        assert set(asked.matching(line)) == {e for e in (*printed(), *log_templates._OWN) if compiled(e).search(line)}, line
 
 
 # what follows is not the cause

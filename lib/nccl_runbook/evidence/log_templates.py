@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
@@ -77,31 +77,27 @@ class Templates:
             if key not in self.kinds and key not in fresh:
                 fresh[key] = index
         known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
-        for (key, index), asked in zip(fresh.items(), self._asked([rows[index] for index in fresh.values()])):
+        asked = dict(zip(fresh, self._asked([rows[index] for index in fresh.values()])))
+        for key, index in fresh.items():
             raw = rows[index]
             at = name, number + index, raw if len(raw) <= KEPT_BYTES else ends(raw)
-            known[key] = _judged(at, asked) if asked else Kind(at)
-        broken = [(key, index) for key, index in fresh.items() if (known[keys[index - 1]].opens if index else opened)]
-        self._put_together(known, [(key, rows[index - 1] if index else before, pieces(rows[index])) for key, index in broken])
+            known[key] = _judged(at, asked[key]) if asked[key] else Kind(at)
+        after = [(key, index) for key, index in fresh.items() if (known[keys[index - 1]].opens if index else opened)]
+        wholes = [(key, joined(rows[index - 1] if index else before, text)) for key, index in after for text in pieces(rows[index])[:1]]
+        wholes = [(key, whole) for key, whole in wholes if whole]
+        for (key, whole), may in zip(wholes, _may_match([whole for _, whole in wholes])):
+            known[key] = _judged(known[key].at, [*asked[key], (whole, may)])
         return [known[key] for key in keys]
 
-    def _put_together(self, known: MutableMapping[bytes | int, Kind], broken: list[tuple[bytes | int, bytes, list[str]]]) -> None:
-        """Look again at lines with which the message of the line above may go on."""
-        wholes = [(key, texts, joined(above, texts[0])) for key, above, texts in broken if texts]
-        wholes = [row for row in wholes if row[2]]
-        for (key, texts, whole), may in zip(wholes, _may_match([whole for _, _, whole in wholes])):
-            known[key] = _judged(known[key].at, [*zip(texts, _may_match(texts)), (whole, may)])
-
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
-        """What is alike in lines of one kind; most are without a number, and short."""
-        bare = [raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS) for raw in rows]
-        known = self.kinds
+        """What is alike in lines of one kind; most are known, or short and without a number."""
+        bare, known = [raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS) for raw in rows], self.kinds
         return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
             return hash(raw if _NUMBERS.search(raw) else key)
-        if key not in self.kinds and b"NCCL INFO" not in raw and (key in self._numeric or _NUMBERS.search(raw)):
+        if b"NCCL INFO" not in raw and (key in self._numeric or _NUMBERS.search(raw)):
             self._numeric.add(key)
             return raw
         return key
@@ -110,11 +106,8 @@ class Templates:
         """Of each line its texts, each with the expressions that it may match; nothing of a line that matches none."""
         self.ours = self.ours or bool(_OURS.search(b"\n".join(raws).lower()))
         found = _matcher().may_match(_visible(raws))
-        return [self._texts(raw, found[index]) if index in found else [] for index, raw in enumerate(raws)]
-
-    def _texts(self, raw: bytes, may: Sequence[str]) -> Asked:
-        texts = pieces(raw)
-        return list(zip(texts, _may_match(texts) if len(texts) > 1 else [may]))
+        texts = [pieces(raw) if index in found else [] for index, raw in enumerate(raws)]
+        return [list(zip(of, _may_match(of) if len(of) > 1 else [found.get(index, ())])) for index, of in enumerate(texts)]
 
 
 def _may_match(texts: list[str]) -> list[Sequence[str]]:

@@ -136,7 +136,8 @@ class Matcher:
             if not literals:
                 self._always.append(expression)
         # the longest needle at a place stands for those that it begins with
-        self._wanted = {n: [(e, _beside(e, n)) for end in range(1, len(n) + 1) for e in wanted.get(n[:end], ())] for n in wanted}
+        own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
+        self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
         self._needles = tuple(wanted)
         by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
         self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(list(words)))) for letter, words in by_letter]
@@ -178,6 +179,7 @@ def folded(raw: bytes) -> bytes:
     return low
 
 
+@functools.cache
 def _needle(literal: str) -> bytes:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, and no longer than finds few other lines."""
     start = max(range(max(1, len(literal) - _NEEDLE + 1)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
@@ -214,18 +216,20 @@ def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -
     return False
 
 
-def _beside(expression: str, needle: bytes) -> tuple[tuple[frozenset[bytes], ...], ...]:
-    """What a line must hold beside the needle; empty if nothing."""
+def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozenset[bytes], ...], ...]:
+    """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
-    return () if any(all(any(n in needle for n in literals) for literals in branch) for branch in branches) else branches
+    own = branches if hinted else [branch for branch in branches if any(_needle(n) == needle for literals in branch for n in literals)]
+    beside = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
+    return () if () in beside else tuple(beside)
 
 
 @functools.cache
-def _branches(expression: str) -> tuple[tuple[frozenset[bytes], ...], ...]:
+def _branches(expression: str) -> list[list[frozenset[str]]]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
     sequence = _parsed(expression)
     branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
-    return tuple(tuple(frozenset(n.encode() for n in literals) for literals in _in_sequence(branch, 1)) for branch in branches)
+    return [_in_sequence(branch, 1) for branch in branches]
 
 
 @functools.cache
