@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from nccl_runbook import records
 from nccl_runbook.facts.run import RunFolder
 from nccl_runbook.findings import EXIT_CODES, Evidence, Finding, Remedy, Severity, exit_code
-from nccl_runbook.report import RunInfo, info_of, verdict_document, write_run
 from nccl_runbook.report import verdict as verdict_module
+from nccl_runbook.report.run import info_of, write_run
 from nccl_runbook.report.tables_verdict import not_looked_at_table
-from nccl_runbook.report.verdict import VerdictDocument, fixes, merge_causes
+from nccl_runbook.report.verdict import RunInfo, VerdictDocument, fixes, merge_causes, verdict_document
 from nccl_runbook.rules import verdict as rules
 
 SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"

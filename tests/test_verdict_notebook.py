@@ -7,7 +7,7 @@ import papermill
 import pytest
 import report_samples as samples
 from nccl_runbook import records
-from nccl_runbook.report import write_run
+from nccl_runbook.report.run import write_run
 from nccl_runbook.step import HEADLESS_VARIABLE
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "99-verdict.ipynb"

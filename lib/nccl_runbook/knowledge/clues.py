@@ -24,7 +24,8 @@ except ImportError:
 _WORDS = {
     "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
     r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? (?:for ?ever|in\b)|blocks? (?:in|at|for ?ever)|"
-    r"bar stops|(?:nothing|stand\w*) (?:more |else |further )?(?:happens|still)|(?:not|n.t|never) (?:start|continue|proceed|go on)|stops making",
+    r"bar stops|(?:nothing|stand\w*) (?:more |else |further )?(?:happens|still)|(?:not|n.t|never) (?:start|continue|proceed|go on)|"
+    r"stops making",
     "<timeout>": r"WorkNCCL\(|watchdog|tim(?:e|ed|es|ing) ?out|checkTimeout|Some NCCL operations have failed|store->get|"
     r"Timeout waiting for key",
     "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
