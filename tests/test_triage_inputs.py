@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 from book_samples import run_cli
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from nccl_runbook.evidence import log_kinds
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.rules import triage
+from processes import ROOT
 from triage_samples import DUPLICATE, hung
 
 PYSPY = 'Process 4711: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 4711 (idle): "MainThread"\n    wait (threading.py:320)\n'
@@ -70,3 +74,17 @@ def test_the_command_says_what_each_file_is(tmp_path):
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
     assert "job.env is variables: `nccl-runbook env` judges them" in told and "fr.json: is a flight-recorder dump: `nccl-runbook hang` reads it" in told
     assert "nccl_trace_rank_0: a flight-recorder dump: `nccl-runbook hang` reads it" in told and "weights.pt: is no text" in told
+
+
+def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tmp_path):
+    (tmp_path / "a.log").write_text(DUPLICATE)
+    (tmp_path / "b.log").write_text(hung(1))
+
+    def asked(arguments):
+        return subprocess.run(["bash", "-c", f"{sys.executable} -m nccl_runbook.cli.main triage {arguments}"], capture_output=True, text=True, cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
+
+    told = json.loads(asked("<(cat a.log) <(cat b.log) --json").stdout)
+    assert [f["lines"] > 0 and not f["problem"] for f in told["files"]] == [True, True] and "Duplicate GPU" in told["hypotheses"][0]["evidence"][0]["text"]
+    twice = asked("<(cat a.log) --against b.log")
+    assert twice.returncode == 2 and "is no regular file but a pipe" in twice.stderr, "the two profiles need it a second time"

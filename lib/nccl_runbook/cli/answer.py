@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from nccl_runbook.evidence.log_file import HELD
 from nccl_runbook.findings import FAIL_ON
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 
 
 def named(paths: list[str], one: bool = False) -> None:
-    """Leaves where one of them can never be read; with ``one`` only where all are so: "-" is standard input."""
-    wrong = [why for path in paths if path != "-" for why in [_never_read(path)] if why]
+    """Leaves where one of them can never be read; with ``one`` only where all are so, and what <(command) gives is read as "-" is."""
+    held = HELD if one else ()
+    wrong = [why for path in paths if path != "-" and not path.startswith(held) for why in [_never_read(path)] if why]
     if wrong and (not one or len(wrong) == len(paths)):
         leave(wrong[0])
 

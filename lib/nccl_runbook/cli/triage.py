@@ -37,8 +37,8 @@ def triage(
     from nccl_runbook.rules import triage as rules
 
     answer.named(against)
-    if not context:
-        answer.named(paths, one=True)
+    if not context or against:
+        answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)

@@ -16,7 +16,7 @@ PART_BYTES = 2 << 20  # of the beginning and of the end
 UNPACKED_BYTES = 256 << 20  # a gzip of a few MB may hold a terabyte of zeros
 LINE_CHARACTERS = 1000  # longer ones are cut into pieces, so that no expression meets an endless line
 _GZIP = b"\x1f\x8b"
-_HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
+HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
     mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode) or piped and stat.S_ISFIFO(mode) and path.startswith(_HELD):
+    if stat.S_ISREG(mode) or piped and stat.S_ISFIFO(mode) and path.startswith(HELD):
         return open(handle, "rb")
     os.close(handle)
     what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to one first"

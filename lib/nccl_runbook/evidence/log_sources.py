@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from nccl_runbook.evidence.log_file import _mib
+from nccl_runbook.evidence.log_file import HELD, _mib
 from nccl_runbook.evidence.log_kinds import DUMP
 from nccl_runbook.facts.logs import FileRead
 
@@ -118,6 +118,9 @@ def _below(path: str, depth: int) -> Iterator[Source]:
                     yield from _below(inner, depth + 1)
         elif stat.S_ISREG(kind.st_mode):
             yield from _opened(path, kind.st_size)
+        elif stat.S_ISFIFO(kind.st_mode) and path.startswith(HELD):  # <(kubectl logs pod-0)
+            with open(path, "rb") as file:
+                yield Source(path, 0, file)
         else:
             yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
