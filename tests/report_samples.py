@@ -163,7 +163,7 @@ def cpu_only() -> tuple[RunInfo, list[Record]]:
 def interrupted() -> tuple[RunInfo, list[Record]]:
     """Ctrl-C in the second step."""
     stub = Record(step="03-fewer-gpus", started="2026-11-20T14:02:50Z")
-    return run_info(interrupted=True), [healthy()[1][0], stub]
+    return run_info(interrupted=True, signal=2), [healthy()[1][0], stub]
 
 
 SAMPLES = {"healthy": healthy, "duplicate-gpu": duplicate_gpu, "cpu-only": cpu_only, "interrupted": interrupted}

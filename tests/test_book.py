@@ -72,7 +72,7 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     seen = reasons(document)
     assert seen["01-bad"].startswith(f"unknown: {why}")
     assert seen["02-good"] == "ok: all was seen to be right"
-    assert (document.verdict, book.exit_code) == ("unknown", 4)
+    assert (document.verdict, document.exit_code) == ("unknown", 4)
     assert lines[0].startswith("[1/2] 01-bad ") and " unknown " in lines[0] and why in lines[0]
     record = records.load(book.run_dir / "01-bad.json")
     assert record.status == "unknown" and record.ended
@@ -161,7 +161,7 @@ def test_a_good_notebook_has_no_banner(tmp_path: Path, monkeypatch: pytest.Monke
     document, book, lines = run(make_book(tmp_path / "bo{ok}s", n01_good=GOOD))
     notebook = nbformat.read(book.run_dir / "01-good.ipynb", as_version=4)
     assert [c for c in notebook.cells if c.id == BANNER_ID] == []
-    assert (document.verdict, book.exit_code) == ("healthy", 0)
+    assert (document.verdict, document.exit_code) == ("healthy", 0)
     assert str(tmp_path) not in json.dumps(notebook.metadata)
     assert lines == [lines[0]] and lines[0].endswith("  all was seen to be right")
 
@@ -225,7 +225,8 @@ def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(tmp_pa
     printed, errors = runner.communicate(timeout=60)
     assert (runner.returncode, errors) == (130, "")
     document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
-    assert document.run.interrupted and document.verdict == "unknown"
+    assert document.run.interrupted and (document.verdict, document.exit_code) == ("unknown", 130)
+    assert "exit code 130" in (out / "index.html").read_text()
     assert reasons(document) == {"01-good": "ok: all was seen to be right",
                                  "02-hang": "unknown: interrupted (SIGINT)",
                                  "03-good": "unknown: not run: interrupted"}

@@ -77,3 +77,22 @@ def test_it_prints(browser, file):
     assert not page.locator("nav").is_visible() and page.locator("h1").is_visible()
     assert not page.locator("details").first.is_visible(), "a folded part would print as a bare heading"
     page.close()
+
+
+def test_paper_and_a_phone_cut_off_no_ordinary_table(browser, tmp_path: Path):
+    """As 04 shows its arms: a browser shrinks a whole print, words included, to the widest table; a phone must show why without scrolling."""
+    run, found = samples.duplicate_gpu()
+    ways = [f"{op} GB/s" for op in ("all_reduce", "broadcast", "all_gather", "send_recv")]
+    arms = Table("arms", ["test", "setting", "outcome", "carried by (NCCL's log)", *ways],
+                 [["interface pinned", "NCCL_SOCKET_IFNAME=lo", "no proof", "NCCL logged nothing at NCCL_DEBUG=INFO", *["355.6"] * 4]])
+    found[0].tables.append(arms.to_json())
+    path = tmp_path / "index.html"
+    path.write_text(render_index(verdict_document(run, found), found))
+    page = browser.new_page(viewport={"width": 718, "height": 1000})  # A4 between usual margins
+    page.goto(path.as_uri())
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    page.emulate_media(media="screen")
+    page.set_viewport_size({"width": 360, "height": 800})
+    assert page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('.steps').parentElement)") == 0
+    page.close()

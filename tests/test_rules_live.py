@@ -217,6 +217,15 @@ def test_no_rank_is_no_health() -> None:
     assert verdict(judge([nothing])) == "unknown" and "name one with --pid" in first_text(nothing)
 
 
+def test_of_several_jobs_the_hung_one_is_told_first() -> None:
+    """A colleague's healthy job with lower pids must not give the page its title."""
+    fine = [s.rank(n, None, "R", moments=BUSY, cpu_s=3.0, job="localhost:1 in net:[1]") for n in range(2)]
+    one = s.look(*fine, s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))
+    found = judge([one])
+    assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
+    assert "<title>rank 0 never came" in page(found, [one])
+
+
 def test_what_others_named_is_escaped_on_the_page() -> None:
     evil = s.rank(1, [Frame("<script>alert(1)</script>", "/a/<img src=x>.py", 3)], "S", "hrtimer_nanosleep")
     one = s.look(evil, *waiting(0, 2, 3), host="<b>host</b>")

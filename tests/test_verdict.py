@@ -27,7 +27,7 @@ SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"
         ("healthy", "Healthy: torch 2.11.0+cu130, NCCL 2.28.9 on 4 GPUs; 4 steps passed.", 0),
         ("duplicate-gpu", "Broken: ranks 0 and 1 share one GPU (established).", 3),
         ("cpu-only", "Unknown: no GPU is visible on this machine; the rehearsal on Gloo passed.", 4),
-        ("interrupted", "Unknown: interrupted after 1 of 4 steps.", 4),
+        ("interrupted", "Unknown: interrupted after 1 of 4 steps.", 130),
     ],
 )
 def test_sentence_and_exit_code(sample, sentence, code):

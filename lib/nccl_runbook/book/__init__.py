@@ -45,7 +45,7 @@ class Options:
 
 
 class Book:
-    """One run of a plan. ``run`` gives the verdict document; ``exit_code`` is then what a command ends with.
+    """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
 
     Raises UsageError if the run's folder cannot be used, and OSError (disk full, say) if a file cannot be written later: what was
     written before stays whole.
@@ -59,7 +59,6 @@ class Book:
         self.stop = Stop()
         self.run_dir = options.out.absolute() if options.out else _fresh(options.outputs.absolute())
         self.page = self.run_dir / "index.html"
-        self.exit_code = 1
         self._pages: Any = None
         self._pages_lock = threading.Lock()
 
@@ -74,9 +73,7 @@ class Book:
                 self.on_line(f"note: {kernels.note}")
             for number, planned in enumerate(self.plan, 1):
                 self._step(number, planned, kernels, self.options.budget_s - (time.monotonic() - clock))
-            document = self._write()
-        self.exit_code = 128 + self.stop.signal if self.stop.signal else document.exit_code
-        return document
+            return self._write()
 
     def _open_folder(self) -> None:
         """Make the run's folder and the first page, before anything else runs."""
@@ -107,7 +104,8 @@ class Book:
     def _write(self) -> VerdictDocument:
         return write_run(self.run_dir, RunInfo(
             id=self.run_dir.name, started=self.started, command=self.options.command, planned=[p.name for p in self.plan],
-            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop)))
+            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop),
+            signal=self.stop.signal or 0))
 
     def _step(self, number: int, planned: Planned, kernels: Kernels, left_s: float) -> None:
         clock = time.monotonic()

@@ -63,11 +63,11 @@ def run(
         answer.leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
     if json:
         print(document.model_dump_json(by_alias=True, indent=1), flush=True)
-    book.on_line(f"verdict: {document.verdict} (exit code {book.exit_code}): {from_here(book.page)}")
+    book.on_line(f"verdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
     if book.stop:  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
-        os._exit(book.exit_code)
-    sys.exit(book.exit_code)
+        os._exit(document.exit_code)
+    sys.exit(document.exit_code)
 
 
 def _together(logs: list[str]) -> str:

@@ -23,7 +23,7 @@ class RunInfo(Strict):
 
     ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names in order; ``asked``: those named
     on the command line. ``not_run``: step -> why it is over without a result of its own (kernel died, busy, out of time). A planned step
-    with neither a finished record nor a reason here is still to come, unless the run was ``interrupted``.
+    with neither a finished record nor a reason here is still to come, unless the run was ``interrupted``; ``signal``: by which, 0 for none.
     """
 
     id: str
@@ -34,6 +34,7 @@ class RunInfo(Strict):
     not_run: dict[str, str] = {}
     fail_on: FailOn = "unknown"
     interrupted: bool = False
+    signal: int = 0
 
 
 class Cause(Strict):
@@ -59,7 +60,7 @@ class StepEntry(Strict):
 
 
 class VerdictDocument(Strict):
-    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on;
+    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on or a signal;
     ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
     """
 
@@ -91,7 +92,7 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)
     return VerdictDocument(
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
-        exit_code=exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
+        exit_code=128 + run.signal if run.signal else exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
         not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found))
 
 

@@ -55,14 +55,15 @@ class Picture:
 
 
 def judge(looks: Sequence[Live]) -> List[Picture]:
-    """One picture a job, over the hosts that were looked at; none where no rank was found. Of several looks at a host the newest counts:
+    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host the newest counts:
     an older one shows where its ranks were then."""
     newest: Dict[Tuple[str, str, str], Live] = {}
     for look in sorted(looks, key=lambda one: one.taken):
         newest.update({(look.host, look.boot_id, rank.job): look for rank in look.ranks})
     seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, rank.job] is look)
-    return [_picture(job, members) for job, members in jobs.items()]
+    order = ("broken", "degraded", "unknown", "healthy")
+    return sorted((_picture(job, members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
