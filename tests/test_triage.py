@@ -76,10 +76,10 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     page = tmp_path / "page.html"
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If so: CUDA finds no device at all" in text and "your launcher: If so: Start the container" in text
-    assert "If so: CUDA finds no device at all" in page.read_text() and "If it is this: the process has no access" in page.read_text()
+    assert "If so: CUDA finds no device at all" in page.read_text() and "Only possible: the process has no access" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
-    assert "If so" not in text.split("\n2. ")[0] and "If it is this" not in page.read_text()
+    assert "If so" not in text.split("\n2. ")[0] and "Only possible" not in page.read_text()
 
 
 def test_every_cause_of_the_table_has_a_sample_words_and_a_probe():

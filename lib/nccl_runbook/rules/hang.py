@@ -255,7 +255,7 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
         said = f"{_count(len(victims), 'rank')} wait in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect what {_names(perhaps)} left")
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {_names(perhaps)}")
     if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
