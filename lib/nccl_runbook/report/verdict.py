@@ -93,7 +93,7 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     return VerdictDocument(
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
         exit_code=128 + run.signal if run.signal else exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
-        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found))
+        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found) + _without_sum(run))
 
 
 def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
@@ -115,12 +115,8 @@ def _tests_nothing(step: StepEntry) -> bool:
     return step.notebook == START_STEP and step.status in DONE
 
 
-def _is_open(step: StepEntry) -> bool:
-    return step.status == "unknown" and step.reason in (_AT_WORK, _TO_COME)
-
-
 def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
-    return bool(run.command) and not run.interrupted and any(_is_open(s) for s in steps)
+    return bool(run.command) and not run.interrupted and any(s.status == "unknown" and s.reason in (_AT_WORK, _TO_COME) for s in steps)
 
 
 def merge_causes(records: Iterable[Record]) -> list[Cause]:
@@ -171,6 +167,11 @@ def _judged(records: Iterable[Record]) -> Judged:
     for name in Judged.model_fields:
         merged[name] = next((value for j in (first, *same) if (value := getattr(j, name))), getattr(first, name))
     return Judged(**merged)
+
+
+def _without_sum(run: RunInfo) -> list[str]:
+    """A line if 99-verdict itself failed: what it would have shown stands on the page, but a fault of the runbook is never silent."""
+    return [] if run.interrupted else [f"{step}: its notebook: {why}" for step, why in run.not_run.items() if step == VERDICT_STEP]
 
 
 def _different(records: Iterable[Record]) -> list[str]:
