@@ -347,6 +347,21 @@ class TestJoin:
         (folder / "rank1.log").write_text("step 3 done\nTraceback (most recent call last):\n    raise ValueError('x')\nValueError: x\n")
         assert (told(folder).kind, told(folder).culprits, told(folder).status) == ("dead", (1,), "likely")
 
+    @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, "rank 1 printed nothing more"),
+                                              ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 rank)")])
+    def test_logs_alone_name_who_fell_silent_and_every_call_that_ranks_wait_in_and_accuse_nobody(self, tmp_path, calls, words):
+        for rank in range(3):
+            text = f"[rank{rank}]: step 6/90 loss 2.0\n"
+            if rank in calls:
+                text += (f"[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: "
+                         f"WorkNCCL(SeqNum=7, OpType={calls[rank]}, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n"
+                         f"[rank{rank}]:[E1120 12:03:15.816 ProcessGroupNCCL.cpp:2271] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by "
+                         "watchdog at work sequence id: 7 PG status: last enqueued work: 7, last completed work: 6\n")
+            (tmp_path / f"rank{rank}.log").write_text(text)
+        answer = told(tmp_path)
+        assert (answer.kind, answer.culprits) == ("unknown", ()) and words in answer.sentence, answer.sentence
+        assert "was killed" not in answer.sentence
+
 
 class TestFindings:
     def test_every_answer_is_a_finding_with_a_remedy_where_it_is_bad(self, tmp_path):

@@ -104,7 +104,10 @@ def test_triage_says_what_the_dumps_among_its_files_say(tmp_path):
     assert "side by side" not in run_cli("triage", str(tmp_path)).stdout
     for path in (DATA / "stall").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert "skipped: rank 1 never came" in run_cli("triage", str(tmp_path)).stdout
+    page = tmp_path / "page.html"
+    assert "skipped: rank 1 never came" in run_cli("triage", str(tmp_path), "--html", str(page)).stdout
+    assert "skipped: rank 1 never came" in page.read_text()
+    assert json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"].startswith("skipped: rank 1 never came")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
 LINE_CHARACTERS = 240
+DUMPS = "The dumps and stacks among these files, side by side"
 
 
 def triage(
@@ -45,9 +46,11 @@ def triage(
     compared = _compared(against, paths)
     told = [h for h in told if h.cause != "benign" or not (compared and compared.slower)]
     code = exit_code(_verdict(logs, told, compared), fail_on)
+    dumps = _of_dumps(logs, paths)
     if html is not None:
-        _write_page(html, logs, told, paths, code, compared, against)
-    answer.tell(document(logs, told, code, compared) if json else text(logs, told, compared) + _of_dumps(logs, paths))
+        _write_page(html, logs, told, paths, code, compared, against, dumps)
+    beside = f"\n\n{DUMPS} (`nccl-runbook hang` shows more): {dumps}" * bool(dumps)
+    answer.tell({**document(logs, told, code, compared), "dumps": dumps} if json else text(logs, told, compared) + beside)
     sys.exit(code)
 
 
@@ -59,7 +62,7 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
     from nccl_runbook.rules.hang import judge
 
     told = judge(collect([p for p in paths if p != "-"]))
-    return f"\n\nThe dumps and stacks among these files, side by side (`nccl-runbook hang` shows more): {told.kind}: {told.sentence}"
+    return f"{told.kind}: {told.sentence}"
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison | None:
@@ -125,13 +128,14 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
 
 
 def _write_page(
-    path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str]
+    path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str], dumps: str
 ) -> None:
+    from nccl_runbook.report.tables import Table
     from nccl_runbook.report.tables_triage import against_table, tables, there_tables
     from nccl_runbook.rules import against
     from nccl_runbook.rules import triage as rules
 
     findings = against.beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
-    shown = [*([against_table(compared.sentence, compared.rows())] if compared else []),
+    shown = [*([Table(DUMPS, ["what `nccl-runbook hang` says"], [[dumps]])] if dumps else []), *([against_table(compared.sentence, compared.rows())] if compared else []),
              *there_tables(logs.here, *rules.there(logs, told)), *tables(logs)]
     answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)

@@ -69,6 +69,8 @@ def judge(hang: Hang) -> Told:
         told = _guilty(hang, found, accused)
     elif len(_raised(hang)) > 1:
         told = _too_close(hang, found)
+    elif not hang.dumps and (quiet := _silent(hang, found)):
+        told = _fell_silent(hang, found, quiet)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
     return dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang)))
@@ -82,7 +84,7 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
     late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
     known = {a.rank: a for a in reversed([*first, *late])}
     if not known:
-        known = {a.rank: a for a in [*_in_circles(hang, found), *_silent(hang, found)]}
+        known = {a.rank: a for a in [*_in_circles(hang, found), *(_silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
 
@@ -113,6 +115,15 @@ def _too_close(hang: Hang, found: Graph) -> Told:
     seen = tuple(Evidence(e.text, f"{e.file} line {e.line}") for e in raised)
     return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause="peer-crashed", status="possible", evidence=seen,
                 decides="chronyc tracking   # on both hosts: how far its clock is off")
+
+
+def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
+    """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
+    there = _places(Counter(_call(hang, w) for w in found.all()))
+    said = (f"{_count(len(found.waits), 'rank')} waited in {there}, and {_names([a.rank for a in quiet])} printed nothing more: dead, stopped, "
+            "or busy elsewhere; logs alone do not tell which.")
+    return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
+                evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_decides(hang, quiet[0]))
 
 
 def _different(hang: Hang) -> list[Accused]:
@@ -240,10 +251,11 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     perhaps = sorted({r for w in first for r in w.perhaps})
     calls = Counter(_call(hang, w) for w in first)
     collective = calls.most_common(1)[0][0]
+    there = _places(calls)
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
-        said = f"{_count(len(victims), 'rank')} wait in {collective}; of {_names(perhaps)} nothing is known, so nobody is accused."
+        said = f"{_count(len(victims), 'rank')} wait in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
         collect = f"collect the dumps, logs or stacks of {_names(perhaps)}"
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
     if any(w.on for w in found.all() if w.first):
@@ -251,14 +263,14 @@ def _nobody(hang: Hang, found: Graph) -> Told:
         said = f"the ranks wait for each other ({where}); which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
-        said = f"all {_count(len(victims), 'rank')} that told anything wait in {collective}; whether there are others nothing tells."
+        said = f"all {_count(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
         collect = "collect the dumps, logs or stacks of all ranks"
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
     late = [w for w in first if _is_hung(hang, w)]
-    said = f"all members wait in {collective}: nobody is missing, so it is the path between them, a GPU, or the library."
+    said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
     if late:
         return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
-    return Told("unknown", (), victims, f"all members are in {collective}; whether it moves, one picture does not tell.", collective,
+    return Told("unknown", (), victims, f"all members are in {there}; whether it moves, one picture does not tell.", collective,
                 evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
 
 
@@ -295,6 +307,10 @@ def _nothing_open(hang: Hang) -> Told:
 
 
 # --- words
+
+def _places(calls: Counter[str]) -> str:
+    return ", ".join(call + f" ({_count(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
+
 
 def _call(hang: Hang, wait: Wait) -> str:
     name = wait.op.call.split(" ")[0] if not wait.p2p else wait.op.call
