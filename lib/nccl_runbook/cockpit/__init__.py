@@ -98,9 +98,7 @@ def run_html(run: RunProcess, steps: list[str]) -> Html:
         told = f"{run.sentence()}: {run.done} of {total} steps done{now}, {run.wall_s:.0f} s"
         bar = f'<progress value="{run.done}" max="{total}" aria-label="steps done"></progress>'
         return Html(f"<div><p>{bar} {escape(told)}</p>{said}</div>")
-    end = f"exit code {run.exit_code}, {run.wall_s:.0f} s"
-    if run.cancelled_at:
-        end = f"interrupted; {end}"
+    end = f"{'interrupted; ' if run.cancelled_at else ''}exit code {run.exit_code}, {run.wall_s:.0f} s"
     page = f' &ndash; <a href="{escape(os.path.relpath(run.page))}" target="_blank">open the report (index.html)</a>' if run.page else ""
     head = banner(run.document.verdict if run.document else "unknown", run.sentence())
     return Html(f"<div>{head}<p>{escape(end)}{page}</p>{said}</div>")

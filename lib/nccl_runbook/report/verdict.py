@@ -93,7 +93,8 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     return VerdictDocument(
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
         exit_code=128 + run.signal if run.signal else exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
-        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found) + _without_sum(run))
+        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found)
+        + [f"{step}: its notebook: {why}" for step, why in run.not_run.items() if step == VERDICT_STEP and not run.interrupted])
 
 
 def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
@@ -169,11 +170,6 @@ def _judged(records: Iterable[Record]) -> Judged:
     return Judged(**merged)
 
 
-def _without_sum(run: RunInfo) -> list[str]:
-    """A line if 99-verdict itself failed: what it would have shown stands on the page, but a fault of the runbook is never silent."""
-    return [] if run.interrupted else [f"{step}: its notebook: {why}" for step, why in run.not_run.items() if step == VERDICT_STEP]
-
-
 def _different(records: Iterable[Record]) -> list[str]:
     """A line if steps judged different software: then the first line of the page does not speak for all of them."""
     seen = grouped(((r.judged.python, r.judged.torch, r.judged.nccl), r.step) for r in records if r.judged.torch)
@@ -215,9 +211,7 @@ def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Caus
         return f"{word.capitalize()}: {trouble}{tail}."
     if word == "healthy":
         return f"Healthy: {_what_passed(steps, judged)}{tail}."
-    if run.interrupted:
-        return f"Unknown: interrupted after {done} of {_count(steps)}."
-    return f"Unknown: {_what_is_open(run, steps)}."
+    return f"Unknown: {tail.removeprefix('; ') or _what_is_open(run, steps)}."
 
 
 def _count(steps: Sequence[Any]) -> str:
