@@ -99,8 +99,12 @@ def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> 
 
 
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
-    assert "no such interpreter: /nowhere/python" in refused(book, "--python", "/nowhere/python")
-    assert "is not a Python that runs here" in refused(book, "--python", "/bin/true")
+    assert "/nowhere/python cannot be run: no such file or directory" in refused(book, "--python", "/nowhere/python")
+    assert refused(book, "--python", "/bin/true").endswith("/bin/true is not a Python that runs here\n")
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\nprintf 'first\\nNo such container: \\033[2Jareal\\n' >&2; exit 1\n")
+    docker.chmod(0o755)
+    assert "is not a Python that runs here: No such container: [2Jareal\n" in refused(book, "--python", f"{docker} exec -i areal python3")
     assert "cannot be read as a command: No closing quotation" in refused(book, "--python", "it's")
     assert "an empty interpreter was named" in refused(book, "--python", " ")
     bare = f"{sys.executable} -I -S"  # without site-packages there is no torch

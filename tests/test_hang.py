@@ -253,6 +253,7 @@ class TestClocks:
             (tmp_path / f"rank{rank}.log").write_text("\n".join(lines) + "\n")
         answer = told(tmp_path)
         assert (answer.culprits, answer.kind) == (culprits, kind), answer.sentence
+        assert "group ." not in answer.sentence and (kind != "dead" or "of a group without a name" in answer.sentence), answer.sentence
         assert kind == "dead" or "ranks 0, 1 ended with an error of their own each" in answer.sentence.replace("ranks 1, 0", "ranks 0, 1")
 
 

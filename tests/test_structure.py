@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import json
 import re
@@ -153,6 +154,12 @@ def tagged(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
 
 
+def taken(module: str, name: str) -> object:
+    """What `from module import name` gives; ImportError where it does not exist."""
+    found = importlib.import_module(module)
+    return getattr(found, name) if hasattr(found, name) else importlib.import_module(f"{module}.{name}")
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 class TestNotebook:
     def test_is_valid_and_without_outputs(self, path: Path) -> None:
@@ -190,6 +197,16 @@ class TestNotebook:
             assert declared["budget_s"].wanted is int
         if path.stem[:2] in ("03", "04", "05"):
             assert declared["max_ranks"].default == 0
+
+    def test_names_that_it_takes_from_the_library_exist(self, path: Path) -> None:
+        """A module that was moved breaks a notebook whose cells no other test here may run, as they need a machine."""
+        tree = ast.parse("\n".join(c.source for c in read(path).cells if c.cell_type == "code"))
+        imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and str(n.module).startswith("nccl_runbook")]
+        known = {a.asname or a.name: taken(n.module, a.name) for n in imports for a in n.names}
+        used = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)]
+        missing = [f"{n.value.id}.{n.attr}" for n in used if n.value.id in known and not hasattr(known[n.value.id], n.attr)]
+        loaded = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        assert known and not missing and not set(known) - loaded, "an import that no cell uses hides what was lost"
 
     def test_cells_are_short_and_plain(self, path: Path) -> None:
         for cell in (c for c in read(path).cells if c.cell_type == "code"):

@@ -88,3 +88,12 @@ def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tm
     assert [f["lines"] > 0 and not f["problem"] for f in told["files"]] == [True, True] and "Duplicate GPU" in told["hypotheses"][0]["evidence"][0]["text"]
     twice = asked("<(cat a.log) --against b.log")
     assert twice.returncode == 2 and "is no regular file but a pipe" in twice.stderr, "the two profiles need it a second time"
+
+
+def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path):
+    (tmp_path / "run" / "rank0").mkdir(parents=True)
+    (tmp_path / "run" / "rank0" / ".hidden").write_text("x")
+    empty, *_ = triage.findings(reader.collect([str(tmp_path / "run")]))
+    assert empty.id == "log-not-read" and "run: holds no file to read" in empty.title
+    (tmp_path / "run" / "out.log").write_text("KeyError: 'labels'\n")
+    assert not [f for f in triage.findings(reader.collect([str(tmp_path / "run")])) if f.id == "log-not-read"]

@@ -93,6 +93,15 @@ def test_the_verdict_step_is_no_part_of_the_sum():
     assert document.verdict == "healthy" and "99-verdict" not in {s.notebook for s in document.steps}
 
 
+def test_a_fault_of_the_verdict_notebook_is_told_though_it_decides_nothing():
+    run, found = samples.healthy()
+    failed = {"not_run": {"99-verdict": "NameError: name 'run' is not defined"}}
+    document = verdict_document(run.model_copy(update=failed), found)
+    assert document.verdict == "healthy" and "99-verdict" not in str(verdict_document(run, found).not_looked_at)
+    assert not_looked_at_table(document).rows[1:] == [["99-verdict", "NameError: name 'run' is not defined", "its notebook"]]
+    assert "99-verdict" not in str(verdict_document(run.model_copy(update={**failed, "interrupted": True}), found).not_looked_at)
+
+
 def test_a_step_asked_for_by_name_that_is_skipped_is_unknown():
     skipped = samples.record("05-weight-sync", [Finding("one-gpu", Severity.SKIPPED, "needs two GPUs")])
     run, found = samples.healthy()

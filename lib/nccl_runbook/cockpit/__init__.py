@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.cockpit.run_process import RunProcess, relative
+from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.evidence.start import collect
 from nccl_runbook.facts.start import Start
 from nccl_runbook.knowledge.symptoms import step_texts, symptoms
@@ -98,10 +98,8 @@ def run_html(run: RunProcess, steps: list[str]) -> Html:
         told = f"{run.sentence()}: {run.done} of {total} steps done{now}, {run.wall_s:.0f} s"
         bar = f'<progress value="{run.done}" max="{total}" aria-label="steps done"></progress>'
         return Html(f"<div><p>{bar} {escape(told)}</p>{said}</div>")
-    end = f"exit code {run.exit_code}, {run.wall_s:.0f} s"
-    if run.cancelled_at:
-        end = f"interrupted; {end}"
-    page = f' &ndash; <a href="{escape(relative(run.page))}" target="_blank">open the report (index.html)</a>' if run.page else ""
+    end = f"{'interrupted; ' if run.cancelled_at else ''}exit code {run.exit_code}, {run.wall_s:.0f} s"
+    page = f' &ndash; <a href="{escape(os.path.relpath(run.page))}" target="_blank">open the report (index.html)</a>' if run.page else ""
     head = banner(run.document.verdict if run.document else "unknown", run.sentence())
     return Html(f"<div>{head}<p>{escape(end)}{page}</p>{said}</div>")
 

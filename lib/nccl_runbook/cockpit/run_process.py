@@ -5,7 +5,6 @@ No notebook and no widget is needed for it. The process holds a pipe from its st
 from __future__ import annotations
 
 import collections
-import os
 import re
 import signal
 import subprocess
@@ -126,8 +125,3 @@ class RunProcess:
         if self.interrupted:
             return "Interrupted before the run could write its first page"
         return f"The run ended without a verdict (exit code {self.exit_code})" + (f": {last}" if last else "")
-
-
-def relative(path: Path) -> str:
-    """The path as a link from a notebook in the working directory."""
-    return os.path.relpath(path)

@@ -93,12 +93,15 @@ def sources(paths: list[str], stdin: BinaryIO | None = None) -> Iterator[Source]
     """Every text below ``paths``; "-" is standard input. What cannot be opened is a source with a problem."""
     count = 0
     for path in paths:
+        before = count
         for source in [_standard_input(stdin)] if path == "-" else _below(os.path.expanduser(path), 0):
             count += 1
             if count > MAX_FILES:
                 yield Source(path, 0, None, f"more than {MAX_FILES} files: name fewer")
                 return
             yield source
+        if count == before:
+            yield Source(path, 0, None, "holds no file to read (hidden files and links are left out)")
 
 
 def _standard_input(stdin: BinaryIO | None) -> Source:

@@ -46,17 +46,18 @@ class Choice:
 
 def ask(prefix: List[str]) -> dict:
     """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run."""
+    said = ""
     try:
         done = subprocess.run([*prefix, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
+        # where docker, srun or conda start no Python, their last line says why
+        said = "".join(filter(str.isprintable, done.stderr.strip().rpartition("\n")[2]))[:200]
         return json.loads(done.stdout.splitlines()[-1])
-    except FileNotFoundError:
-        raise InterpreterError(f"no such interpreter: {prefix[0]}") from None
-    except PermissionError:
-        raise InterpreterError(f"{prefix[0]} cannot be run: permission denied") from None
+    except OSError as error:
+        raise InterpreterError(f"{prefix[0]} cannot be run: {str(error.strerror).lower()}") from None
     except subprocess.TimeoutExpired:
         raise InterpreterError(f"{shlex.join(prefix)} did not answer within {ASK_TIMEOUT_S} s") from None
-    except (OSError, IndexError, ValueError):
-        raise InterpreterError(f"{shlex.join(prefix)} is not a Python that runs here") from None
+    except (IndexError, ValueError):
+        raise InterpreterError(f"{shlex.join(prefix)} is not a Python that runs here" + (f": {said}" if said else "")) from None
 
 
 def _usable(prefix: List[str], own: bool, how: str) -> Choice:

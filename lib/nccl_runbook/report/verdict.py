@@ -93,7 +93,8 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     return VerdictDocument(
         run=run, verdict=word, sentence=_sentence(word, run, steps, causes, judged, done),
         exit_code=128 + run.signal if run.signal else exit_code(word, run.fail_on), judged=judged, causes=causes, steps=steps,
-        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found))
+        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at] + _different(found)
+        + [f"{step}: its notebook: {why}" for step, why in run.not_run.items() if step == VERDICT_STEP and not run.interrupted])
 
 
 def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
@@ -115,12 +116,8 @@ def _tests_nothing(step: StepEntry) -> bool:
     return step.notebook == START_STEP and step.status in DONE
 
 
-def _is_open(step: StepEntry) -> bool:
-    return step.status == "unknown" and step.reason in (_AT_WORK, _TO_COME)
-
-
 def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
-    return bool(run.command) and not run.interrupted and any(_is_open(s) for s in steps)
+    return bool(run.command) and not run.interrupted and any(s.status == "unknown" and s.reason in (_AT_WORK, _TO_COME) for s in steps)
 
 
 def merge_causes(records: Iterable[Record]) -> list[Cause]:
@@ -214,9 +211,7 @@ def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Caus
         return f"{word.capitalize()}: {trouble}{tail}."
     if word == "healthy":
         return f"Healthy: {_what_passed(steps, judged)}{tail}."
-    if run.interrupted:
-        return f"Unknown: interrupted after {done} of {_count(steps)}."
-    return f"Unknown: {_what_is_open(run, steps)}."
+    return f"Unknown: {tail.removeprefix('; ') or _what_is_open(run, steps)}."
 
 
 def _count(steps: Sequence[Any]) -> str:

@@ -190,5 +190,5 @@ def judge(env: Environment | Gap) -> list[Finding]:
     if any(f.severity is not Severity.NOTE and f.severity is not Severity.OK for f in found) or not env.roles:
         return found
     known = sum(1 for s in settings(env) if s.known)
-    says = f"{known} variables that matter are set; each is read, and holds what its reader takes"
+    says = f"variables that matter: {known} set; each is read, and holds what its reader takes"
     return [*found, Finding("environment-fits", Severity.OK, says)]

@@ -315,7 +315,7 @@ def _call(hang: Hang, wait: Wait) -> str:
 
 def _group(hang: Hang, name: str) -> str:
     desc = next((g.desc for g in hang.groups if g.name == name), "")
-    return f"group {name}" + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
+    return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
 
 
 def _count(number: int, noun: str) -> str:
