@@ -56,6 +56,32 @@ class TestEveryCause:
         assert cause not in [h.cause for h in seen if h.status != "possible" or cause not in ("peer-crashed", "uneven-minibatches", "start-skew")]
 
 
+def test_what_decides_is_asked_of_what_can_answer_it():
+    for cause in causes().values():
+        probe, why, line = cause.decides
+        assert (probe[:2].isdecimal()) == line.startswith((f"nccl-runbook run --step {probe}", "nccl-runbook ab ")), cause.id
+        assert "py-spy" not in line or re.search(r"stack|state|branch", why), cause.id  # it shows stacks, no counts and no exceptions
+    assert {causes()[c].decides[0] for c in ("env-conflict", "nccl-library-conflict", "ulimit-too-low")} == {"02-environment"}
+
+
+def test_the_page_names_the_gpu_that_a_bus_id_stands_for_as_the_terminal_does(tmp_path):
+    (tmp_path / "job.log").write_text(DUPLICATE)
+    text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(tmp_path / "page.html")).stdout
+    bus = re.search(r"in hexadecimal: it is ([0-9a-f:.]+)\.\s", text)
+    assert bus and f"it is {bus[1]}." in (tmp_path / "page.html").read_text()
+
+
+def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
+    (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
+    page = tmp_path / "page.html"
+    text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
+    assert "If so: CUDA finds no device at all" in text and "your launcher: If so: Start the container" in text
+    assert "If so: CUDA finds no device at all" in page.read_text() and "Only possible: the process has no access" in page.read_text()
+    (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
+    text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
+    assert "If so" not in text.split("\n2. ")[0] and "Only possible" not in page.read_text()
+
+
 def test_every_cause_of_the_table_has_a_sample_words_and_a_probe():
     assert {s[0] for s in SAMPLES} == set(causes()) - INTERNAL
     for cause in causes().values():
@@ -195,6 +221,9 @@ def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
     ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "sed -i -E '/^(NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME)=/d' ~/.deepspeed_env"),
     ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit what the raylet had"),
+    ("torchrun --nproc-per-node $(x) train.py", "srun",
+     "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),
+    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # no more workers with num_gpus=1 than it lists GPUs"),
     ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
 def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):
     assert for_launcher(line, launcher)[0] == expected and for_launcher(line, "torchrun") == (line,)

@@ -73,6 +73,12 @@ def test_what_is_no_slower_is_not_called_so(tmp_path, times, says):
     assert next(t.says for t in told.times if t.kind == "sync") == says and not told.slower
 
 
+@pytest.mark.parametrize("good, bad", [("loss 0.5\n", run_log()), (run_log(SLOW[:1]), run_log()), (run_log(), "loss 0.5\n")])
+def test_where_times_cannot_be_compared_nothing_is_called_no_slower(tmp_path, good, bad):
+    assert compared(tmp_path, good, bad).sentence.startswith("Too few times in both to compare.")
+    assert compared(tmp_path, run_log(), run_log()).sentence.startswith("No time that both print became slower.")
+
+
 def test_silence_of_one_log_is_no_difference(tmp_path):
     assert compared(tmp_path, run_log(), "weight sync took 50 s\n" * 4).differences == ()
     assert compared(tmp_path, run_log(), "").sentence == "Unknown: nothing could be read of the bad run."

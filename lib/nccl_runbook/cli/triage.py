@@ -49,8 +49,8 @@ def triage(
     dumps = _of_dumps(logs, paths)
     if html is not None:
         _write_page(html, logs, told, paths, code, compared, against, dumps)
-    beside = f"\n\n{DUMPS} (`nccl-runbook hang` shows more): {dumps}" * bool(dumps)
-    answer.tell({**document(logs, told, code, compared), "dumps": dumps} if json else text(logs, told, compared) + beside)
+    said = text(logs, told, compared) + f"\n\n{DUMPS} (`nccl-runbook hang` shows more): {dumps}" * bool(dumps)
+    answer.tell({**document(logs, told, code, compared), "dumps": dumps} if json else said)
     sys.exit(code)
 
 
@@ -61,8 +61,7 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
     from nccl_runbook.evidence.hang import collect
     from nccl_runbook.rules.hang import judge
 
-    told = judge(collect([p for p in paths if p != "-"]))
-    return f"{told.kind}: {told.sentence}"
+    return "{0.kind}: {0.sentence}".format(judge(collect([p for p in paths if p != "-"])))
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison | None:
@@ -109,10 +108,10 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
 
     lines = [_sentence(logs, told, compared), ""]
     for number, one in enumerate(told, 1):
-        lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {one.says}" if one.says else ""]
+        lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {_if_so(one)}{one.says}" if one.says else ""]
         lines += [f"   seen: {e.text[:LINE_CHARACTERS]}  ({rules.where(e)})" for e in one.evidence[:4]]
         lines += [f"   against: {a}" for a in one.against]
-        lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
+        lines += [f"   {r.who}: {_if_so(one)}{r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
         lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
     lines += [f"{table!r}\n" for table in there_tables(logs.here, *rules.there(logs, told))]
     if compared:
@@ -127,6 +126,11 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
     return "\n".join(lines).rstrip()
 
 
+def _if_so(one: Hypothesis) -> str:
+    """What a cause means, and what its tickets say, is not seen where it is only possible."""
+    return "If so: " * (one.status == "possible" and one.cause != "benign")
+
+
 def _write_page(
     path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str], dumps: str
 ) -> None:
@@ -136,6 +140,7 @@ def _write_page(
     from nccl_runbook.rules import triage as rules
 
     findings = against.beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
-    shown = [*([Table(DUMPS, ["what `nccl-runbook hang` says"], [[dumps]])] if dumps else []), *([against_table(compared.sentence, compared.rows())] if compared else []),
+    beside = [against_table(compared.sentence, compared.rows())] if compared else []
+    shown = [*[Table(DUMPS, ["`nccl-runbook hang` says"], [[dumps]])] * bool(dumps), *beside,
              *there_tables(logs.here, *rules.there(logs, told)), *tables(logs)]
     answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)

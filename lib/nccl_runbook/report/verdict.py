@@ -188,7 +188,7 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     sure = [(c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy]
     sure += [(f.title, list(f.remedy)) for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
     if not sure:
-        sure = [(c.title, c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
+        sure = [(f"Only possible: {c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
         sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
     seen: set[Remedy] = set()
     answer = []

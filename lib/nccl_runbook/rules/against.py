@@ -158,7 +158,7 @@ def _sentence(good: RunProfile, bad: RunProfile, times: tuple[TimeChange, ...], 
         if not any(f.lines for f in profile.files):
             return f"Unknown: nothing could be read of the {name} run."
     slower = next((t for t in reversed(times) if "slower" in t.says), None)
-    head = "No time in these logs became slower. " if times else "No times were printed in both. "
+    head = "No time that both print became slower. " if any("few" not in t.says for t in times) else "Too few times in both to compare. "
     if slower:
         head = f"{slower.kind}: {span(slower.good)} then, {span(slower.bad)} now, {slower.says}. "
     could = sum(d.could_explain for d in differences)

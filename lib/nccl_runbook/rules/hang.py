@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.facts.recorder import Count, Hang, Op, Stack
+from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import ECHO
@@ -119,9 +119,8 @@ def _too_close(hang: Hang, found: Graph) -> Told:
 
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
-    there = _places(Counter(_call(hang, w) for w in found.all()))
-    said = (f"{_count(len(found.waits), 'rank')} waited in {there}, and {_names([a.rank for a in quiet])} printed nothing more: dead, stopped, "
-            "or busy elsewhere; logs alone do not tell which.")
+    there, silent = _places(Counter(_call(hang, w) for w in found.all())), _names([a.rank for a in quiet])
+    said = f"{_count(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
     return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_decides(hang, quiet[0]))
 
@@ -225,7 +224,7 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
     waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
-    uneven, undated = _uneven(hang, lead.rank), _undated(hang, lead, waits)
+    uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
     counts = [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
     seen = [*(e for a in accused[:8] for e in a.evidence), *counts]
     evidence, status = tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), "possible" if undated else status
@@ -256,16 +255,13 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
         said = f"{_count(len(victims), 'rank')} wait in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
-        collect = f"collect the dumps, logs or stacks of {_names(perhaps)}"
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {_names(perhaps)}")
     if any(w.on for w in found.all() if w.first):
-        where = ", ".join(call for call, _ in calls.most_common(3))
-        said = f"the ranks wait for each other ({where}); which of them left the common order is not recorded."
+        said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         said = f"all {_count(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
-        collect = "collect the dumps, logs or stacks of all ranks"
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=collect)
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides="collect the dumps, logs or stacks of all ranks")
     late = [w for w in first if _is_hung(hang, w)]
     said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
     if late:
@@ -355,17 +351,8 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
         known = recognise(e.text for e in lead.evidence)
         if known and not ECHO.search(known[1]):
             return known[0].id
-    starved = lead.kind in ("skipped", "host-busy", "order", "dead") and _uneven(hang, lead.rank)
+    starved = lead.kind in ("skipped", "host-busy", "order", "dead") and graphs.uneven(hang, lead.rank)
     return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
-
-
-def _uneven(hang: Hang, rank: int) -> list[Count]:
-    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
-    own = [c for c in hang.counts if c.rank == rank]
-    others = [c for c in hang.counts if c.rank != rank]
-    if not own or not others or own[0].number >= min(c.number for c in others):
-        return []
-    return [own[0], others[0]]
 
 
 def _stack_line() -> str:

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from nccl_runbook.facts import grouped
-from nccl_runbook.facts.recorder import Channel, Difference, Group, Hang, Op, Track, needs_all
+from nccl_runbook.facts.recorder import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
@@ -218,3 +218,12 @@ def stragglers(hang: Hang) -> dict[int, str]:
         return {}
     return {r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least {least * 100:.0f} %"
             for share, r in rows[: cut + 1]}
+
+
+def uneven(hang: Hang, rank: int) -> list[Count]:
+    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    own = [c for c in hang.counts if c.rank == rank]
+    others = [c for c in hang.counts if c.rank != rank]
+    if not own or not others or own[0].number >= min(c.number for c in others):
+        return []
+    return [own[0], others[0]]

@@ -55,8 +55,8 @@ class Picture:
 
 
 def judge(looks: Sequence[Live]) -> List[Picture]:
-    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host the
-    newest counts: an older one shows where its ranks were then."""
+    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
+    the newest counts: an older one shows where its ranks were then."""
     newest: Dict[Tuple[str, str, str], Live] = {}
     for look in sorted(looks, key=lambda one: one.taken):
         newest.update({(look.host, look.boot_id, rank.job): look for rank in look.ranks})

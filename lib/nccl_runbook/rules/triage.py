@@ -216,6 +216,8 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     """A message is a hypothesis until a test decides; hard evidence alone is broken."""
     severity = Severity.NOTE if hypothesis.cause == "benign" else _SEVERITY[hypothesis.status]
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
+    decoded = hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()  # what is true of this log alone
+    evidence += [Evidence(decoded, "decoded")] * bool(decoded)
     decides = Evidence(f"decides: {hypothesis.decides.why} ({hypothesis.decides.line})", hypothesis.decides.probe)
     first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (hypothesis.decides.line,))
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
