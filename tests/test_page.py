@@ -337,3 +337,10 @@ def test_the_second_notebook_page_is_cheap(pages, tmp_path):
 def test_report_loads_neither_jupyter_nor_jinja_until_a_page_is_made():
     code = "import sys, nccl_runbook.report.cells; print({'nbformat', 'nbconvert', 'jinja2', 'bleach', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+def test_a_trial_without_a_gpu_was_on_the_cpu():
+    run, found = samples.healthy()
+    found[0].tried_by_hand.append({"at": "t", "env": {}, "gpus": [None, None], "passed": True, "wall_s": 0.5, "line": "x"})
+    page = render_index(verdict_document(run, found), found)
+    assert "CPU, CPU" in page and "None, None" not in page

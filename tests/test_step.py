@@ -55,7 +55,7 @@ def test_a_trial_joins_the_record_as_tried_by_hand(step):
     tried = read(step).tried_by_hand
     assert world.passed and [(t["env"], t["passed"], t["line"]) for t in tried] == [({"GLOO_SOCKET_IFNAME": "lo"}, True, world.shell_line)]
     assert read(step).status == "ok"
-    assert re.fullmatch(r"tried by hand: passed in [\d.]+ s, ranks: 2, all_reduce [\d.e-]+ GB/s; more in .*", repr(world)), "a line, not all fields"
+    assert re.fullmatch(r"tried by hand: passed in [\d.]+ s, ranks: 2, all_reduce [\d.e-]+ GB/s; see .*", repr(world)), "a line, not all fields"
     failed = dataclasses.replace(world, ranks=[dataclasses.replace(r, code=1, last_lines=["boom"]) for r in world.ranks])
     assert repr(failed).startswith("tried by hand: failed") and repr(failed).endswith("\n[rank0] boom\n[rank1] boom")
 
