@@ -28,7 +28,7 @@ _COMM = (
 _NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
 _TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
 # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30
-_CALL = r"(\w+): opCount ([0-9a-f]+) sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) .*\[nranks=(\d+)\]"
+_CALL = r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) datatype (\d+) .*\[nranks=(\d+)\]"
 MAX_CALLS = 50_000
 _NET = r"Using network (\w+)"
 _VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
