@@ -199,3 +199,11 @@ def test_what_an_expression_needs_loses_no_match(lines):
     for number, line in enumerate(lines):
         naive = {c.line for c in clues() if compiled(c.line).search(line)}
         assert set(matcher.matching(line)) == naive <= set(together.get(number, ()))
+
+
+def test_a_long_line_that_ends_in_nothing_but_colours_is_read(tmp_path):
+    """It looks like an error in its middle, of which nothing is kept."""
+    colours = b"\x1b[31m" * 4000
+    (tmp_path / "job.log").write_bytes(colours + b"ERROR: nothing that anybody knows" + colours + b"\n")
+    logs = reader.collect([str(tmp_path / "job.log")], "it hangs")
+    assert logs.unknown == [] and logs.files[0].lines == 1

@@ -195,7 +195,8 @@ class _Reader:
 
     def _strange(self) -> list[Template]:
         odd = [k for k in self._templates.kinds.values() if k.odd and not k.matched and not k.tells]
-        return [Template(self._first(k.texts()[0], k), k.times) for k in sorted(odd, key=lambda k: -k.times)[:20]]
+        shown = ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times)[:20])
+        return [Template(self._first(texts[0], k), k.times) for k, texts in shown if texts]  # of a very long line only its ends are kept
 
 
 def short(name: str) -> str:
