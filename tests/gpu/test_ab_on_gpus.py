@@ -20,10 +20,9 @@ HARMLESS = ("NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_
             "NCCL_UID_STAGGER_RATE=7000 TORCH_NCCL_BLOCKING_WAIT=0 TORCH_NCCL_ENABLE_MONITORING=1 TORCH_FR_BUFFER_SIZE=2000")
 
 
-def compared(engine, b, rounds=1, **what):
-    devices = list(range(engine.cuda_count()))
-    return compare.collect(arms.read(".", b), 120, lambda: compare.subject(lambda: engine, lambda: devices[:what.pop("ranks", 8)], [], **what), comparison.walk,
-                           rounds)
+def compared(engine, b, rounds=1, ranks=8, **what):
+    devices = list(range(min(ranks, engine.cuda_count())))
+    return compare.collect(arms.read(".", b), 120, lambda: compare.subject(lambda: engine, lambda: devices, [], **what), comparison.walk, rounds)
 
 
 def test_a_planted_switch_among_twelve_harmless_ones_is_named(on_gpus):
