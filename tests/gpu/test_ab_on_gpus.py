@@ -38,12 +38,12 @@ def test_logging_costs_nothing_that_can_be_seen(on_gpus):
     assert 0.9 < ratio.value < 1.1 and [f.severity for f in comparison.judge(seen, environment_probe.Gap("absent"))][0] is not Severity.WARN, ratio
 
 
-def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_gpus, tmp_path):
-    mapped = on_gpus.judged()["nccl_path"]
+def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_a_gpu, tmp_path):
+    mapped = on_a_gpu.judged()["nccl_path"]
     copy = Path(shutil.copy(mapped, tmp_path / "libnccl.so.2"))
     with copy.open("ab") as file:
         file.write(b"x")
-    started = [subprocess.Popen([*on_gpus.prefix, "-c", "import torch, time; print('up', flush=True); time.sleep(120)"], stdout=subprocess.PIPE,
+    started = [subprocess.Popen([*on_a_gpu.prefix, "-c", "import torch, time; print('up', flush=True); time.sleep(120)"], stdout=subprocess.PIPE,
                                 env={**os.environ, "LD_PRELOAD": preload, "CUDA_VISIBLE_DEVICES": ""}) for preload in (str(copy), "")]
     try:
         assert [p.stdout.readline() for p in started] == [b"up\n"] * 2

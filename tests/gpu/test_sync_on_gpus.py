@@ -26,17 +26,17 @@ def test_every_method_brings_every_byte_between_two_gpus_and_phases_add_up(on_gp
     assert sync_choice.topology(runs) in ("p2p", "shm", "sockets")
 
 
-def test_on_one_gpu_nccl_refuses_and_ipc_and_disk_pass(on_gpus):
+def test_on_one_gpu_nccl_refuses_and_ipc_and_disk_pass(on_a_gpu):
     plan = placement.place([0])
-    runs = sync.collect(on_gpus, SMALL, plan.devices, "usual", repeats=2, deadline_s=120)
+    runs = sync.collect(on_a_gpu, SMALL, plan.devices, "usual", repeats=2, deadline_s=120)
     ids = {f.id: f for f in weight_sync.judge(runs, plan)}
     assert ids["trainer-and-engine-share-gpu"].status == "established" and ": ipc-direct, " in ids["weight-sync-choice"].title
     assert [a.method for a in runs.run if a.complete and not a.wrong] == ["ipc-direct", "gloo-flat", "disk", "fast-disk"]
 
 
-def test_two_ranks_on_one_gpu_are_tried_only_where_nccl_allows_it(on_gpus):
-    arm = sync.collect(on_gpus, SMALL, [0, 0], "nccl-one-gpu", repeats=1, deadline_s=30).arms["nccl-one-gpu"]
-    new = tuple(map(int, on_gpus.judged()["nccl"].split(".")[:2])) >= (2, 30)
+def test_two_ranks_on_one_gpu_are_tried_only_where_nccl_allows_it(on_a_gpu):
+    arm = sync.collect(on_a_gpu, SMALL, [0, 0], "nccl-one-gpu", repeats=1, deadline_s=30).arms["nccl-one-gpu"]
+    new = tuple(map(int, on_a_gpu.judged()["nccl"].split(".")[:2])) >= (2, 30)
     assert isinstance(arm, SyncArm) if new else isinstance(arm, Gap) and arm.reason == "unsupported"
 
 
