@@ -236,6 +236,8 @@ def ipc(bench: Bench) -> list[Row]:
 def disk(bench: Bench) -> list[Row]:
     if not bench.gpus:
         return not_measured("disk", "needs a GPU")
+    if subprocess.run([*bench.prefix, "-c", "import numpy, safetensors.torch"], capture_output=True).returncode:
+        return not_measured("disk", "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form")
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
         found = bench_sync.disk(engine, models.find(bench_sync.MODEL).spec(), [0, min(1, bench.gpus - 1)], bench.rounds)
     return [Row("disk", f"syncs a second of {method}, {bench_sync.MODEL}, against safetensors' save and load", "1/s", [1 / s for s in found[method]],

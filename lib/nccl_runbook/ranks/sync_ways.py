@@ -189,7 +189,8 @@ def ipc(sync, clock):
         with clock.host("control" if sync.rank == 0 else "wait"):
             new = [i for i in group if not once or i not in sync.opened]
             handles = tell(sync, [handle(sync.views[i]) for i in new] if sync.rank == 0 else None)
-        sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
+        with clock.host("control"):
+            sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
         for stream, part in ((sync.wire, group[::2]), (sync.side, group[1::2])) if sync.rank else ():  # two, as one has gaps between copies
             with clock.queued("wire", stream):
                 for i in part:
@@ -211,7 +212,8 @@ def ipc_flat(sync, clock):
             handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
             clock.wait()
         acknowledge(sync, clock)
-        sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
+        with clock.host("control"):
+            sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
         if sync.rank:
             with clock.queued("wire", sync.wire):
                 for part, i in zip(sync.opened[k % 2][:sum(sizes)].split(sizes), bucket):
