@@ -167,8 +167,8 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
 
 
 def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
-    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members, or of the only other, are in.
-    Who never records a start was not timed."""
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members, or of the only other, are
+    in. Who never records a start was not timed."""
     timed = {d.rank for d in hang.dumps if d.timed}
     places = grouped(((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps)
     begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
