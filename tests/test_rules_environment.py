@@ -217,6 +217,21 @@ def test_roles_differ_fires_when_trainer_and_engine_are_set_differently():
     assert not found(environment(role("a", {"NCCL_CUMEM_ENABLE": "0"}), role("b", {"NCCL_CUMEM_ENABLE": "0"})), "roles-differ")
 
 
+@pytest.mark.parametrize(("one", "other", "told"), [
+    ({"container": ["/.dockerenv"]}, {}, "container: differs between a (/.dockerenv), b (none)"),
+    ({"ipc_namespace": "ipc:[1]"}, {}, "IPC namespace: differs between a (ipc:[1]), b (ipc:[4026531839])"),
+    ({"interfaces": ["lo"]}, {"interfaces": ["lo", "eth0"]}, "interfaces: differs between a (lo), b (lo eth0)"),
+    ({"container": NOT_RUN, "ipc_namespace": NOT_RUN, "interfaces": NOT_RUN}, {}, "")])
+def test_roles_differ_notes_other_namespaces_and_stays_quiet_where_one_is_not_known(one, other, told):
+    assert [(f.title, f.severity) for f in found(environment(role("a", **one), role("b", **other)), "roles-differ")] == ([(told, Severity.NOTE)] if told else [])
+
+
+def test_interface_missing_goes_by_the_network_of_each_process():
+    pair = [role(n, {"NCCL_SOCKET_IFNAME": "eth0"}, interfaces=own) for n, own in (("a", ["lo", "eth0"]), ("b", ["lo"]))]
+    assert [f.evidence[0].text for f in found(environment(*pair), "interface-missing")] == ["NCCL_SOCKET_IFNAME=eth0 (b)"]
+    assert not found(environment(pair[0], dataclasses.replace(pair[1], interfaces=NOT_RUN)), "interface-missing")
+
+
 # ---- the host --------------------------------------------------------------------------------------------------------------------
 
 def test_interface_missing_fires_when_no_interface_fits_and_stays_quiet_for_prefixes_and_exclusions():
