@@ -21,16 +21,6 @@ try:
 except ImportError:
     ahocorasick_rs = None
 
-_WORDS = {
-    "<hang>": r"\bhang|\bhung|\bstuck|deadlock|\bstall|\bfreez|\bfroze|\bwedg|\bspin(?:s|ning)?\b|"
-    r"never (?:returns?|ends?|completes?|finish|reach)|no progress|wait(?:s|ing)? (?:for ?ever|in\b)|blocks? (?:in|at|for ?ever)|"
-    r"bar stops|(?:nothing|stand\w*) (?:more |else |further )?(?:happens|still)|(?:not|n.t|never) (?:start|continue|proceed|go on)|"
-    r"stops making",
-    "<timeout>": r"WorkNCCL\(|watchdog|tim(?:e|ed|es|ing) ?out|checkTimeout|Some NCCL operations have failed|store->get|"
-    r"Timeout waiting for key",
-    "<slow>": r"\bslow|bandwidth|\bGB/s|throughput|latenc|takes? (?:too |very )?long|bottleneck|degrad|\boverhead|\bdrops? (?:to|from)|"
-    r"underutil|\blonger\b|times as long",
-}
 # an exception that only echoes what another rank did
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
@@ -40,6 +30,8 @@ ECHO = re.compile(
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
+# a job ends with it, and it is no exception
+ABORT = r"(?:Duplicate GPU|Multiple ranks) detected|Multiple Ranks are using the same GPU|Test (?:NCCL|CUDA) failure|NCCL failure \S+:\d"
 # how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
@@ -89,7 +81,7 @@ def hints() -> dict[str, dict[str, float]]:
 
 
 def _spelt(expression: str) -> str:
-    for short, words in _WORDS.items():
+    for short, words in table("clues")["words"].items():
         expression = expression.replace(short, words)
     return expression
 
@@ -112,7 +104,7 @@ def matcher() -> Matcher:
 
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
-    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD]))
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT]))
 
 
 def spoken() -> list[str]:

@@ -9,7 +9,7 @@ from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
-from nccl_runbook.knowledge.clues import clues, complains, hints
+from nccl_runbook.knowledge.clues import ABORT, clues, complains, hints
 from nccl_runbook.knowledge.symptoms import step_texts
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
@@ -18,7 +18,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
-PLAIN = 1.5  # weight of words that speak for a cause, or for health, by themselves
+ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -139,9 +139,9 @@ def _calm(logs: Logs) -> bool:
 
 
 def _reassured(logs: Logs, least: float) -> bool:
-    """Whether the reporter says that nothing failed, in words of at least this weight."""
-    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= least and e in logs.seen]
-    return any(s.lines[0].file == "--context" for s in reassuring)
+    """Whether the reporter says that nothing failed, in words of at least this weight, or the message itself does."""
+    said = [(weights.get("benign", 0), logs.seen[e].lines[0]) for e, weights in hints().items() if e in logs.seen]
+    return any(weight >= ITSELF or weight >= least and line.file == "--context" for weight, line in said)
 
 
 def _warns(hypothesis: Hypothesis, benign: list[Hypothesis]) -> bool:
@@ -151,7 +151,8 @@ def _warns(hypothesis: Hypothesis, benign: list[Hypothesis]) -> bool:
 
 def failed_line(logs: Logs) -> LogLine | None:
     """A line that says that the job failed, whatever the cause."""
-    return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), logs.failed)
+    ended = logs.seen[ABORT].lines[0] if ABORT in logs.seen else logs.failed
+    return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), ended)
 
 
 def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
