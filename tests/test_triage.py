@@ -23,7 +23,7 @@ from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity, verdict_of
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, fitting, recognise
-from nccl_runbook.knowledge.clues import ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, matcher, needed, printed
+from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, matcher, needed, printed
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.report.badges import badge
 from nccl_runbook.rules import triage
@@ -105,7 +105,7 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
 
 def test_the_matcher_finds_what_a_naive_search_finds():
     lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    naive = [{e for e in (NETWORK, GUARD, ASKED, PRESENT, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
+    naive = [{e for e in (NETWORK, GUARD, ABORT, ASKED, PRESENT, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
     assert [set(matcher().matching(line)) for line in lines] == naive and any(naive)
     assert Matcher(["a|b"]).matching("b") == ["a|b"], "an expression without a long literal is asked always"
 

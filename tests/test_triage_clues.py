@@ -170,6 +170,20 @@ MORE: list[tuple[str, str, str, str]] = [
     ("start-skew", "ValueError: TP rank 0 could finish the model loading, but there are other ranks that didn't finish loading.\n", "", "all ranks finished loading\n"),
     ("peer-crashed", "worker-1: FileNotFoundError: [Errno 2] No such file or directory: 'doc_idx.npy'\n", "", "worker-1: file found\n"),
     ("foreign-connection", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO bootstrap.cc:701 -> 6\n", "", W + "socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nnode0:7:7 [0] NCCL INFO transport/net.cc:701 -> 6\n"),
+    ("gpu-or-link-fault", "kernel: NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)\nCUDA error: CUDA-capable device(s) is/are busy or unavailable\n", "", "NVRM: Reset is not required\n"),
+    ("driver-too-old", "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver\n", "", "nvidia-container-cli: container error: cgroup subsystem devices not found\n"),
+    ("driver-too-old", "NVRM: installed in this system is not supported by the\nNVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x22:0x56:742)\n", "", "NVRM: GPU 0000:17:00.0: RmInitAdapter failed! (0x22:0x56:742)\n"),
+    ("shm-too-small", "mm_iface.c:604  UCX  ERROR mm_iface failed to allocate receive FIFO\n", "", "mm_iface allocated the receive FIFO\n"),
+    ("net-socket-fallback", "node0:7:7 [0] NCCL INFO Assigned NET plugin Socket to comm\n", "two machines are slower than one", "node0:7:7 [0] NCCL INFO Assigned NET plugin IB to comm\n"),
+    ("network-path-blocked", "NET/OFI Request 0x7f completed with error. RC: 103. Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake failed))\n", "", "NET/OFI Request 0x7f completed with error. RC: 5. Error: 4099\n"),
+    ("gdr-broken-acs", "kernel: AMD-Vi: Event logged [IO_PAGE_FAULT device=0000:61:00.0 domain=0x2a]\n", "wrong sums as soon as GDRDMA is on", "kernel: AMD-Vi: Event logged [IO_PAGE_FAULT device=0000:61:00.0 domain=0x2a]\n"),
+    ("bus-id-collision", DUPLICATE, "each rank has its own GPU, in a virtual machine under KVM", DUPLICATE),
+    ("scheduler-shares-gpu", "CUDA out of memory.\n", "since gres.conf was edited Slurm gives two jobs the same GPU", "CUDA out of memory.\n"),
+    ("visible-devices-set-too-late", "CUDA out of memory.\n", "os.environ['CUDA_VISIBLE_DEVICES'] = '3' does nothing", "CUDA out of memory.\n"),
+    ("device-not-set-per-rank", "CUDA out of memory. Process 7 has 14.20 GiB memory in use. Process 8 has 14.20 GiB memory in use.\n", "torchrun", "CUDA out of memory. Process 7 has 14.20 GiB memory in use.\n"),
+    ("more-ranks-than-gpus", "ValueError: Total available GPUs 4 is less than total desired GPUs 8\n", "", "ValueError: Total available GPUs 0 is less than total desired GPUs 8\n"),
+    ("rank-busy-on-host", "Saving checkpoint ...\n" + hung(1, 40), "", "Saving checkpoint ...\n"),
+    ("send-recv-unmatched", "Last error:\nMessage truncated : received 1024 bytes instead of 256\n", "one rank groups its send and recv, the other does not", "Message received\n"),
 ]
 
 
@@ -314,3 +328,42 @@ def test_likely_only_where_the_line_leaves_no_other_cause(tmp_path, cause, text,
 def test_an_image_of_a_container_is_no_module_that_some_ranks_skip(tmp_path):
     text = hung(0, 40, "_ALLGATHER_BASE") + "deepspeed zero stage 3\n"
     assert {status for _, status in told(tmp_path, text, "in a docker image")} == {"possible"}
+
+
+def test_a_fabric_manager_without_a_switch_has_nothing_to_do(tmp_path):
+    text = "nvidia-fabricmanager-start.sh[9]: request failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\nnv-fabricmanager failed! Exit code: 1\n"
+    assert told(tmp_path, text, "the service fails to start")[0][0] == "benign"
+    assert told(tmp_path, text.replace("NV_WARN_NOTHING_TO_DO", "NV_ERR_OPERATING_SYSTEM"), "the service fails to start")[0] == ("fabric-manager-down", "likely")
+
+
+def test_a_message_broken_over_two_lines_is_as_harmless(tmp_path):
+    text = "ProcessGroupNCCL.cpp:4715] [Rank 0]  using GPU 0 as device used by this process is currently\n  unknown. This can potentially cause a hang\n"
+    assert told(tmp_path, text, "the run prints it and goes on")[0][0] == "benign"
+    assert told(tmp_path, text, "it hangs there")[0][0] != "benign"
+
+
+def test_a_job_that_ended_is_not_called_harmless_for_what_works_otherwise(tmp_path):
+    assert told(tmp_path, "Duplicate GPU detected\n", "without that import it runs normally")[0][0] != "benign"
+    assert told(tmp_path, "[W x.cpp:9] TypedStorage is deprecated\n", "it runs normally")[0][0] == "benign"
+
+
+def test_a_complaint_that_infiniband_is_not_used_is_no_failure(tmp_path):
+    text = "[0] NCCL INFO NET/IB : No device found.\n[0] NCCL INFO Using network Socket\n"
+    assert told(tmp_path, text, "two nodes are as fast as one, it always fails to use the InfiniBand ports")[0] == ("net-socket-fallback", "likely")
+    assert ("net-socket-fallback", "likely") not in told(tmp_path, text, "two nodes, InfiniBand: it always fails")
+
+
+@pytest.mark.parametrize("cause, line, context", [
+    ("nccl-library-conflict", "NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: ncclNetPlugin_v8\n", ""),
+    ("engine-allreduce-needs-p2p", "WARNING custom_all_reduce.py:143] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed.\n", ""),
+    ("visible-devices-set-too-late", "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.\n", "import torch"),
+    ("rendezvous-misconfigured", "group = stateless_init_process_group(master_address, master_port, 0, 2, device)\n", ""),
+    ("socket-interface-wrong", W + "Connect to 172.31.20.4<43287> failed : Connection timed out\n", ""),
+    ("more-ranks-than-gpus", "ValueError: World size (2) is larger than the number of available GPUs (1) in this node.\nMIG 2g.20gb Device 0\n", ""),
+    ("gpu-or-link-fault", "NCCL INFO P2P is disabled between NVLINK connected GPUs 2 and 1.\nA100 MIG 1g.10gb\n", ""),
+    ("rank-busy-on-host", "Saving checkpoint ...\n" + hung(1, 40), ""),
+    ("rendezvous-port-in-use", "nv-fabricmanager: failed to bind to port 6666: Address already in use\n", ""),
+    ("gpu-memory-exhausted", "CUDA error: out of memory\nRuntimeError: CUDA error: invalid device ordinal\n", ""),
+])
+def test_what_has_another_explanation_is_not_sure(tmp_path, cause, line, context):
+    assert not {(cause, "likely"), (cause, "established")} & set(told(tmp_path, line, context))
