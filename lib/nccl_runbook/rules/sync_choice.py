@@ -5,18 +5,24 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
+from nccl_runbook.knowledge.causes import recognise
 from nccl_runbook.knowledge.sync_choice import lines_for, topologies
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says carried it; else ""."""
+    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says: a refusal though all UUIDs differ, or
+    what carried it; else ""."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
     if len(set(runs.devices)) < len(runs.devices) or len(set(known)) < len(known):
         return "one-gpu"
+    lines = [line for a in runs.run if a.method.startswith("nccl") for text in [*a.errors.values(), *a.last_lines] for line in text.splitlines()]
+    refused = recognise(lines)
+    if refused and refused[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
+        return "bus-ids"
     said = [a.transports for a in runs.run if a.method.startswith("nccl") and isinstance(a.transports, dict) and a.transports]
     carried = " ".join(name for counted in said for name in counted)
     return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
