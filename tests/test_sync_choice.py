@@ -19,7 +19,7 @@ from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
 from nccl_runbook.rules import sync_choice
-from test_rules_sync import DUPLICATE, arm, broken, runs
+from test_rules_sync import DUPLICATE, ERROR, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
 
@@ -34,7 +34,7 @@ def _library(monkeypatch):
     (runs(arm("nccl-flat", transports=SHM), arm("fast-disk-shm")), "shm", "nccl-flat"),
     (runs(arm("nccl-flat", transports=NET), arm("fast-disk-shm")), "sockets", "fast-disk-shm"),
     (runs(broken("nccl-flat", "Duplicate GPU detected"), arm("ipc-direct"), arm("fast-disk-shm"), devices=(0, 0)), "one-gpu", "ipc-direct"),
-    (runs(broken("nccl-flat", DUPLICATE), arm("gloo-flat"), arm("fast-disk")), "bus-ids", "fast-disk"),
+    (runs(broken("nccl-flat", ERROR + DUPLICATE), arm("gloo-flat"), arm("fast-disk")), "bus-ids", "fast-disk"),
     (runs(broken("nccl-flat", "x"), broken("ipc-direct", "x"), arm("fast-disk"), arm("disk"), uuids=("GPU-a", "GPU-a")), "one-gpu", "fast-disk"),
 ])
 def test_weight_sync_choice_fires_with_the_first_of_the_row_that_passed(facts, key, method):

@@ -12,19 +12,18 @@ FASTER = 1.5  # times; another method that is so much faster than the one the ta
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says: a refusal though all UUIDs differ, or
-    what carried it; else ""."""
+    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs differ, by what its own log says
+    carried it; else ""."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
     if len(set(runs.devices)) < len(runs.devices) or len(set(known)) < len(known):
         return "one-gpu"
-    lines = [line for a in runs.run if a.method.startswith("nccl") for text in [*a.errors.values(), *a.last_lines] for line in text.splitlines()]
-    refused = recognise(lines)
-    if refused and refused[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
+    nccl = [a for a in runs.run if a.method.startswith("nccl")]
+    refusal = recognise(text for a in nccl for text in [*a.errors.values(), *a.last_lines])
+    if refusal and refusal[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
         return "bus-ids"
-    said = [a.transports for a in runs.run if a.method.startswith("nccl") and isinstance(a.transports, dict) and a.transports]
-    carried = " ".join(name for counted in said for name in counted)
+    carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
     return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
 
 
