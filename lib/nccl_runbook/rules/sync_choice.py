@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
+from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import recognise
@@ -47,10 +47,10 @@ def choice(runs: SyncRuns) -> Finding | None:
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
-    """The longest phase of the rank whose sync took longest: where the seconds of the user's own sync go."""
+    """The longest phase of the longest sync, of all processes together where that is known, else of one: where the user's seconds go."""
     if isinstance(own, Gap) or not own.syncs:
         return []
-    slowest = max(own.syncs, key=lambda s: sum(s.phases.values()))
+    slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
     evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
