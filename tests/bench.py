@@ -2,7 +2,7 @@
 
     python tests/bench.py [SECTION ...] [--rounds 5] [--python PREFIX] [--nccl-tests DIR] [--launches 12]
 
-SECTION: launch, bandwidth, weights, ipc, disk, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
+SECTION: launch, bandwidth, weights, ipc, disk, disk-shm, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
 here with nvcc against the header and library of the interpreter's own nvidia-nccl wheel, or the folder of programs built so. Without GPUs launch runs on Gloo, and the
 others say why they were not measured.
 """
@@ -233,15 +233,19 @@ def ipc(bench: Bench) -> list[Row]:
                 bench_sync.GOALS.get(method, "")) for method in list(found)[1:]]
 
 
-def disk(bench: Bench) -> list[Row]:
+def disk(bench: Bench, where: str = "disk") -> list[Row]:
     if not bench.gpus:
-        return not_measured("disk", "needs a GPU")
+        return not_measured(where, "needs a GPU")
     if subprocess.run([*bench.prefix, "-c", "import numpy, safetensors.torch"], capture_output=True).returncode:
-        return not_measured("disk", "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form")
+        return not_measured(where, "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form")
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
-        found = bench_sync.disk(engine, models.find(bench_sync.MODEL).spec(), [0, min(1, bench.gpus - 1)], bench.rounds)
-    return [Row("disk", f"syncs a second of {method}, {bench_sync.MODEL}, against safetensors' save and load", "1/s", [1 / s for s in found[method]],
-                [1 / s for s in found[method.removeprefix("fast-")]], bench_sync.GOALS[method], "fsync apart") for method in ("fast-disk", "fast-disk-shm")]
+        found = bench_sync.disk(engine, models.find(bench_sync.MODEL).spec(), [0, min(1, bench.gpus - 1)], bench.rounds, where)
+    return [Row(where, f"syncs a second of fast-{where}, {bench_sync.MODEL}, against safetensors' save and load", "1/s",
+                [1 / s for s in found[f"fast-{where}"]], [1 / s for s in found[where]], bench_sync.GOALS[f"fast-{where}"], "fsync apart")]
+
+
+def disk_shm(bench: Bench) -> list[Row]:
+    return disk(bench, "disk-shm")
 
 
 def gb(rates: list[float]) -> list[float]:
@@ -279,7 +283,8 @@ def report(bench: Bench) -> list[Row]:
             Row("report", f"whole report, {where}", "s", whole, [], "<= 120", note)]
 
 
-SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "weights": weights, "ipc": ipc, "disk": disk, "report": report}
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "weights": weights, "ipc": ipc, "disk": disk, "disk-shm": disk_shm,
+                                                    "report": report}
 
 
 def as_table(rows: list[Row]) -> Table:
