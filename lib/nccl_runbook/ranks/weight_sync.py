@@ -273,7 +273,6 @@ class Sync:
             good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
             good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
             self.lay_out([torch.Size([max(1, shape.numel() // SMALL)]) for shape in self.whole])
-            self.opened.clear()  # on every rank: what engines opened was cut to the whole tensors
             self.show()
             good.append(self.several("variant", 2, self.mib[0], 0))
             return all(good)
