@@ -224,7 +224,7 @@ def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) 
 
     ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is. ``wait=False`` returns at once, with a
     function to call before the step's first collective: the ranks then compare while they compute (of a 50 ms step 0.3 % instead of 1.3 %;
-    two H200, torch 2.11). No rank comes past it, or past this call without ``wait=False``, before all ranks came with the same numbers, none
+    two H200, torch 2.11). No rank comes past it, or past this call that waits, before all ranks came with the same numbers, none
     zero; else every rank that came raises: at once, or LIMIT_S later where one never comes, so that a bad step has begun no collective.
     """
     began, (values, text) = time.perf_counter(), _counted(tuple(counts.items()))
