@@ -56,7 +56,7 @@ def host_table(env: Environment) -> Table:
     """The machine around the ranks."""
     host = env.host
     limits = [(f"{words}, {r.name}", v) for r in env.roles
-              for words, v in (("open files", r.nofile), ("locked memory", r.memlock), ("/dev/shm", _shm(r.shm)))]
+              for words, v in (("open files", r.nofile), ("locked memory (bytes)", r.memlock), ("/dev/shm", _shm(r.shm)))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces),
             ("default route", host.routes), ("RDMA adapters", host.hcas), ("container", host.container),
             ("IPC namespace", host.ipc_namespace), ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
