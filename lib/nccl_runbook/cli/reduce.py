@@ -152,6 +152,6 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
         log = shlex.quote(otherwise[0].logs[-1])
         sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
-        sentence = f"not reproduced: none of {count} combinations failed; the fault needs more than these, or comes now and then (--repeats)"
+        sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
     return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": 3 if failing else 4, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}
