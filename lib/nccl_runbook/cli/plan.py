@@ -147,6 +147,15 @@ def _unread(left_out: list[str]) -> list[str]:
     return [line for line in left_out if not line.endswith(FOREIGN)]
 
 
+def _not_read(left_out: list[str]) -> str:
+    unread = len(_unread(left_out))
+    return f", {unread} not read" * bool(unread)
+
+
+def _clean(plans: list[Plan]) -> str:
+    return f"{sum(p.clean for p in plans)} of {len(plans)} clean"
+
+
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
     from nccl_runbook.evidence import launch_lines, training_file
@@ -277,22 +286,19 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
         word = first.verdict or "not readable"
     else:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
-        word = f"{sum(p.clean for p in plans)} of {len(plans)} clean"
-    unread = len(_unread(left_out))
-    word += f", {unread} not read" * bool(unread)
+        word = _clean(plans)
     lines += [f"not read: {line}" for line in left_out]
-    return "\n".join([*lines, f"verdict: {word} (exit code {code})"])
+    return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])
 
 
 def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -> None:
     from nccl_runbook.report.tables_plan import groups_tables, plans_table
 
     several = len(plans) + len(left_out) > 1
-    unread = f", {len(_unread(left_out))} files could not be read" * bool(_unread(left_out))
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
     told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
-    sentence = f"{sum(p.clean for p in plans)} of {len(plans)} allocations are clean{unread}" if several else findings[0].title
+    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
     tables = [*[plans_table(plans, left_out)] * several, *groups_tables(worst)]
     answer.write_page(path, "plan", sentence, findings, tables, code)

@@ -9,7 +9,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
-TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
+TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "refused": "broken", "zero-visible": "broken"}
 
 
 def groups_table(groups: Sequence[Any]) -> Table:
