@@ -106,12 +106,12 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     tensor = max(1, launch.number("tensor"))
     apart = any(word in launch.text for word in launch.framework.apart)
     rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
-    refusals = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
+    refused = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
     how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
                                                              None if apart else 0)]
-    return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how], refusals)
+    return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how], refused)
 
 
 def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:

@@ -14,7 +14,8 @@ from nccl_runbook.planning.intended import Intended
 from nccl_runbook.planning.other_eras import spans, valid_at, written_for
 
 CAUSE = "trainer-and-engine-share-gpu"
-SEVERITY = {"clean": Severity.OK, "duplicate": Severity.BROKEN, "refused": Severity.BROKEN, "zero-visible": Severity.BROKEN, "oversubscribed": Severity.WARN}
+SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
+            "duplicate": Severity.BROKEN, "refused": Severity.BROKEN, "zero-visible": Severity.BROKEN}
 
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:

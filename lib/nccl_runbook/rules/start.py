@@ -70,7 +70,7 @@ def log_not_read(start: Start) -> list[Finding]:
 def nothing_recognised(start: Start) -> Finding:
     """Silence of the tables is no health: the steps go on as if nothing had been brought."""
     read = start.log
-    seen = f"{read.lines} lines of the log were looked at" if read is not None and not isinstance(read, Gap) else "no log was brought"
+    seen = f"lines of the log that were looked at: {read.lines}" if read is not None and not isinstance(read, Gap) else "no log was brought"
     return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
 
 
