@@ -65,11 +65,11 @@ class Rank:
         elif samples // WORLD:
             self.reduce(fault)
         dist.all_reduce(self.tensor(64), group=self.half)
-        if fault != "swap":
-            dist.all_reduce(self.tensor(32), group=self.other)
-        dist.broadcast(self.tensor(16), 0)
-        if fault == "swap":
-            dist.all_reduce(self.tensor(32), group=self.other)
+        calls = [lambda: dist.all_reduce(self.tensor(32), group=self.other), lambda: dist.broadcast(self.tensor(16), 0)]
+        for call in calls[:: -1 if fault == "swap" else 1]:
+            call()
+            if BACKEND == "nccl" and FAULT == "swap":  # two groups are two streams: only a host that waits between them can hang
+                torch.cuda.synchronize()
         if BACKEND == "nccl":
             torch.cuda.synchronize()
 

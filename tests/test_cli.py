@@ -170,6 +170,8 @@ def test_a_record_that_is_not_one(book: Path, tmp_path: Path) -> None:
     assert "is not a record of this runbook" in refused(book, "--record", foreign)
     assert "cannot read the record" in refused(book, "--record", tmp_path / "absent.json")
     assert "is a record of 07-other, which no notebook here judges" in refused(book, "--record", odd)
+    odd.write_text("[]")  # of a look that was ended before its first step: nothing is run here in its place
+    assert "holds no record: the look ended before its first step" in refused(book, "--record", odd)
 
 
 def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(book: Path, tmp_path: Path) -> None:

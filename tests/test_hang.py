@@ -63,6 +63,22 @@ class TestRealDumps:
                 (folder / f"fr_rank_{left_out}").unlink()
                 assert set(told(folder).culprits) <= {culprit}, (fault, left_out)
 
+    @pytest.mark.parametrize(("world", "began", "timed", "culprits"), [
+        (4, {0, 1, 3}, {0, 1, 2, 3}, (2,)), (2, {0}, {0, 1}, (1,)), (2, {0, 1}, {0, 1}, ()), (2, {0}, {0}, ()), (4, {0, 1, 3}, {0, 1, 3}, ()), (4, {0, 1}, {0, 1, 2, 3}, ())])
+    def test_with_timing_the_gpu_that_never_began_is_named(self, tmp_path, world, began, timed, culprits):
+        """The dumps of a spinning GPU as TORCH_NCCL_ENABLE_TIMING would have left them; of a rank without it nothing follows."""
+        for rank in range(world):
+            dump = pickle.loads((DATA / "spin" / f"fr_rank_{rank}").read_bytes())  # our own file
+            dump["pg_config"] = {k: {**v, "ranks": str(list(range(world)))} for k, v in dump["pg_config"].items() if v["desc"] == "default_pg"}
+            dump["entries"] = [e for e in dump["entries"] if e["process_group"][1] == "default_pg"]
+            for entry in dump["entries"] if rank in timed else ():
+                done = entry["state"] == "completed"
+                if done or entry["collective_seq_id"] == 7 and rank in began:
+                    entry.update(state=entry["state"] if done else "started", time_discovered_started_ns=entry["time_created_ns"] + 1000)
+            (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        found = told(tmp_path)
+        assert (found.culprits, found.kind) == (culprits, "gpu-stuck" if culprits else "symmetric"), found.sentence
+
     def test_all_present_and_waiting_accuses_nobody_when_one_dump_is_lost(self, tmp_path):
         folder = shutil.copytree(DATA / "spin", tmp_path / "spin")
         (folder / "fr_rank_1").unlink()

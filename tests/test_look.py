@@ -201,6 +201,22 @@ def test_gpus_that_mean_nothing_are_wrong_usage_in_one_sentence(pyz: Path, tmp_p
     assert (ended.returncode, ended.stderr) == (2, "nccl-look: gpus: 'x' is no GPU index; write all, 0,1 or 0-3\n")
 
 
+@pytest.mark.parametrize(("arguments", "says"), [(("--budget", "nan"), "budget: nan"), (("--budget", "-1"), "budget: -1"),
+                                                 (("--live", "--gap", "nan"), "gap: nan"), (("--live", "--gap", "inf"), "gap: inf")])
+def test_seconds_that_mean_nothing_are_wrong_usage(pyz: Path, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    ended = look(pyz, "--json", tmp_path / "look.json", *arguments)
+    assert ended.returncode == 2 and ended.stderr.startswith(f"nccl-look: {says} is not from 0 to ") and ended.stderr.count("\n") == 1
+    assert json.loads((tmp_path / "look.json").read_text()) == []
+
+
+def test_an_interpreter_that_cannot_be_started_again_is_named_and_the_rest_is_seen(pyz: Path, tmp_path: Path) -> None:
+    code = f"import runpy, sys; sys.executable, sys.argv = '/gone/python', ['l', '--json', 'look.json']; runpy.run_path({str(pyz)!r}, run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    facts = records_of(tmp_path / "look.json")["01-gpu-visibility"].facts["gpus"]
+    assert ended.returncode == 0 and ended.stdout.count("no rank is run") == 1, ended.stderr
+    assert all(facts[of]["reason"] == "failed" and "/gone/python" in facts[of]["detail"] for of in ("nvml", "surroundings", "cuda"))
+
+
 def test_secrets_stay_there(pyz: Path, tmp_path: Path) -> None:
     ended = look(pyz, "--json", tmp_path / "look.json", "--step", "01-gpu-visibility", WANDB_API_KEY="canary-0123456789", LD_LIBRARY_PATH="/x/canary-0123456789")
     assert ended.returncode == 0 and "canary" not in ended.stdout + (tmp_path / "look.json").read_text() and "/x/[redacted]" in (tmp_path / "look.json").read_text()

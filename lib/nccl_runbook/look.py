@@ -186,6 +186,8 @@ class Output:
 
 def look(options: argparse.Namespace, output: Output) -> None:
     """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError if the file cannot be written."""
+    if not 0 <= options.budget <= 86400:
+        raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
     engine, why_not = Engine([sys.executable], None, output.redactor), None
     try:
         said = engine.judged()
@@ -260,9 +262,9 @@ def main() -> int:
         print(f"nccl-look: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        name = str(error.filename or options.json)
-        name = name[:-5] if name.endswith(".part") else name
-        sys.exit(f"nccl-look: cannot write {name}: {error.strerror}; name another file with --json, - for standard output")
+        name = str(error.filename or options.json).removesuffix(".part")
+        ours = f"cannot write {name}: {error.strerror}; name another file with --json, - for standard output"
+        sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
     later = REASON if options.live else NOT_JUDGED
     output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
     return 0

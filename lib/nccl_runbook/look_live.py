@@ -17,6 +17,8 @@ REASON = "not judged yet: nccl-runbook look --record FILE"
 
 def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Callable[[Live], None] = lambda _: None) -> Live:
     """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there. ValueError where a named process may not be read."""
+    if not 0 <= gap_s <= 3600:
+        raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
     looking = Look(pids)
     hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
     if hidden and not looking.ranks:

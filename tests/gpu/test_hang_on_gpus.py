@@ -14,6 +14,8 @@ from nccl_runbook.rules import hang as rules
 
 pytestmark = pytest.mark.gpu
 JOB = Path(__file__).resolve().parents[1] / "hang_job.py"
+# without it a GPU that spins looks like all the others: one of them is in the collective, and of none torch tells
+TIMED = {"spin": {"TORCH_NCCL_ENABLE_TIMING": "1"}}
 # fault -> kinds that are right for it: with several groups the record of a call left out may look like one made too early
 KINDS = {"none": {"healthy"}, "skip": {"skipped", "order", "mismatch"}, "op": {"mismatch"}, "swap": {"order", "mismatch", "skipped"},
          "stall": {"skipped", "host-busy"}, "spin": {"gpu-stuck", "skipped"}, "slow": {"slow"}, "recv": {"unmatched", "skipped"}, "size": {"mismatch"},
@@ -26,7 +28,8 @@ def test_fault_is_given_to_the_right_rank(on_gpus, tmp_path, fault):
     world = min(4, on_gpus.cuda_count())
     culprit = random.Random(fault).randrange(world)
     python = choose(os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", "")).prefix
-    subprocess.run([*python, str(JOB), str(tmp_path), "nccl", str(world), fault, str(culprit), "4"], timeout=90, check=False)
+    subprocess.run([*python, str(JOB), str(tmp_path), "nccl", str(world), fault, str(culprit), "4"], timeout=90, check=False,
+                   env={**os.environ, **TIMED.get(fault, {})})
     told = rules.judge(reader.collect([str(tmp_path)]))
     row = {"fault": fault, "culprit": culprit, "told": list(told.culprits), "kind": told.kind, "sentence": told.sentence[:300]}
     SEEN.append(row)

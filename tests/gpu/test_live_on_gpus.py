@@ -10,17 +10,23 @@ from pathlib import Path
 import live_worlds as worlds
 import pytest
 from nccl_runbook import look_live
+from nccl_runbook.facts import Gap
 from nccl_runbook.rules import live as rules
 
 pytestmark = pytest.mark.gpu
 GAP_S = 5.0
 
 
+def gpus() -> int:
+    """By device files: a container keeps the host's numbers, so that two GPUs may be nvidia3 and nvidia5."""
+    return len([p for p in Path("/dev").iterdir() if p.name[:6] == "nvidia" and p.name[6:].isdecimal()])
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory):
     python = os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", sys.executable)
-    if not Path("/dev/nvidia1").exists():
-        pytest.skip("needs two CUDA GPUs: there is no /dev/nvidia1")
+    if gpus() < 2:
+        pytest.skip(f"needs two GPUs: {gpus()} device files here")
     dumps = str(tmp_path_factory.mktemp("dumps"))
     with worlds.launcher(python, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{dumps}/pipe", TORCH_FR_DUMP_TEMP_FILE=f"{dumps}/dump") as one:
         one.dumps = Path(dumps)
@@ -29,7 +35,7 @@ def running(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize("fault", worlds.ON_GPUS)
 def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: Path) -> None:
-    size = min(4, len([p for p in Path("/dev").iterdir() if p.name[:6] == "nvidia" and p.name[6:].isdecimal()]))
+    size = min(4, gpus())
     pids = worlds.start(running, tmp_path / fault, fault, size, "nccl")
     time.sleep(1.5)
     look = look_live.look([p for p in pids if Path(f"/proc/{p}").exists()][:1], GAP_S, print)
@@ -40,7 +46,10 @@ def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: 
     print("recorder:", recorders, "dumps:", sorted((p.name, p.stat().st_size) for p in running.dumps.iterdir() if p.is_file()))
     worlds.end(running)
     told = [(p.kind, [v.rank for v in p.culprits], p.sentence) for p in found]
-    assert told and (told[0][0], told[0][1]) == (truth["kind"], truth["culprits"]), (told, [vars(v) for p in found for v in p.ranks])
+    # the odd one out by power: of two GPUs nobody is odd; what holds the GIL only a stack tells
+    kind, culprits = ("symmetric", []) if fault == "spin" and size < 3 else (truth["kind"], truth["culprits"])
+    kind = "host-busy" if fault == "gil" and all(isinstance(s.stacks, Gap) for r in look.ranks for s in r.samples) else kind
+    assert told and (told[0][0], told[0][1]) == (kind, culprits), (told, [vars(v) for p in found for v in p.ranks])
 
 
 def keep(fault: str, look, truth: dict, folder: Path) -> None:

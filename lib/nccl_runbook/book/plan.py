@@ -77,7 +77,10 @@ def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Pa
     """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge."""
     by_step: dict[str, Path] = {}
     for path in paths:
-        for step in (record.step for record in records.load_all(path)):
+        found = records.load_all(path)
+        if not found:
+            raise UsageError(f"{path} holds no record: the look ended before its first step")
+        for step in (record.step for record in found):
             if step not in book or step == LAST:
                 raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
             if step in by_step:

@@ -62,7 +62,8 @@ class Column:
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
     ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
-    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued; ``told``: see take_status."""
+    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued; ``told``: see take_status;
+    ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
 
     version: str
     gloo: bool
@@ -79,6 +80,7 @@ class Reading:
     waiting: tuple[float, float] | None
     ends: dict[str, int]
     told: dict[str, tuple[int, int]]
+    timed: bool
     digest: bytes
 
 
@@ -95,7 +97,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
         max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
         recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members),
-        table.take_status(dump.get("pg_status"), members), digest)
+        table.take_status(dump.get("pg_status"), members), any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]), digest)
 
 
 def _alike(entries: list) -> list:

@@ -28,8 +28,8 @@ def _alone(request: WorldRequest) -> RankResult:
     try:
         source = source_of("ranks", request.entry)
         done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, timeout=request.deadline_s)
-    except subprocess.TimeoutExpired:
-        return RankResult(0, "timed-out")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return RankResult(0, "lost" if isinstance(error, OSError) else "timed-out", last_lines=[str(error)])
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
     return RankResult(0, "exited", done.returncode, events=said, last_lines=done.stderr.decode("utf-8", "replace").splitlines())
 

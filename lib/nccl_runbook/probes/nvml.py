@@ -50,7 +50,10 @@ def _silence(ended: str) -> Gap:
 
 def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[str, Any]], Gap], Gap]:
     """The system line, the other lines, and the Gap that stands for whatever is missing; or a Gap where NVML as a whole refused."""
-    lines, ended = run_child(what, deadline_s)
+    try:
+        lines, ended = run_child(what, deadline_s)
+    except OSError as error:
+        return Gap("failed", f"no process could be started that asks NVML: {error}")
     system = next((line for line in lines if line["part"] == "system"), None)
     if system is None:
         return _silence(ended)

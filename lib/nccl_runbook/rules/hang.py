@@ -82,7 +82,7 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
     """Everybody against whom something is proven, each once, by rank."""
     first = [*_ended(hang, found), *_different(hang)]
     late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
-    late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(found), **graphs.stuck(hang, found)}.items())]
+    late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
     late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
     known = {a.rank: a for a in reversed([*first, *late])}
     if not known:

@@ -166,11 +166,14 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
     return accused
 
 
-def not_started(found: Graph) -> dict[int, Wait]:
-    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members are in."""
+def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members, or of the only other, are
+    in. Who never records a start was not timed."""
+    timed = {d.rank for d in hang.dumps if d.timed}
     places = grouped(((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps)
     begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
-    return {w.rank: w for place, waits in places.items() for w in waits if w.op.state == "scheduled" and 2 * begun[place] > len(waits)}
+    return {w.rank: w for place, waits in places.items() for w in waits
+            if w.op.state == "scheduled" and w.rank in timed and 2 * begun[place] > len(waits) - (len(waits) == 2)}
 
 
 def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
