@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.allocation import Rules, at, newest
@@ -66,8 +66,8 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
 
 def sizes(mode: Mode, gpus: int) -> str:
     """In words: "sglang 4 ranks, fsdp 1 rank on 8 GPUs"."""
-    told = (f"{p.name or p.backend} {p.world_size} rank{'' if p.world_size == 1 else 's'}" for p in mode.parts)
-    return f"{', '.join(told)} on {_gpus(gpus)}"
+    told = (f"{p.name or p.backend} {counted(p.world_size, 'rank')}" for p in mode.parts)
+    return f"{', '.join(told)} on {counted(gpus, 'GPU')}"
 
 
 def shared_lines(placed: Placed) -> list[str]:
@@ -83,7 +83,7 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         found.append(_disk(rules, mode, site))
     smaller = fitting(mode, site)
     if smaller:
-        found.append(Remedy("you", f"Ask for no more than the {_gpus(site.gpus)} here (batch sizes may have to follow):", (smaller,)))
+        found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
     found += _more(mode, site)
     if placed.verdict == "duplicate":
         found += _others(rules)
@@ -116,7 +116,7 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
         return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
     if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
         return []
-    return [Remedy("your launcher", f"Give the job {_gpus(asked)} of one node: the same string is clean there.",
+    return [Remedy("your launcher", f"Give the job {counted(asked, 'GPU')} of one node: the same string is clean there.",
                    (f"#SBATCH --gpus-per-node={asked}",))]
 
 
@@ -146,10 +146,6 @@ def fitting(mode: Mode, site: Site) -> str:
 
 def _spelt(part: Part, named: bool = True) -> str:
     return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def about_tag(rules: Rules, site: Site) -> list[str]:

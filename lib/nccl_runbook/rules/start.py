@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.facts.start import Message, Start
 from nccl_runbook.findings import Evidence, Finding, Severity
 from nccl_runbook.knowledge.causes import causes
@@ -81,5 +81,5 @@ def nothing_brought(start: Start) -> Finding:
 
 def host_in_words(start: Start) -> str:
     count = 0 if isinstance(start.devices, Gap) else len(start.devices)
-    files = f"{count} NVIDIA device file{'' if count == 1 else 's'}" if count else "no NVIDIA device file"
+    files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
     return f"this host has {files}" + ("" if isinstance(start.driver, Gap) else f" and driver {start.driver}")
