@@ -54,7 +54,7 @@ def host_table(env: Environment) -> Table:
     host = env.host
     own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
         ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
-        ("open files", r.nofile), ("locked memory", r.memlock), ("/dev/shm", _shm(r.shm)))]
+        ("open files", r.nofile), ("locked memory (bytes)", r.memlock), ("/dev/shm", _shm(r.shm)))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas),
             ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
             ("GPU errors in the kernel log", host.xids), *own]
