@@ -19,6 +19,7 @@ from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
 from nccl_runbook.facts import Gap, grouped
+from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
 from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track, needs_all
 
@@ -45,12 +46,17 @@ def collect(paths: list[str]) -> Hang:
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
-                _counts(found.logs), times.clocks)
+                _counts(found.logs), times.clocks, found.looks)
 
 
 def collect_named(path: str) -> Hang:
     """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
     return collect(named(path))
+
+
+def of_record(hang: Hang | Gap, record_path: str) -> Hang:
+    """The facts as recorded; where the record is that of a live look, what that saw."""
+    return collect([record_path]) if isinstance(hang, Gap) else hang
 
 
 class _Inputs:
@@ -59,6 +65,7 @@ class _Inputs:
     def __init__(self, paths: list[str]) -> None:
         self.files: list[HangFile] = []
         self.stacks: list[Stack] = []
+        self.looks: list[Live] = []
         self.names: dict[int, str] = {}
         self.written: dict[str, float] = {}
         self.logs: list[str] = []
@@ -103,7 +110,9 @@ class _Inputs:
             with contextlib.suppress(OSError):
                 self.written[name] = os.stat(name).st_mtime
         elif looks:
-            self.files.append(HangFile(name, "live"))
+            whole = _whole(looks)
+            self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another shape: only stacks were taken"))
+            self.looks += whole
             self.stacks += _live_stacks(name, looks)
         elif problem == _FOREIGN:
             self.files.append(HangFile(name, "", None, problem))
@@ -139,6 +148,17 @@ def _looks_in(value: Any, depth: int = 0) -> list[dict]:
             return [value]
         value = list(value.values())
     return [look for v in value for look in _looks_in(v, depth + 1)] if isinstance(value, list) and depth < 6 else []
+
+
+def _whole(looks: list[dict]) -> list[Live]:
+    """Those that have the shape of ours."""
+    from pydantic import TypeAdapter, ValidationError
+
+    found = []
+    for look in looks:
+        with contextlib.suppress(ValidationError):
+            found.append(TypeAdapter(Live).validate_python(look))
+    return [look for look in found if look.is_whole]
 
 
 def _live_stacks(name: str, looks: list[dict]) -> list[Stack]:
