@@ -337,14 +337,12 @@ class TestJoin:
     def test_a_live_look_says_that_it_is_stopped(self, tmp_path):
         folder = self.hung(tmp_path)
         (folder / "fr_rank_1").unlink()
-        look = {"host": "n1", "first_s": 0.4, "ranks": [{"rank": 1, "samples": [{"threads": [{"state": "T"}], "stacks": []}]}]}
-        (folder / "look.json").write_text(json.dumps([{"schema": "nccl-runbook/record/1", "step": "06-timeouts", "facts": {"live": look}}]))
-        answer = told(folder)
+        answer = told(self.with_look(folder, live_samples.rank(1, None, "T")))
         assert (answer.kind, answer.culprits, answer.status) == ("stopped", (1,), "established")
 
     def with_look(self, folder: Path, *ranks, **more) -> Path:
         """That folder with a live look, as nccl-look.pyz writes it."""
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         look = to_json({"live": live_samples.look(*ranks, **more)})
         (folder / "look.json").write_text(json.dumps([{"schema": "nccl-runbook/record/1", "step": "06-timeouts", "facts": look}]))
         return folder
@@ -365,7 +363,7 @@ class TestJoin:
             assert (found.kind, found.culprits) == ("unknown", ()) and "4 ranks" in found.sentence or name == "once", found
         (tmp_path / "all" / "look.json").write_text((tmp_path / "all" / "look.json").read_text().replace('"gap_s"', '"gap"'))
         hang = reader.collect([str(tmp_path / "all")])
-        assert not hang.looks and len(hang.stacks) == 4 and "another shape" in hang.files[0].problem
+        assert not hang.looks and not hang.stacks and "another version" in hang.files[0].problem
 
     def test_dumps_that_decide_are_not_overruled_by_a_look_at_another_moment(self, tmp_path):
         moving = [live_samples.rank(n, None, switches=900, moments={"R": 60, "S futex": 37}) for n in range(4)]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
+from nccl_runbook.evidence import dump_columns, dump_file, live_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
 from nccl_runbook.evidence.dump_times import Times
 from nccl_runbook.evidence.log_file import named
@@ -110,10 +110,10 @@ class _Inputs:
             with contextlib.suppress(OSError):
                 self.written[name] = os.stat(name).st_mtime
         elif looks:
-            whole = _whole(looks)
-            self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another shape: only stacks were taken"))
+            whole = live_file.whole(looks)
+            self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another version"))
             self.looks += whole
-            self.stacks += _live_stacks(name, looks)
+            self.stacks += live_file.stacks_of(name, whole)
         elif problem == _FOREIGN:
             self.files.append(HangFile(name, "", None, problem))
         else:
@@ -132,50 +132,12 @@ def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
     """(dump, live look, what is wrong with it): one of the three."""
     try:
         value = {} if data.startswith(b"\x80") else dump_file.decode(data)
-        looks = _looks_in(value)
+        looks = live_file.looks_in(value)
         if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
             return None, looks, "" if looks else _FOREIGN
         return dump_file.read(data), None, ""
     except Refused as error:
         return None, None, str(error)
-
-
-def _looks_in(value: Any, depth: int = 0) -> list[dict]:
-    """Live looks anywhere in a record: an object with ranks that have samples."""
-    if isinstance(value, dict):
-        ranks = value.get("ranks")
-        if isinstance(ranks, list) and any(isinstance(r, dict) and "samples" in r for r in ranks):
-            return [value]
-        value = list(value.values())
-    return [look for v in value for look in _looks_in(v, depth + 1)] if isinstance(value, list) and depth < 6 else []
-
-
-def _whole(looks: list[dict]) -> list[Live]:
-    """Those that have the shape of ours."""
-    from pydantic import TypeAdapter, ValidationError
-
-    found = []
-    for look in looks:
-        with contextlib.suppress(ValidationError):
-            found.append(TypeAdapter(Live).validate_python(look))
-    return [look for look in found if look.is_whole]
-
-
-def _live_stacks(name: str, looks: list[dict]) -> list[Stack]:
-    """The main thread of each rank in its last sample, as far as the look has it."""
-    found = []
-    for rank in (r for look in looks for r in _objects(look["ranks"]) if type(r.get("rank")) is int and r["rank"] >= 0):
-        sample = _objects(rank.get("samples"))[-1:]
-        threads, held = ([o for s in sample for o in _objects(s.get(what))[:1]] for what in ("threads", "stacks"))
-        state = "".join(str(t.get("state", ""))[:4] for t in threads)
-        rows = [f for h in held for f in _objects(h.get("frames"))]
-        frames = [f"{f.get('function')}, {f.get('file')}:{f.get('line')}"[:300] for f in rows[:stacks.MOST_FRAMES]]
-        found.append(Stack(rank["rank"], name, frames, state))
-    return found
-
-
-def _objects(value: Any) -> list[dict]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def rank_of(name: str) -> int | None:

@@ -169,9 +169,3 @@ class Live:
     listeners: List[Listener]
     gpus: Union[List[LiveGpu], Gap]
     ras: Union[List[RasCommunicator], Gap]
-
-    @property
-    def is_whole(self) -> bool:
-        """Every sample has its threads, and every GPU its figures, as a look of ours has."""
-        gpus = self.gpus if isinstance(self.gpus, list) else []
-        return all(s.threads for rank in self.ranks for s in rank.samples) and all(g.utilisation_percent and g.power_w for g in gpus)

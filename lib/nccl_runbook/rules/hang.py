@@ -13,8 +13,9 @@ from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import ECHO
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import hang_graph as graphs
-from nccl_runbook.rules import live, triage_ranks
+from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.hang_graph import Graph, Wait
+from nccl_runbook.rules.hang_live import by_look
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -73,21 +74,8 @@ def judge(hang: Hang) -> Told:
         told = _fell_silent(hang, found, quiet)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
-    return _by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang))))
-
-
-def _by_look(hang: Hang, told: Told) -> Told:
-    """Where nothing that was left decides: what a look at the living ranks saw, under the nearest name that a kind has here."""
-    picture = next(iter(live.judge(hang.looks)), None)
-    if told.kind != "unknown" or picture is None:
-        return told
-    kind = {"gil-held": "host-busy"}.get(picture.kind, picture.kind)
-    culprits, victims = (tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims))
-    sure = kind in KINDS and bool(culprits or kind == "healthy" and not hang.dumps)
-    seen = (*(Evidence(s.text, s.source) for s in picture.evidence), *told.evidence)
-    frame = picture.culprits[0].frame if sure and culprits else ""
-    return Told(kind if sure else "unknown", culprits if sure else (), victims, f"{picture.sentence}.", picture.collective, frame,
-                picture.cause, picture.status or None, seen, picture.decides)
+    told = dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang)))
+    return told if told.kind != "unknown" else dataclasses.replace(told, **by_look(hang, told.evidence))
 
 
 def _accused(hang: Hang, found: Graph) -> list[Accused]:
