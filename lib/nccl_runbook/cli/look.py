@@ -74,14 +74,14 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; leaves with one sentence where a file is none."""
-    from nccl_runbook.evidence.live_file import whole
+    from nccl_runbook.evidence.stacks import whole_looks
     from nccl_runbook.records import RecordError, load_all
 
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     except RecordError as error:
         answer.leave(error)
-    looks = whole(found)
+    looks = whole_looks(found)
     if len(looks) < len(found):
         answer.leave("a record holds a live look of another version, or one with a sample without threads or figures")
     return looks or answer.leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live")

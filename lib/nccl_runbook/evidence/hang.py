@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_columns, dump_file, live_file, log_file, logs, stacks
+from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
 from nccl_runbook.evidence.dump_times import Times
 from nccl_runbook.evidence.log_file import named
@@ -110,10 +110,10 @@ class _Inputs:
             with contextlib.suppress(OSError):
                 self.written[name] = os.stat(name).st_mtime
         elif looks:
-            whole = live_file.whole(looks)
+            whole = stacks.whole_looks(looks)
             self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another version"))
             self.looks += whole
-            self.stacks += live_file.stacks_of(name, whole)
+            self.stacks += stacks.stacks_of(name, whole)
         elif problem == _FOREIGN:
             self.files.append(HangFile(name, "", None, problem))
         else:
@@ -132,7 +132,7 @@ def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
     """(dump, live look, what is wrong with it): one of the three."""
     try:
         value = {} if data.startswith(b"\x80") else dump_file.decode(data)
-        looks = live_file.looks_in(value)
+        looks = stacks.looks_in(value)
         if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
             return None, looks, "" if looks else _FOREIGN
         return dump_file.read(data), None, ""
