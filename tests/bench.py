@@ -2,7 +2,7 @@
 
     python tests/bench.py [SECTION ...] [--rounds 5] [--python PREFIX] [--nccl-tests DIR] [--launches 12]
 
-SECTION: launch, bandwidth, weights, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
+SECTION: launch, bandwidth, weights, ipc, disk, disk-shm, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
 here with nvcc against the header and library of the interpreter's own nvidia-nccl wheel, or the folder of programs built so. Without GPUs launch runs on Gloo, and the
 others say why they were not measured.
 """
@@ -219,14 +219,33 @@ def weights(bench: Bench) -> list[Row]:
         plain = (lambda: bench_sync.torch_broadcast(engine, [0, 1])) if by_torch else (
             lambda: by_nccl_tests(programs["broadcast"], 2, nccl)[SIZES[-1]] * 1e9)
         flat = bench_sync.flat_broadcast(engine, spec, [0, 1], plain, bench.rounds)
-        ipc = bench_sync.ipc_on_one_gpu(engine, spec, 0, bench.rounds)
-        disk = bench_sync.disk(engine, spec, [0, 1], bench.rounds)
     note = f"peer: torch's broadcast ({programs})" if by_torch else "peer: broadcast_perf of 1 GiB"
-    rows = [Row("weights", f"flat NCCL, {part} of a sync of {bench_sync.MODEL}", "GB/s", gb(flat[part]), gb(flat["plain"]), bench_sync.GOALS[part], note)
+    return [Row("weights", f"flat NCCL, {part} of a sync of {bench_sync.MODEL}", "GB/s", gb(flat[part]), gb(flat["plain"]), bench_sync.GOALS[part], note)
             for part in ("wire", "whole")]
-    rows += [Row("weights", f"{m}, one GPU, against a copy there", "GB/s", gb(ipc[m]), gb(ipc["copy"]), bench_sync.GOALS.get(m, "")) for m in list(ipc)[1:]]
-    return rows + [Row("weights", f"syncs a second of {m} against safetensors' save and load", "1/s", [1 / s for s in disk[m]],
-                       [1 / s for s in disk[m.removeprefix("fast-")]], bench_sync.GOALS[m], "fsync apart") for m in ("fast-disk", "fast-disk-shm")]
+
+
+def ipc(bench: Bench) -> list[Row]:
+    if not bench.gpus:
+        return not_measured("ipc", "needs a GPU")
+    with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
+        found = bench_sync.ipc_on_one_gpu(engine, models.find(bench_sync.MODEL).spec(), 0, bench.rounds)
+    return [Row("ipc", f"{method}, one GPU, {bench_sync.MODEL}, against a copy there", "GB/s", gb(found[method]), gb(found["copy"]),
+                bench_sync.GOALS.get(method, "")) for method in list(found)[1:]]
+
+
+def disk(bench: Bench, where: str = "disk") -> list[Row]:
+    if not bench.gpus:
+        return not_measured(where, "needs a GPU")
+    if subprocess.run([*bench.prefix, "-c", "import numpy, safetensors.torch"], capture_output=True).returncode:
+        return not_measured(where, "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form")
+    with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
+        found = bench_sync.disk(engine, models.find(bench_sync.MODEL).spec(), [0, min(1, bench.gpus - 1)], bench.rounds, where)
+    return [Row(where, f"syncs a second of fast-{where}, {bench_sync.MODEL}, against safetensors' save and load", "1/s",
+                [1 / s for s in found[f"fast-{where}"]], [1 / s for s in found[where]], bench_sync.GOALS[f"fast-{where}"], "fsync apart")]
+
+
+def disk_shm(bench: Bench) -> list[Row]:
+    return disk(bench, "disk-shm")
 
 
 def gb(rates: list[float]) -> list[float]:
@@ -264,7 +283,8 @@ def report(bench: Bench) -> list[Row]:
             Row("report", f"whole report, {where}", "s", whole, [], "<= 120", note)]
 
 
-SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "weights": weights, "report": report}
+SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {"launch": launch, "bandwidth": bandwidth, "weights": weights, "ipc": ipc, "disk": disk, "disk-shm": disk_shm,
+                                                    "report": report}
 
 
 def as_table(rows: list[Row]) -> Table:

@@ -13,6 +13,7 @@ import time
 import warnings
 from pathlib import Path
 
+import environments
 import jsonschema
 import pytest
 from hypothesis import given, settings
@@ -342,6 +343,19 @@ def test_what_nccl_says_of_each_arm_stands_beside_the_figures():
     warm = [Sample("A", {"t": [1]}, "passed", 1, [], ["via P2P/CUMEM"]), Sample("B", {"t": [9]}, "passed", 1, [], ["via SHM/direct", "NCCL_P2P_DISABLE=1"])]
     finding, = rules.judge(made(1, 9, 9, 1, 1, 9, 9, 1, warm_up=warm), NOT_RUN)
     assert [e.text for e in finding.evidence] == ["A: via P2P/CUMEM", "B: via SHM/direct, NCCL_P2P_DISABLE=1"]
+
+
+def test_another_libnccl_in_b_is_a_note_and_one_in_a_role_of_b_is_a_warning():
+    other = environments.library("/x/libnccl.so.2", sha256="b6" * 32)
+
+    def told(*paths):
+        roles = [environments.role(name, mapped=[path]) for name, path in zip(("A", "A trainer", "B", "B trainer"), paths)]
+        seen = environments.environment(*roles, on=environments.host(libraries=[environments.library(), other]))
+        return [(f.id, f.severity) for f in rules.judge(made(1, 1, 1, 1, 1, 1, 1, 1), seen) if f.id == "roles-libraries-differ"]
+
+    one, two = environments.NCCL, other.path
+    assert told(one, one, one, two) == [("roles-libraries-differ", Severity.WARN)] == told(two, one, two, one)[:1]
+    assert told(one, one, two, two) == [("roles-libraries-differ", Severity.NOTE)] and told(one, one, one, one) == []
 
 
 def test_too_few_runs_and_nothing_differs_are_unknown():

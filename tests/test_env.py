@@ -205,6 +205,27 @@ def test_every_process_tells_its_own_limits_and_its_own_shared_memory():
     assert f"not looked at: pid {two.pid}.torch: absent: " in done.stdout, "silence is no health"
 
 
+def test_every_process_is_judged_by_its_own_namespaces_and_its_own_nccl_conf(tmp_path):
+    (tmp_path / ".nccl.conf").write_text("NCCL_SOCKET_IFNAME=nope0\n")
+    apart = ["unshare", "-rni", "sh", "-c", "echo && exec sleep 60"]
+    here = next((n for n in os.listdir("/sys/class/net") if n != "lo"), "")
+    if not here or subprocess.run(["unshare", "-rni", "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces of one's own may be made here, or there is no interface but the loopback")
+    with subprocess.Popen(["sleep", "60"], env={**CLEAN, "NCCL_SOCKET_IFNAME": here}) as one, \
+            subprocess.Popen(apart, stdout=subprocess.PIPE, env={**CLEAN, "HOME": str(tmp_path), "GLOO_SOCKET_IFNAME": here}) as two:
+        two.stdout.readline()
+        try:
+            seen = probe.looks([one.pid, two.pid])
+        finally:
+            one.kill(), two.kill()
+    assert here in seen.roles[0].interfaces and here not in seen.roles[1].interfaces
+    told = {f.title for f in judge(seen) if f.id in ("interface-missing", "roles-differ")}
+    assert f"GLOO_SOCKET_IFNAME: no interface here fits {here}; there are {', '.join(seen.roles[1].interfaces)}" in told, "its own network, not ours"
+    assert any(t.startswith("NCCL_SOCKET_IFNAME: no interface here fits nope0") for t in told), "its own home"
+    assert not any(f"NCCL_SOCKET_IFNAME: no interface here fits {here}" in t for t in told)
+    assert any(t.startswith(f"IPC namespace: differs between pid {one.pid} ({seen.roles[0].ipc_namespace}), pid {two.pid} (ipc:[") for t in told)
+
+
 def _seen(path: str, contents: str, cuda: str) -> tuple:
     """A process that has this file mapped, and its machine."""
     return made.role(mapped=[path], preloaded=[path]), made.host(libraries=[made.library(path, sha256=contents * 64, cuda=cuda)])
@@ -329,7 +350,7 @@ def test_a_real_rank_tells_its_environment(engine):
     seen = probe.collect(engine)
     role, = seen.roles
     assert role.variables["RANK"] == "0" and isinstance(role.torch, str) and role.nofile.isdecimal()
-    assert "lo" in seen.host.interfaces and seen.host.name and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
+    assert "lo" in role.interfaces and role.ipc_namespace.startswith("ipc:[") and isinstance(role.container, list) and seen.host.name and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
     assert to_json(seen)
 
 

@@ -381,7 +381,7 @@ class TestJoin:
         assert (answer.kind, answer.culprits, answer.victims) == ("skipped", (2,), (0, 1, 3)), answer.sentence
         assert {(t.rank, t.enqueued, t.completed) for g in hang.groups for t in g.tracks} == {(0, 7, 6), (1, 7, 6), (3, 7, 6), (2, 6, 6)}
 
-    def test_a_rank_whose_log_fell_silent_is_dead_and_one_without_a_log_is_unknown(self, tmp_path):
+    def test_a_rank_whose_log_fell_silent_is_named_and_dead_only_where_others_lost_their_connection(self, tmp_path):
         folder = self.hung(tmp_path)
         (folder / "fr_rank_1").unlink()
         assert told(folder).culprits == ()
@@ -389,9 +389,23 @@ class TestJoin:
             (folder / f"rank{rank}.log").write_text(f"step 3 done\n[rank{rank}]:[E1120 12:03:15.815 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation timeout: "
                                                     "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=64, NumelOut=64, Timeout(ms)=12000) ran for 12086 milliseconds before timing out.\n")
         (folder / "rank1.log").write_text("step 3 done\n")
-        assert (told(folder).kind, told(folder).culprits, told(folder).status) == ("dead", (1,), "possible")
+        quiet = told(folder)
+        assert (quiet.kind, quiet.culprits, quiet.status) == ("unknown", (1,), "possible") and "killed, stopped or busy" in quiet.sentence
+        assert quiet.decides.startswith("ps ") and rules.hang_told(quiet).severity is Severity.UNKNOWN
+        waited = [(folder / f"rank{rank}.log").read_text() for rank in (0, 2, 3)]
+        for rank in (0, 2, 3):
+            (folder / f"rank{rank}.log").write_text("step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n")
+        ended = told(folder)
+        assert (ended.kind, ended.culprits, ended.status) == ("dead", (1,), "possible") and "oom" in ended.decides
+        for rank, text in zip((0, 2, 3), waited):
+            (folder / f"rank{rank}.log").write_text(text)
         (folder / "rank1.log").write_text("step 3 done\nTraceback (most recent call last):\n    raise ValueError('x')\nValueError: x\n")
-        assert (told(folder).kind, told(folder).culprits, told(folder).status) == ("dead", (1,), "likely")
+        raised = told(folder)
+        assert (raised.kind, raised.culprits, raised.status) == ("dead", (1,), "likely")
+        advice = " ".join([raised.decides, *(x for r in rules.hang_told(raised).remedy for x in r.lines)])
+        assert "Traceback" in advice and "oom" not in advice, "a rank that raised was not killed by the kernel"
+        (folder / "rank1.log").write_text("step 3 done\nKilled\n")
+        assert "oom" in told(folder).decides
 
     @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, "rank 1 fell silent: dead, stopped or busy"),
                                               ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 rank)")])

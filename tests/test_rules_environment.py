@@ -128,6 +128,7 @@ def test_wrong_value_says_what_the_reader_does_with_it():
     assert "as 0" in found(with_set(NCCL_P2P_DISABLE="true"), "wrong-value")[0].title
     assert lines(found(with_set(NCCL_P2P_LEVEL="nvl"), "wrong-value")[0]) == ["NCCL_P2P_LEVEL=NVL"]
     assert "torch then ends" in found(with_set(TORCH_NCCL_BLOCKING_WAIT="on"), "wrong-value")[0].title
+    assert "as 0" not in found(with_set(NCCL_IB_RETRY_CNT="13"), "wrong-value")[0].title
     assert found(with_set(NCCL_P2P_LEVEL="NVL", NCCL_SOCKET_NTHREADS="$N"), "wrong-value") == []
 
 
@@ -146,6 +147,8 @@ def test_not_yet_read_names_the_old_name_where_there_was_one():
 def test_dead_variable_fires_when_the_version_is_past_its_last_reader():
     assert found(with_set(NCCL_LL_THRESHOLD="16384"), "dead-variable")[0].title.endswith("last read by NCCL 2.4")
     assert found(with_set(nccl="2.4.8", NCCL_LL_THRESHOLD="16384"), "dead-variable") == []
+    seen = {nccl: [f.severity for f in found(with_set(nccl=nccl, NCCL_SHM_MEMCPY_MODE="1"), "dead-variable")] for nccl in ("2.30.7", "2.30.4", NOT_RUN)}
+    assert list(seen.values()) == [[Severity.WARN], [], [Severity.NOTE]], "a file alone does not say which NCCL runs"
     assert found(with_set(NCCL_IB_CUDA_SUPPORT="1"), "renamed-variable")[0].severity is Severity.WARN
 
 
@@ -215,6 +218,21 @@ def test_roles_differ_fires_when_trainer_and_engine_are_set_differently():
     env = environment(role("trainer", {"NCCL_CUMEM_ENABLE": "0"}), role("engine"))
     assert found(env, "roles-differ")[0].title == "NCCL_CUMEM_ENABLE: differs between trainer (0), engine (not set)"
     assert not found(environment(role("a", {"NCCL_CUMEM_ENABLE": "0"}), role("b", {"NCCL_CUMEM_ENABLE": "0"})), "roles-differ")
+
+
+@pytest.mark.parametrize(("one", "other", "told"), [
+    ({"container": ["/.dockerenv"]}, {}, "container: differs between a (/.dockerenv), b (none)"),
+    ({"ipc_namespace": "ipc:[1]"}, {}, "IPC namespace: differs between a (ipc:[1]), b (ipc:[4026531839])"),
+    ({"interfaces": ["lo"]}, {"interfaces": ["lo", "eth0"]}, "interfaces: differs between a (lo), b (lo eth0)"),
+    ({"container": NOT_RUN, "ipc_namespace": NOT_RUN, "interfaces": NOT_RUN}, {}, "")])
+def test_roles_differ_notes_other_namespaces_and_stays_quiet_where_one_is_not_known(one, other, told):
+    assert [(f.title, f.severity) for f in found(environment(role("a", **one), role("b", **other)), "roles-differ")] == ([(told, Severity.NOTE)] if told else [])
+
+
+def test_interface_missing_goes_by_the_network_of_each_process():
+    pair = [role(n, {"NCCL_SOCKET_IFNAME": "eth0"}, interfaces=own) for n, own in (("a", ["lo", "eth0"]), ("b", ["lo"]))]
+    assert [f.evidence[0].text for f in found(environment(*pair), "interface-missing")] == ["NCCL_SOCKET_IFNAME=eth0 (b)"]
+    assert not found(environment(pair[0], dataclasses.replace(pair[1], interfaces=NOT_RUN)), "interface-missing")
 
 
 # ---- the host --------------------------------------------------------------------------------------------------------------------

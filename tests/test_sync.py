@@ -154,6 +154,15 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", str(where)], check=True)
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_rank(engine, tiny_disk):
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    with pytest.raises(ValueError, match=f"directory: nothing can be written in {tiny_disk}"):
+        sync.collect(engine, TINY, [None, None], "disk", directory=str(tiny_disk))
+    with pytest.raises(ValueError, match="directory: there is no folder"):
+        sync.collect(engine, TINY, [None, None], "disk", directory=__file__)
+    assert sync.collect(engine, TINY, [None, None], "gloo-flat", directory=str(tiny_disk), repeats=1, deadline_s=60).arms["gloo-flat"].complete, "near miss"
+
+
 @pytest.mark.parametrize("method", ["disk", "fast-disk"])
 def test_a_full_disk_is_told_with_its_bytes_and_nothing_is_left(engine, tiny_disk, method):
     world = run(engine, method, "--directory", tiny_disk / "w")

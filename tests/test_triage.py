@@ -22,7 +22,7 @@ from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity, verdict_of
 from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.causes import causes, recognise
+from nccl_runbook.knowledge.causes import causes, fitting, recognise
 from nccl_runbook.knowledge.clues import ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, matcher, needed, printed
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.report.badges import badge
@@ -76,6 +76,8 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     page = tmp_path / "page.html"
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If so: CUDA finds no device at all" in text and "your launcher: If so: Start the container" in text
+    steps = page.read_text().partition('id="steps"')[2]
+    assert "If so: Start the container" in steps and "If so: What decides it" not in steps, "the finding's card says it as the text does"
     assert "If so: CUDA finds no device at all" in page.read_text() and "Only possible: the process has no access" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
@@ -145,6 +147,16 @@ def test_the_rank_that_raised_leads_and_the_waiting_one_follows(tmp_path):
     logs = read(tmp_path, hung(0) + "[rank2]: KeyError: 'label'\n")
     lead = triage.judge(logs)[0]
     assert (lead.cause, lead.status, lead.evidence[0].rank) == ("peer-crashed", "likely", 2)
+
+
+@pytest.mark.parametrize("line, raised", [
+    ("KeyError: 'label'", True), ("yaml.scanner.ScannerError: mapping values are not allowed here", True), ("MemoryError", False), ("Killed", False),
+    ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93", False), ("RuntimeError: Connection closed by peer [192.0.2.1]:1", False),
+    ("RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.", False)])
+def test_advice_for_a_rank_that_died_fits_the_line_that_says_so(line, raised):
+    advice = fitting("peer-crashed", line)
+    lines = " ".join([advice.decides[2], *(x for _, _, lines in advice.remedy for x in lines)])
+    assert ("Traceback" in lines, "oom" in lines) == (raised, not raised)
 
 
 def test_the_silent_rank_is_possible_only(tmp_path):

@@ -139,9 +139,12 @@ def test_a_message_is_found_however_it_is_dressed(tmp_path, mend):
 def test_a_message_broken_inside_a_word_is_mended(tmp_path):
     whole = hung(0, 1).rstrip("\n")
     cut = whole.index("WorkNCCL") + 4
-    logs = (tmp_path / "job.log", f"{whole[:cut]}\n{whole[cut:]}\n")
-    logs[0].write_text(logs[1])
-    assert [t.seq for r in reader.collect([str(logs[0])]).ranks for t in r.timeouts] == [1]
+    log = tmp_path / "job.log"
+    log.write_text(f"step 1\n{whole[:cut]}\n{whole[cut:]}\n")
+    assert [(t.seq, t.at.line) for r in reader.collect([str(log)]).ranks for t in r.timeouts] == [(1, 2)], "its number is that of its beginning"
+    log.write_text("ncclRemoteError: a call failed.\nLast error:\nNET/IB : Got completion from peer with status=12 opcode=0 len=0 vendor err 129\n")
+    quoted = [s.lines[0] for s in reader.collect([str(log)]).seen.values()]
+    assert [q.line for q in quoted if "completion" in q.text] and all(q.line == 3 for q in quoted if "completion" in q.text), "not broken, but quoted"
 
 
 def test_a_progress_bar_without_its_newline_is_taken_off(tmp_path):

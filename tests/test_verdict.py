@@ -1,6 +1,7 @@
 """The verdict document: sums, merges, sentences, exit codes, schemas."""
 
 import json
+import resource
 from pathlib import Path
 
 import jsonschema
@@ -63,6 +64,23 @@ def test_a_page_of_a_run_that_was_killed_tells_when_it_was_written(tmp_path):
     assert "As of " not in (tmp_path / "index.html").read_text()
 
 
+def test_a_page_that_does_not_fit_on_the_disk_leaves_the_verdict_that_belongs_to_the_old_one(tmp_path):
+    """A size limit stands in for the full disk: both end a write halfway with an OSError."""
+    run, _ = samples.healthy()
+    write_run(tmp_path, run)
+    old = {path: path.read_text() for path in tmp_path.iterdir()}
+    page, verdict = (len(old[tmp_path / name].encode()) for name in ("index.html", "verdict.json"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (page // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_run(tmp_path, run.model_copy(update={"interrupted": True}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert verdict < page // 2, "else the limit stops verdict.json already"
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == old
+
+
 def test_a_running_run_tells_trouble_at_once():
     document = verdict_document(samples.run_info(), samples.duplicate_gpu()[1][:2])
     assert document.sentence == "Running: 2 of 4 steps done; broken so far: ranks 0 and 1 share one GPU (established)."
@@ -100,6 +118,16 @@ def test_a_fault_of_the_verdict_notebook_is_told_though_it_decides_nothing():
     assert document.verdict == "healthy" and "99-verdict" not in str(verdict_document(run, found).not_looked_at)
     assert not_looked_at_table(document).rows[1:] == [["99-verdict", "NameError: name 'run' is not defined", "its notebook"]]
     assert "99-verdict" not in str(verdict_document(run.model_copy(update={**failed, "interrupted": True}), found).not_looked_at)
+
+
+@pytest.mark.parametrize("sample, word", [("healthy", "unknown"), ("duplicate-gpu", "broken")])
+def test_a_run_that_was_stopped_in_its_last_notebook_is_never_healthy(sample, word):
+    """All steps are done, but the exit code is 130: a green banner beside it would contradict it."""
+    run, found = samples.SAMPLES[sample]()
+    stopped = {"interrupted": True, "signal": 2, "not_run": {"99-verdict": "interrupted (SIGINT)"}}
+    document = verdict_document(run.model_copy(update=stopped), found)
+    assert (document.verdict, document.exit_code) == (word, 130)
+    assert "interrupted after 4 of 4 steps" in document.sentence
 
 
 def test_a_step_asked_for_by_name_that_is_skipped_is_unknown():

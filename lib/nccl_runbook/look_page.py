@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from typing import Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live import Picture
+from nccl_runbook.rules.live import Picture, verdict
 from nccl_runbook.rules.live_ranks import RankView, main_stacks, words_of
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
@@ -15,12 +16,13 @@ DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "lock":
         "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE", "starting": "has not loaded torch",
         "moving": "moves", "unknown": "not known"}
 _HERE, _LATE = "#388bfd33", "#f8514966"
-TONES = {**dict.fromkeys(DOES, _LATE), "waits": _HERE, "device": _HERE, "lock": _HERE, "moving": "#2ea04333", "unknown": "#8b5cf644"}
+TONES = {**dict.fromkeys(DOES, _LATE), "waits": _HERE, "device": _HERE, "lock": _HERE, "moving": "#2ea04333", "unknown": "#8b5cf644",
+         "broken": _LATE, "degraded": "#d2992266", "healthy": "#2ea04333"}  # and of a verdict
 STYLE = (":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
          "h1{font-size:1.5rem;line-height:1.3}table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}"
          "td,th{padding:.2rem .6rem;border:1px solid #8884;text-align:left;vertical-align:top}pre{background:#8882;padding:.5rem;"
          "white-space:pre-wrap;overflow-wrap:anywhere}.ranks span{display:inline-block;min-width:2rem;margin:1px;padding:.15rem .3rem;"
-         "text-align:center}.lead{font-weight:600}.small{opacity:.75}")
+         "text-align:center}.lead{font-weight:600}.word{padding:.15rem .6rem}.small{opacity:.75}")
 
 
 def cells(look: Live, rank: LiveRank) -> List[str]:
@@ -94,9 +96,11 @@ def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     return "\n\n".join(blocks) or "no rank was found"
 
 
-def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
-    """One page: no script, no request, everything escaped."""
-    body = "".join(_section(one, looks) for one in pictures) or "<h1>No rank was found</h1>"
+def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "") -> str:
+    """One page: no script, no request, everything escaped. ``ended``: how the command ends, "" where it judges nothing."""
+    word = verdict(pictures)
+    told = f"<p class=lead><span class=word style=\"background:{TONES[word]}\">{word}</span> {html.escape(ended)}</p>"
+    body = told + ("".join(_section(one, looks) for one in pictures) or "<h1>No rank was found</h1>")
     taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
     title = html.escape(pictures[0].sentence[:120] if pictures else "no rank was found")
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -120,8 +124,8 @@ def _strip(views: Sequence[RankView]) -> str:
     """One box a rank: its number, and a colour for what it does, which the table and the words below say, too."""
     boxes = "".join(f'<span style="background:{TONES[v.does]}" title="{html.escape(v.name)}: {DOES[v.does]}">'
                     f'{v.rank if v.rank is not None else "?"}</span>' for v in views[:4096])
-    kinds = dict.fromkeys(v.does for v in views)
-    words = ", ".join(f"{sum(v.does == kind for v in views)}: {DOES[kind]}" for kind in kinds)
+    kinds = Counter(v.does for v in views)
+    words = "; ".join(f"{n} rank{'s' * (n > 1)}: {DOES[kind]}" for kind, n in kinds.items())
     return f"<p class=ranks>{boxes}<br>{words}</p>"
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -80,19 +81,30 @@ def utc_now() -> str:
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` as a whole: a reader sees the old file or the new one, never a part. Mode 0600."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that is full leaves the old ones
+    as they belong together. Mode 0600."""
+    made: list[str] = []
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        for path, text in texts.items():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            made.append(temporary)
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in zip(texts, made):
+            os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        for temporary in made:
+            Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """The same for one file: a reader sees the old one or the new one, never a part."""
+    write_texts({path: text})
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:

@@ -10,15 +10,25 @@ from nccl_runbook.launch.interpreters import InterpreterError, choose
 from nccl_runbook.redact import Redactor
 
 
-@pytest.fixture
-def on_gpus(tmp_path):
-    """The engine; skips where CUDA shows fewer than two GPUs."""
+def _engine(logs, least: int):
     try:
         prefix = choose(os.environ.get("NCCL_RUNBOOK_TEST_PYTHON", "")).prefix
     except InterpreterError as error:
         pytest.skip(f"no GPU test: {error}")
-    with Engine(prefix, tmp_path / "logs", Redactor({})) as engine:
+    with Engine(prefix, logs, Redactor({})) as engine:
         count = engine.cuda_count()
-        if isinstance(count, Gap) or count < 2:
-            pytest.skip(f"needs two CUDA GPUs: CUDA shows {count}")
+        if isinstance(count, Gap) or count < least:
+            pytest.skip(f"CUDA GPUs needed: {least}; CUDA shows {count}")
         yield engine
+
+
+@pytest.fixture
+def on_gpus(tmp_path):
+    """The engine; skips where CUDA shows fewer than two GPUs."""
+    yield from _engine(tmp_path / "logs", 2)
+
+
+@pytest.fixture
+def on_a_gpu(tmp_path):
+    """The engine; skips where CUDA shows none."""
+    yield from _engine(tmp_path / "logs", 1)

@@ -63,8 +63,8 @@ def test_the_mapped_libnccl_is_named_and_agrees_with_its_wheel(on_gpus):
     assert not [f for f in found if f.id in ("wheel-disagrees", "two-libraries", "cuda-differs")]
 
 
-def test_two_ranks_on_one_gpu_are_named(on_gpus):
-    found = fewer_gpus.judge(worlds.ladder(on_gpus, [0, 0], 120), Gap("not-run"), Gap("not-run"))
+def test_two_ranks_on_one_gpu_are_named(on_a_gpu):
+    found = fewer_gpus.judge(worlds.ladder(on_a_gpu, [0, 0], 120), Gap("not-run"), Gap("not-run"))
     assert [(f.cause, f.status) for f in found] == [("device-not-set-per-rank", "established")]
 
 
@@ -141,9 +141,9 @@ def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
         "nccl-flat", "nccl-per-tensor", "gloo-flat", "disk", "fast-disk"}
 
 
-def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_gpus):
+def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_a_gpu):
     plan = placement.place([0])
-    runs = sync.collect(on_gpus, models.find("Qwen/Qwen2.5-0.5B").spec(6), plan.devices, repeats=2)
+    runs = sync.collect(on_a_gpu, models.find("Qwen/Qwen2.5-0.5B").spec(6), plan.devices, repeats=2)
     found = weight_sync.judge(runs, plan)
     assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}, [(f.severity.value, f.title, f.evidence) for f in found]
 

@@ -1,7 +1,12 @@
 """Every way of moving weights on real GPUs: all bytes compared, the refusal on one GPU, busy engines, tensor-parallel ones, the fast disk path."""
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+
 import pytest
+from book_samples import CLI
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import METHODS, SyncArm
 from nccl_runbook.knowledge import models
@@ -20,23 +25,24 @@ def bad(runs):
 def test_every_method_brings_every_byte_between_two_gpus_and_phases_add_up(on_gpus):
     runs = sync.collect(on_gpus, SMALL, [0, 1], "all", repeats=2, deadline_s=200)
     assert set(runs.arms) == set(METHODS) - {"nccl-one-gpu"} and bad(runs) == [] and all(a.compared == 4 for a in runs.run)
-    for arm in runs.run:
-        for told in arm.syncs:
-            assert sum(told.trainer.values()) <= told.seconds * 1.05 and told.trainer.get("other", 0.0) < 0.5 * told.seconds
+    for arm, told in ((a, s) for a in runs.run for s in a.syncs):
+        for phases in (told.trainer, told.engine):  # a sync of 1 GB takes 4 ms at the least: 2 ms of gaps are more than 5 % of that
+            assert sum(phases.values()) <= told.seconds * 1.001 and phases.get("other", 0.0) < 0.05 * told.seconds + 0.002, (arm.method, told)
+        assert max(sum(told.trainer.values()), sum(told.engine.values())) == pytest.approx(told.seconds, rel=0.05), (arm.method, told)
     assert sync_choice.topology(runs) in ("p2p", "shm", "sockets")
 
 
-def test_on_one_gpu_nccl_refuses_and_ipc_and_disk_pass(on_gpus):
+def test_on_one_gpu_nccl_refuses_and_ipc_and_disk_pass(on_a_gpu):
     plan = placement.place([0])
-    runs = sync.collect(on_gpus, SMALL, plan.devices, "usual", repeats=2, deadline_s=120)
+    runs = sync.collect(on_a_gpu, SMALL, plan.devices, "usual", repeats=2, deadline_s=120)
     ids = {f.id: f for f in weight_sync.judge(runs, plan)}
     assert ids["trainer-and-engine-share-gpu"].status == "established" and ": ipc-direct, " in ids["weight-sync-choice"].title
     assert [a.method for a in runs.run if a.complete and not a.wrong] == ["ipc-direct", "gloo-flat", "disk", "fast-disk"]
 
 
-def test_two_ranks_on_one_gpu_are_tried_only_where_nccl_allows_it(on_gpus):
-    arm = sync.collect(on_gpus, SMALL, [0, 0], "nccl-one-gpu", repeats=1, deadline_s=30).arms["nccl-one-gpu"]
-    new = tuple(map(int, on_gpus.judged()["nccl"].split(".")[:2])) >= (2, 30)
+def test_two_ranks_on_one_gpu_are_tried_only_where_nccl_allows_it(on_a_gpu):
+    arm = sync.collect(on_a_gpu, SMALL, [0, 0], "nccl-one-gpu", repeats=1, deadline_s=30).arms["nccl-one-gpu"]
+    new = tuple(map(int, on_a_gpu.judged()["nccl"].split(".")[:2])) >= (2, 30)
     assert isinstance(arm, SyncArm) if new else isinstance(arm, Gap) and arm.reason == "unsupported"
 
 
@@ -48,8 +54,19 @@ def test_busy_engines_slow_the_sync_and_every_byte_still_arrives(on_gpus):
     assert busy.seconds > arm.steady_s
 
 
-def test_tensor_parallel_engines_keep_their_rows(on_gpus):
+@pytest.mark.parametrize("tp", [1, 2], ids=["two engines", "one engine of two ranks"])
+def test_every_engine_and_every_rank_of_one_gets_its_rows(on_gpus, tp):
     if on_gpus.cuda_count() < 3:
-        pytest.skip("needs three GPUs: a trainer and an engine of two ranks")
-    runs = sync.collect(on_gpus, SMALL, [0, 1, 2], "nccl-flat,nccl-list,ipc-direct,fast-disk-shm", repeats=2, deadline_s=120, tp=2)
-    assert bad(runs) == [] and all(a.compared >= 8 for a in runs.run)
+        pytest.skip("needs three GPUs: a trainer, and engines on two")
+    methods = "nccl-flat,nccl-list,nccl-per-tensor,ipc-direct,fast-disk-shm"
+    runs = sync.collect(on_gpus, SMALL, [0, 1, 2], methods, repeats=2, deadline_s=120, tp=tp)
+    assert bad(runs) == [] and [a.compared for a in runs.run] == [8] * 5  # two syncs and two of a part, on two ranks
+
+
+def test_rl_on_one_gpu_is_one_page_from_the_string_to_the_ways_that_work(on_a_gpu, tmp_path):
+    page = tmp_path / "one.html"
+    done = subprocess.run([*CLI, "sync", "--allocation", "sglang:d1+fsdp:d1", "--areal", "v0.4.0", "--gpus", "0", "--layers", "4", "--repeats", "2", "--json",
+                           "--html", str(page), "--python", shlex.join(on_a_gpu.prefix)], capture_output=True, text=True, timeout=280)
+    found = [f["id"] for f in json.loads(done.stdout)["findings"]]
+    assert done.returncode == 3 and found[:3] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice"], done.stderr
+    assert "weight-sync-verified" in found and all(word in page.read_text() for word in ("NCCL will refuse the weight update", "ipc-direct"))

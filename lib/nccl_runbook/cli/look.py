@@ -48,7 +48,7 @@ def look(
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     if html is not None:
-        answer.write(html, page(pictures, looks))
+        answer.write(html, page(pictures, looks, f"exit code {code}"))
     answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
     sys.exit(code)
 

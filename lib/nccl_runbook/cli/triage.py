@@ -111,7 +111,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
         lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {_if_so(one)}{one.says}" if one.says else ""]
         lines += [f"   seen: {e.text[:LINE_CHARACTERS]}  ({rules.where(e)})" for e in one.evidence[:4]]
         lines += [f"   against: {a}" for a in one.against]
-        lines += [f"   {r.who}: {_if_so(one)}{r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
+        lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
         lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
     lines += [f"{table!r}\n" for table in there_tables(logs.here, *rules.there(logs, told))]
     if compared:
@@ -127,7 +127,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
 
 
 def _if_so(one: Hypothesis) -> str:
-    """What a cause means, and what its tickets say, is not seen where it is only possible."""
+    """What a cause means is not seen where it is only possible."""
     return "If so: " * (one.status == "possible" and one.cause != "benign")
 
 

@@ -34,9 +34,9 @@ _COPIES = (
     "~/*conda*/lib/libnccl.so.2*", f"~/*conda*/envs/*/lib/python3*/{_SITE}", "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*",
     "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
 _CONF = ("~/.nccl.conf", "/etc/nccl.conf")
-_PROCESS_FILES = {"/proc/{pid}/limits": "", "/proc/{pid}/ns/ipc": ""}
+_PROCESS_FILES = dict.fromkeys(("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), "")
 _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
-_HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/proc/net/route", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
+_HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
                                 *_CONTAINER), ""), "/proc/cmdline": "iommu"}
 _SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
 _SECRET = f"(?i:{SECRET_NAME})"
@@ -70,7 +70,8 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
     given = environment_file.read(script) if script else None
     if isinstance(given, Gap):
         return Environment([role], host_of(said), {"script": given})
-    beside = [] if given is None else [dataclasses.replace(given, torch=role.torch, torch_cuda=role.torch_cuda, reported=role.reported)]
+    shared = {name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")}
+    beside = [] if given is None else [dataclasses.replace(given, **shared)]
     return Environment([role, *beside], host_of(said))
 
 
@@ -165,8 +166,14 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 _gap(mapped) if isinstance(mapped, dict) else mapped,
                 version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
-                *limits_of(next(t for p, t in files.items() if p.endswith("/limits"))),
-                requires_of(said.get("packages", [])), said.get("preloaded", []), _shm(said["shm"]))
+                *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []), _shm(said["shm"]),
+                [path for path in _CONTAINER if isinstance(files[path], str)], _or_gap(_of(files, "/ns/ipc")),
+                _interfaces(_of(files, "/net/dev"), said["interfaces"]), _routes(_of(files, "/net/route")))
+
+
+def _of(files: Mapping[str, Any], end: str) -> Any:
+    """What /proc/PID holds there."""
+    return next(text for path, text in files.items() if path.startswith("/proc/") and path.endswith(end))
 
 
 def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
@@ -225,10 +232,8 @@ def host_of(said: Mapping[str, Any]) -> Host:
     files = said["files"]
     kernel = files.get("/dev/kmsg", {"reason": "not-run", "detail": "not read here"})
     return Host(
-        said["host"], sorted({*told}) if isinstance(told := said["addresses"], list) else _or_gap(told), said["interfaces"],
-        _routes(files["/proc/net/route"]), _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _container(files),
-        next(_or_gap(t) for p, t in files.items() if p.endswith("/ns/ipc")),
+        said["host"], sorted({*told}) if isinstance(told := said["addresses"], list) else _or_gap(told),
+        _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
         _iommu(files), acs_redirects(_binaries(files)), _gap(kernel) if isinstance(kernel, dict) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
 
@@ -240,6 +245,11 @@ def _shm(said: Any) -> list[int] | Gap:
 def _or_gap(value: Any) -> Any:
     """The value, or the Gap that it stands for; None stands for what was not asked."""
     return Gap("not-run", "not asked here") if value is None else _gap(value) if isinstance(value, dict) else value
+
+
+def _interfaces(text: Any, asker: list[str]) -> list[str]:
+    """Of the process's own network namespace; without /proc of whoever asked."""
+    return [line.partition(":")[0].strip() for line in text.splitlines() if ":" in line] if isinstance(text, str) else asker
 
 
 def _routes(text: Any) -> list[str] | Gap:
@@ -254,10 +264,6 @@ def _below(files: Mapping[str, Any], *folders: str) -> list[str] | Gap:
     names = [p[len(folder):] for folder in folders for p in files if p.startswith(folder) and "*" not in p]
     there = any(p.startswith("/sys/class/net/") and "*" not in p for p in files)
     return names if names or there else Gap("absent", folders[0])
-
-
-def _container(files: Mapping[str, Any]) -> list[str]:
-    return [path for path in _CONTAINER if isinstance(files[path], str)]
 
 
 def _iommu(files: Mapping[str, Any]) -> str | Gap:

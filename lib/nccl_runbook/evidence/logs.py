@@ -114,8 +114,9 @@ class _Reader:
 
     def _take(self, kind: Kind, name: str, number: int, text: str, own_rank: int | None) -> None:
         whole = joined(self._before, text) if self._opened else ""
-        who = said(text if whole.startswith("NCCL WARN ") else whole or text)
-        line = self._line(name, number, who, own_rank)
+        quoted = whole.startswith("NCCL WARN ")
+        who = said(text if quoted else whole or text)
+        line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins
         kind.first = kind.first or line
         for expression in kind.matched:
             self._keep(expression, line, text, whole, who.times)

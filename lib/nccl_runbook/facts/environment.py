@@ -27,7 +27,8 @@ class Role:
     of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
     installed beside torch -> what its metadata requires; ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
     called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
-    number."""
+    number; ``container``, ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
+    show: network interfaces, and those with a default route."""
 
     name: str
     variables: Dict[str, str]
@@ -43,20 +44,20 @@ class Role:
     requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
     preloaded: List[str] = dataclasses.field(default_factory=list)
     shm: Union[List[int], Gap] = Gap("not-run", "not asked")
+    container: Union[List[str], Gap] = Gap("not-run", "not asked")
+    ipc_namespace: Union[str, Gap] = Gap("not-run", "not asked")
+    interfaces: Union[List[str], Gap] = Gap("not-run", "not asked")
+    routes: Union[List[str], Gap] = Gap("not-run", "not asked")
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
     """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log;
-    ``acs``: bridges with access control that redirects peer traffic; ``routes``: interfaces with a default route."""
+    ``acs``: bridges with access control that redirects peer traffic."""
 
     name: str
     addresses: Union[List[str], Gap]
-    interfaces: Union[List[str], Gap]
-    routes: Union[List[str], Gap]
     hcas: Union[List[str], Gap]
-    container: List[str]
-    ipc_namespace: Union[str, Gap]
     iommu: Union[str, Gap]
     acs: Union[List[str], Gap]
     xids: Union[List[str], Gap]

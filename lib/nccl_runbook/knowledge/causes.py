@@ -32,9 +32,18 @@ def causes() -> dict[str, Cause]:
 
 
 def _cause(row: dict) -> Cause:
-    remedy = tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ()))
-    settled = tuple(row["decides"][part] for part in ("probe", "why", "line"))
-    return Cause(**{**row, "remedy": remedy, "decides": settled})
+    return Cause(**{**row, **_advice(row)})
+
+
+def _advice(row: dict) -> dict[str, tuple]:
+    return {"remedy": tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ())),
+            "decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))}
+
+
+def fitting(cause_id: str, line: str) -> Cause:
+    """The cause, with the advice for what ``line``, which names it, tells: a program's own exception needs no look at the kernel's log."""
+    fit = (row for row in table("causes")["said"] if row["id"] == cause_id and re.search(row["line"], line))
+    return dataclasses.replace(causes()[cause_id], **next(map(_advice, fit), {}))
 
 
 @functools.cache

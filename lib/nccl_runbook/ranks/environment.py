@@ -107,14 +107,19 @@ def shared_memory(path):
     return [told.f_frsize, told.f_blocks, told.f_bavail, os.stat(path).st_dev]
 
 
+def in_home(pattern, home):
+    """``~`` filled in with the home of the process looked at, which may be another one's or a container's."""
+    return glob.escape(home) + pattern[1:] if pattern.startswith("~/") else pattern
+
+
 def look(request):
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
     env = environ_of(pid)
-    seen = {}
+    home, seen = env.get("HOME") or os.path.expanduser("~"), {}
     for pattern, keep in request["files"].items():
         start = "" if pattern.startswith("/proc/") else root
-        whole = start + os.path.expanduser(pattern.replace("{pid}", pid))
+        whole = start + in_home(pattern.replace("{pid}", pid), home)
         seen.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
@@ -122,7 +127,7 @@ def look(request):
     preloaded = [p for p in paths if any(is_same(root + p, root + w) if "/" in w else os.path.basename(p) == w for w in words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
-    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + os.path.expanduser(g))}
+    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + in_home(g, home))}
     return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
             "mapped": paths, "preloaded": preloaded,
             "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},

@@ -16,7 +16,10 @@ import torch
 import torch.distributed as dist
 
 FIRST = 504  # bytes of a message that go with its length
+LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy (H200: 9 us a launch)
 PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")  # what counts where two overlap: the first of these
+LAUNCH = " launch"  # what the host does to queue a phase's work: counts for that phase where nothing runs
+ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 
 
 class Clock:
@@ -53,7 +56,7 @@ class Clock:
                 yield
                 self.wait()
             return
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), self.host(phase + LAUNCH):
             first = self.mark()
             yield
             self.events.append((phase, first, self.mark()))
@@ -72,7 +75,7 @@ def shares(spans, total):
     found, running, last = collections.Counter(), collections.Counter(), 0.0
     for at, step, phase in [*edges, (total, 0, "other")]:
         now = min(max(at, last), total)
-        found[next((p for p in PHASES if running[p]), "other")] += now - last
+        found[next((p for p in ORDER if running[p]), "other").replace(LAUNCH, "")] += now - last
         running[phase] += step
         last = now
     return {p: s for p, s in found.items() if s > 0}
@@ -189,13 +192,23 @@ def ipc(sync, clock):
         with clock.host("control" if sync.rank == 0 else "wait"):
             new = [i for i in group if not once or i not in sync.opened]
             handles = tell(sync, [handle(sync.views[i]) for i in new] if sync.rank == 0 else None)
-        sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
-        for stream, part in ((sync.wire, group[::2]), (sync.side, group[1::2])) if sync.rank else ():  # two, as one has gaps between copies
-            with clock.queued("wire", stream):
-                for i in part:
-                    sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
+        with clock.host("control"):
+            sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
+        if sync.rank:
+            _copy(sync, clock, group)
         clock.wait()
         acknowledge(sync, clock)
+
+
+def _copy(sync, clock, group):
+    """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between copies; small ones at once."""
+    large, small = [i for i in group if sync.sizes[i] >= LARGE], [i for i in group if sync.sizes[i] < LARGE]
+    for stream, part in ((sync.wire, large[::2]), (sync.side, large[1::2])):
+        with clock.queued("wire", stream):
+            for i in part:
+                sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
+            if small and stream is sync.wire:
+                torch._foreach_copy_([sync.views[i] for i in small], [sync.own(i, sync.opened[i]) for i in small], non_blocking=True)
 
 
 def ipc_flat(sync, clock):
@@ -211,7 +224,8 @@ def ipc_flat(sync, clock):
             handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
             clock.wait()
         acknowledge(sync, clock)
-        sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
+        with clock.host("control"):
+            sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
         if sync.rank:
             with clock.queued("wire", sync.wire):
                 for part, i in zip(sync.opened[k % 2][:sum(sizes)].split(sizes), bucket):
@@ -287,15 +301,18 @@ def fast(sync, clock):
 
 
 class Busy:
-    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a stream of their own."""
+    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a stream of their own, from
+    before the first sync on (to load cuBLAS takes longer than a sync)."""
 
     def __init__(self, device, edge):
-        self.device, self.edge, self.stopped = device, edge, threading.Event()
+        self.device, self.edge, self.running, self.stopped = device, edge, threading.Event(), threading.Event()
         self.thread = threading.Thread(target=self.work, daemon=True)
 
     def __enter__(self):
         if self.edge:
             self.thread.start()
+            while self.thread.is_alive() and not self.running.wait(0.1):
+                pass
 
     def __exit__(self, *_):
         self.stopped.set()
@@ -313,3 +330,5 @@ class Busy:
                     queued.append(stream.record_event())
                     if len(queued) > 4:
                         queued.popleft().synchronize()
+                if not gpu or len(queued) == 4:
+                    self.running.set()

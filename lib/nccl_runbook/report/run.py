@@ -61,8 +61,8 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     page = render_index(document, found, files)
     text = redactor.json(document.model_dump(mode="json", by_alias=True))
-    records.write_text(run_dir / "verdict.json", json.dumps(text, indent=1, ensure_ascii=False) + "\n")
-    records.write_text(run_dir / "index.html", redactor.text(page))
+    records.write_texts({run_dir / "verdict.json": json.dumps(text, indent=1, ensure_ascii=False) + "\n",
+                         run_dir / "index.html": redactor.text(page)})
     return document
 
 

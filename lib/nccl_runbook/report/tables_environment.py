@@ -55,12 +55,12 @@ def libraries_table(env: Environment) -> Table:
 def host_table(env: Environment) -> Table:
     """The machine around the ranks."""
     host = env.host
-    limits = [(f"{words}, {r.name}", v) for r in env.roles
-              for words, v in (("open files", r.nofile), ("locked memory", r.memlock), ("/dev/shm", _shm(r.shm)))]
-    seen = [("name", host.name), ("addresses of its name", host.addresses), ("interfaces", host.interfaces),
-            ("default route", host.routes), ("RDMA adapters", host.hcas), ("container", host.container),
-            ("IPC namespace", host.ipc_namespace), ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
-            ("GPU errors in the kernel log", host.xids), *limits]
+    own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
+        ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
+        ("open files", r.nofile), ("locked memory", r.memlock), ("/dev/shm", _shm(r.shm)))]
+    seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas),
+            ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
+            ("GPU errors in the kernel log", host.xids), *own]
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
 
 

@@ -86,7 +86,8 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
     names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
     steps = [_entry(name, by_name.get(name), run) for name in names]
-    word = verdict(StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps if not _tests_nothing(s))
+    results = [StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps if not _tests_nothing(s)]
+    word = verdict([*results, *[StepResult(VERDICT_STEP, "unknown")] * run.interrupted])  # a run that was stopped proves no health
     found = [by_name[n] for n in names if n in by_name]
     causes, judged = merge_causes(found), _judged(found)
     done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)

@@ -128,8 +128,17 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
     """Findings about one comparison; one at least, unless none was asked for (absent). ``ranks``: a fresh rank of each arm."""
     if isinstance(c, Gap):
         return [] if c.reason == "absent" else [Finding("not-compared", Severity.UNKNOWN, f"A and B were not compared: {c.detail}")]
-    libraries = [] if isinstance(ranks, Gap) else [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
-    return [*_settled(c), *_left_out(c), *libraries]
+    return [*_settled(c), *_left_out(c), *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+
+
+def _libraries(ranks: Environment) -> list[Finding]:
+    """What is wrong with libnccl within an arm. That A and B have different ones may be what is compared: a note."""
+    differ = libnccl.roles_differ(ranks)
+    found = [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN) and f != differ]
+    arms = [dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"]
+    within = list(filter(None, map(libnccl.roles_differ, arms)))
+    between = [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) for f in (differ,) if f]
+    return [*found, *(within or between)]
 
 
 def _left_out(c: Comparison) -> list[Finding]:

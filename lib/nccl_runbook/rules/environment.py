@@ -14,6 +14,7 @@ from nccl_runbook.rules.settings import Setting, settings, told
 
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
+RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
 
 
@@ -36,17 +37,17 @@ def wrong_value(s: Setting) -> Finding | None:
     v = s.known
     if v is None or v.accepts(s.value):
         return None
-    return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v)}",
+    return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
                  "Give it a value that is read, or take it out:", _right(v, s.value))
 
 
-def _what_happens(v: Variable) -> str:
+def _what_happens(v: Variable, value: str) -> str:
     kind = v.values.partition(":")[0]
     if v.name == "NCCL_DEBUG":
         return "; NCCL then hides its warnings"
     if v.name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
         return "; NCCL then leaves it out without a word (names are in capitals)"
-    if v.reader.key == "nccl" and kind in ("bool", "int"):
+    if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
         return "; NCCL reads what is no number as 0"
     return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 
@@ -81,6 +82,9 @@ def dead_variable(s: Setting) -> Finding | None:
     v = s.known
     if v is None or not v.until or v.renamed_to or (s.in_use and s.in_use[:len(version(v.until))] <= version(v.until)):
         return None
+    if not s.in_use and version(v.until) >= RUN_STILL:
+        return told("dead-variable", Severity.NOTE, s, f"last read by {v.reader.name} {v.until}; which one runs here is not known",
+                    "A newer one does not read it. Then take it out:", f"unset {s.name}")
     return told("dead-variable", Severity.WARN, s, f"last read by {v.reader.name} {v.until}", "It does nothing. Take it out:",
                 f"unset {s.name}")
 

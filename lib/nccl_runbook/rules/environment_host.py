@@ -24,19 +24,19 @@ def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], 
     return hit, [e for e in entries if e not in hit]
 
 
-def interface_missing(host: Host, s: Setting) -> Finding | None:
-    """An interface is named that this host does not have. None of those named: NCCL and Gloo fail."""
-    kind = s.known.values if s.known else ""
-    if kind not in ("interfaces", "interfaces_exact") or isinstance(host.interfaces, Gap) or not s.value or s.value[0] in "^$":
+def interface_missing(_: Host, s: Setting) -> Finding | None:
+    """An interface is named that the process does not have. None of those named: NCCL and Gloo fail."""
+    here = s.role.interfaces
+    if not s.names_interfaces or isinstance(here, Gap) or not s.value or s.value[0] in "^$":
         return None
-    hit, missed = _matches(s.value, host.interfaces, kind == "interfaces_exact")
+    hit, missed = _matches(s.value, here, s.known.values == "interfaces_exact")
     if not missed:
         return None
     severity = Severity.NOTE if hit else Severity.BROKEN
     cause = {} if hit else {"cause": "socket-interface-wrong", "status": "established"}
-    routes = [] if isinstance(host.routes, Gap) else host.routes
-    usable = routes or [n for n in host.interfaces if n != "lo"]
-    return told("interface-missing", severity, s, f"no interface here fits {', '.join(missed)}; there are {', '.join(host.interfaces)}",
+    routes = [] if isinstance(s.role.routes, Gap) else s.role.routes
+    usable = routes or [n for n in here if n != "lo"]
+    return told("interface-missing", severity, s, f"no interface here fits {', '.join(missed)}; there are {', '.join(here)}",
                 "Name one that every host has, or take it out:", f"{s.name}={usable[0]}" if usable else f"unset {s.name}", **cause)
 
 

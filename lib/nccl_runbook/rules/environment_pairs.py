@@ -80,8 +80,11 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
     mounts = [r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}" for r in env.roles]
     yield from _differ(env, "/dev/shm", "shm", mounts, Severity.WARN, shared)
-    yield from _differ(env, "open files", "nofile", [r.nofile for r in env.roles], Severity.NOTE)
-    yield from _differ(env, "locked memory", "memlock", [r.memlock for r in env.roles], Severity.NOTE)
+    network = Remedy("your launcher", "Name an interface that each has, or give them one network:", ("docker run --network=host IMAGE",))
+    for what, key, *remedy in (("container", "container"), ("IPC namespace", "ipc_namespace", shared),
+                               ("interfaces", "interfaces", network), ("open files", "nofile"), ("locked memory", "memlock")):
+        own = [getattr(r, key) for r in env.roles]
+        yield from _differ(env, what, key, [" ".join(o) or "none" if isinstance(o, list) else o for o in own], Severity.NOTE, *remedy)
 
 
 def _differ(env: Environment, what: str, key: str, values: list[str | Gap], severity: Severity, *remedy: Remedy) -> Iterator[Finding]:

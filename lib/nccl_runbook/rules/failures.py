@@ -7,20 +7,24 @@ import signal
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge.causes import Cause, causes, recognise
+from nccl_runbook.knowledge.causes import Cause, causes, fitting, recognise
+from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 
 NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
 LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
 
-def usual(cause: str) -> tuple[Remedy, ...]:
-    """What the table of causes says to do about it."""
-    return tuple(Remedy(who, text, lines) for who, text, lines in causes()[cause].remedy)
+def usual(cause: str, status: str | None = None, line: str = "", launcher: str = "") -> tuple[Remedy, ...]:
+    """What the table of causes says to do about it, given ``line`` that names it, as ``launcher`` takes it; of what is only possible
+    nobody knows that it needs it."""
+    if_so = "If so: " * (status == "possible" and cause != "benign")
+    return tuple(Remedy(who, if_so + text, tuple(x for one in lines for x in for_launcher(one, launcher)))
+                 for who, text, lines in fitting(cause, line).remedy)
 
 
-def remedies(cause: Cause) -> tuple[Remedy, ...]:
-    return usual(cause.id) or (LOOK_FURTHER,)
+def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
+    return usual(cause.id, status) if cause and cause.remedy else (LOOK_FURTHER,)
 
 
 def last_begun(rank: RankResult) -> str:
@@ -131,8 +135,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
         status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
         return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
-    fix = remedies(cause) if cause else (LOOK_FURTHER,)
-    return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), fix, cause and cause.id, cause and status)
+    return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), remedies(cause, status), cause and cause.id, cause and status)
 
 
 def _only_sender(world: World) -> int | None:

@@ -8,7 +8,7 @@ from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.group_testing import Diagnosis
 from nccl_runbook.planning.recorded import replay, wilson
-from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
+from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
@@ -110,8 +110,7 @@ def _search(search: Search | Gap) -> list[Finding]:
     cause = causes().get(cause_id or "")
     seen += [] if isinstance(search.example, Gap) else list(explain(rule, "it", search.example, search.example).evidence)
     seen.append(NOT_SEEN)
-    fix = remedies(cause) if cause else (LOOK_FURTHER,)
-    return [Finding(rule, Severity.BROKEN, title, tuple(seen), fix, cause and cause.id, cause and "likely")]
+    return [Finding(rule, Severity.BROKEN, title, tuple(seen), remedies(cause), cause and cause.id, cause and "likely")]
 
 
 def _rate(told: Diagnosis, seen: list[Evidence], search: Search) -> Finding:

@@ -9,11 +9,11 @@ from collections import Counter
 from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge.causes import causes, recognise
+from nccl_runbook.knowledge.causes import fitting, recognise
 from nccl_runbook.knowledge.clues import ECHO
-from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.rules import hang_graph as graphs
 from nccl_runbook.rules import triage_ranks
+from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.hang_graph import Graph, Wait
 from nccl_runbook.rules.hang_live import by_look
 
@@ -23,13 +23,15 @@ KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped",
 LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
-          "host-busy": "rank-busy-on-host"}
+          "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
-_WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow")
+_LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
+_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: gone it has ended, T is stopped, else it is busy'
+_WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
 _SURE = ("mismatch", "stopped", "order")
 
 
@@ -124,7 +126,7 @@ def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
     there, silent = _places(Counter(_call(hang, w) for w in found.all())), _names([a.rank for a in quiet])
     said = f"{_count(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
     return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
-                evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_decides(hang, quiet[0]))
+                evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
 
 def _different(hang: Hang) -> list[Accused]:
@@ -197,16 +199,19 @@ def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
 
 
 def _silent(hang: Hang, found: Graph) -> list[Accused]:
-    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up."""
+    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
+    killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
-    quiet = {r.rank: r for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
+    quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
     if not candidates or not candidates <= set(quiet) or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
-    says = "left no dump and fell silent: it was killed or stopped"
-    return [Accused(r, "dead", says, _frame(hang, r), (Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}")
-                                                       if (last := quiet[r].last) else Evidence("no line at all", f"rank {r}"),))
-            for r in sorted(candidates)]
+    ended = all(r.first_error and _LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
+    why = "it ended, as the others lost their connections" if ended else "killed, stopped or busy, the files do not tell"
+    seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
+            for r, at in quiet.items()}
+    kind, says = "dead" if ended else "unknown", f"left no dump and fell silent: {why}"
+    return [Accused(r, kind, says, _frame(hang, r), (seen[r],)) for r in sorted(candidates)]
 
 
 def _slow(hang: Hang) -> list[Accused]:
@@ -349,11 +354,11 @@ def _source(hang: Hang, wait: Wait) -> str:
 
 
 def _cause(hang: Hang, lead: Accused) -> str | None:
-    if lead.kind == "dead":
+    if lead.kind in ("dead", "unknown"):
         known = recognise(e.text for e in lead.evidence)
         if known and not ECHO.search(known[1]):
             return known[0].id
-    starved = lead.kind in ("skipped", "host-busy", "order", "dead") and graphs.uneven(hang, lead.rank)
+    starved = lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and graphs.uneven(hang, lead.rank)
     return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
 
 
@@ -364,8 +369,10 @@ def _stack_line() -> str:
 def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "gpu-stuck":
         return "nccl-runbook run --step 01-gpu-visibility"
+    if lead.kind == "unknown":
+        return _STATE
     if lead.kind == "dead":
-        return "dmesg -T | grep -i -E 'oom|killed process|xid'"
+        return fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2]
     known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
     return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _stack_line()
 
@@ -385,9 +392,7 @@ def findings(hang: Hang) -> list[Finding]:
 def hang_told(told: Told, launcher: str = "") -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
-    cause = causes().get(told.cause or "")
-    remedy = [Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher)))
-              for who, text, lines in (cause.remedy if cause else ())]
+    remedy = list(usual(told.cause, told.status, "".join(e.text for e in told.evidence[:1]), launcher)) if told.cause else []
     if told.cause == "uneven-minibatches":
         why = "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts."
         remedy.insert(0, Remedy("you", why, _GUARD))

@@ -24,6 +24,10 @@ class Setting:
         return variables().get(self.name)
 
     @property
+    def names_interfaces(self) -> bool:
+        return self.known is not None and self.known.values in ("interfaces", "interfaces_exact")
+
+    @property
     def seen(self) -> Evidence:
         place = ", ".join(filter(None, (self.where, *self.who)))
         return Evidence(f"{self.name}={self.value} ({place})", self.source)
@@ -40,12 +44,13 @@ def version_in_use(role: Role, of: str) -> tuple[int, ...]:
 
 
 def settings(env: Environment) -> list[Setting]:
-    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value and one version of its reader together."""
+    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version of its reader and, where it
+    names interfaces, the same ones of these together."""
     found: dict[tuple[object, ...], Setting] = {}
     for index, role in enumerate(env.roles):
         for name, (value, where, path) in effective(role).items():
             one = Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
-            before = found.get(key := (name, value, one.in_use))
+            before = found.get(key := (name, value, one.in_use, str(role.interfaces) * one.names_interfaces))
             found[key] = dataclasses.replace(before, who=(*before.who, role.name)) if before else one
     return list(found.values())
 

@@ -46,7 +46,8 @@ def message_points_to_cause(message: Message) -> list[Finding]:
     found = []
     for cause in (causes()[name] for name in _BEHIND.get(message.id, (message.id,))):
         evidence = (Evidence(message.text, where(message)), _decided_by(decides(message)))
-        found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, usual(cause.id), cause.id, "possible"))
+        fix = usual(cause.id, "possible")
+        found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, fix, cause.id, "possible"))
     return found
 
 

@@ -11,7 +11,7 @@ from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.rules.failures import LOOK_FURTHER, NOT_SEEN, explain, remedies
+from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
@@ -185,7 +185,7 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         return _undecided(arms, decision, fault, evidence, cure)
     cause = causes().get(decision.cause or "")
     title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
-    real = remedies(cause) if cause else (LOOK_FURTHER,)
+    real = remedies(cause, decision.status)
     return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
 
 

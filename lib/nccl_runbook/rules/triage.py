@@ -8,12 +8,12 @@ import dataclasses
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.causes import causes, fitting
 from nccl_runbook.knowledge.clues import clues, complains, hints
-from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.knowledge.symptoms import step_texts
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
+from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
@@ -111,12 +111,12 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
 
 
 def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
-    cause = causes()[cause_id]
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
+    cause = fitting(cause_id, best[0].evidence[0].text)
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     surest = [p for p in best if p.status == best[0].status]
     against = tuple(dict.fromkeys(text for p in surest for text in p.against if text != WORDS or len(best) == 1))
-    remedy = tuple(Remedy(who, text, tuple(x for line in lines for x in for_launcher(line, launcher))) for who, text, lines in cause.remedy)
+    remedy = usual(cause_id, best[0].status, best[0].evidence[0].text, launcher)
     bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
     says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
     return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)

@@ -90,8 +90,8 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     different = all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids)
     seen = Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")
     title = "NCCL says that two ranks share a GPU, but they were placed on different ones"
-    return Finding("refused-though-gpus-differ", Severity.BROKEN, title, (said, seen), remedies(cause), cause.id,
-                   "likely" if different else "possible")
+    status = "likely" if different else "possible"
+    return Finding("refused-though-gpus-differ", Severity.BROKEN, title, (said, seen), remedies(cause, status), cause.id, status)
 
 
 def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
