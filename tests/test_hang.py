@@ -40,10 +40,12 @@ def injected(seed: int, faults: int, world: int = 0) -> Job:
 
 
 class TestRealDumps:
-    """torch 2.11, NCCL 2.28.9, four H200, 2026-11-21; the culprit is the one that the job was told."""
+    """torch 2.11, NCCL 2.28.9, four H200, 2026-11-21; pair-: two H200, 2026-11-22, its spin with TORCH_NCCL_ENABLE_TIMING=1 (paths in them made
+    neutral). The culprit is the one that the job was told."""
 
     @pytest.mark.parametrize("fault, culprits, kind", [("none", (), "healthy"), ("skip", (2,), "skipped"), ("op", (3,), "mismatch"),
-                                                       ("stall", (1,), "skipped"), ("slow", (3,), "slow"), ("spin", (), "symmetric")])
+                                                       ("stall", (1,), "skipped"), ("slow", (3,), "slow"), ("spin", (), "symmetric"),
+                                                       ("pair-swap", (1,), "skipped"), ("pair-spin", (1,), "gpu-stuck")])
     def test_real_dumps_are_judged_as_injected(self, fault, culprits, kind):
         found = told(DATA / fault)
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
