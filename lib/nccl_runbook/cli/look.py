@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.facts.live import Live
+from nccl_runbook.findings import exit_code
+from nccl_runbook.redact import Redactor, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nccl_runbook.facts.live import Live
     from nccl_runbook.rules.live import Picture, RankView
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
@@ -31,9 +33,7 @@ def look(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
-    from nccl_runbook.findings import exit_code
     from nccl_runbook.look_page import page, text
-    from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import live as rules
 
     if record and (pid or save):
@@ -57,7 +57,6 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
     from nccl_runbook import look_live
     from nccl_runbook.records import Record
     from nccl_runbook.records import save as save_record
-    from nccl_runbook.redact import Redactor
 
     began = time.monotonic()
     answer.end_on_signals()

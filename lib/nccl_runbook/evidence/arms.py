@@ -104,9 +104,17 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
     return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
 
 
+def _words(text: str) -> list[str]:
+    """A file's name, or the words as a shell reads them."""
+    try:
+        return [text] if os.path.isfile(text) else shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}") from None
+
+
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
-    words = [text] if os.path.isfile(text) else shlex.split(text)
+    words = _words(text)
     hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
     return " ".join(hidden) or "."
 
@@ -130,7 +138,7 @@ def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, s
     """What one arm sets, by role and name."""
     found: dict[Key, str | None] = {}
     role = ""
-    for word in [text] if os.path.isfile(text) else shlex.split(text):
+    for word in _words(text):
         if word.startswith("@"):
             role = word[1:]
         else:
