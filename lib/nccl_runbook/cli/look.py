@@ -73,26 +73,17 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; leaves with one sentence where a file is none."""
-    from pydantic import TypeAdapter, ValidationError
-
+    from nccl_runbook.evidence.stacks import whole_looks
     from nccl_runbook.records import RecordError, load_all
 
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
-        looks = [TypeAdapter(Live).validate_python(one) for one in found]
-        if not all(map(_is_whole, looks)):
-            answer.leave("a record holds a live look with a sample without threads or figures: it was not written by this runbook")
     except RecordError as error:
         answer.leave(error)
-    except ValidationError as error:
-        answer.leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})")
+    looks = whole_looks(found)
+    if len(looks) < len(found):
+        answer.leave("a record holds a live look of another version, or one with a sample without threads or figures")
     return looks or answer.leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live")
-
-
-def _is_whole(look: Live) -> bool:
-    """Every sample has its threads, and every GPU its figures, as a look of ours has."""
-    gpus = look.gpus if isinstance(look.gpus, list) else []
-    return all(s.threads for rank in look.ranks for s in rank.samples) and all(g.utilisation_percent and g.power_w for g in gpus)
 
 
 def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:

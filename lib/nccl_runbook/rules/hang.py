@@ -16,6 +16,7 @@ from nccl_runbook.rules import hang_graph as graphs
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.hang_graph import Graph, Wait
+from nccl_runbook.rules.hang_live import by_look
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -25,6 +26,7 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
@@ -76,7 +78,7 @@ def judge(hang: Hang) -> Told:
         told = _fell_silent(hang, found, quiet)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
-    return dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang)))
+    return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang))))
 
 
 def _accused(hang: Hang, found: Graph) -> list[Accused]:
@@ -264,7 +266,7 @@ def _nobody(hang: Hang, found: Graph) -> Told:
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {_names(perhaps)}")
     if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
-        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
+        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         said = f"all {counted(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides="collect the dumps, logs or stacks of all ranks")
@@ -298,7 +300,7 @@ def _nothing_open(hang: Hang) -> Told:
     world = {r for g in hang.groups for r in g.ranks}
     seen = {d.rank for d in hang.dumps if d.entries}
     if not seen:
-        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_stack_line())
+        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
     if world - seen:
         said = f"nothing is open in {counted(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
         return Told("unknown", (), (), said, decides=f"collect the dumps of {_names(sorted(world - seen))}")
@@ -357,10 +359,6 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
     return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
 
 
-def _stack_line() -> str:
-    return "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
-
-
 def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "gpu-stuck":
         return "nccl-runbook run --step 01-gpu-visibility"
@@ -369,7 +367,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "dead":
         return fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2]
     known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
-    return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _stack_line()
+    return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _STACK_LINE
 
 
 # --- findings
