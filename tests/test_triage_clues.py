@@ -183,6 +183,7 @@ MORE: list[tuple[str, str, str, str]] = [
     ("device-not-set-per-rank", "CUDA out of memory. Process 7 has 14.20 GiB memory in use. Process 8 has 14.20 GiB memory in use.\n", "torchrun", "CUDA out of memory. Process 7 has 14.20 GiB memory in use.\n"),
     ("more-ranks-than-gpus", "ValueError: Total available GPUs 4 is less than total desired GPUs 8\n", "", "ValueError: Total available GPUs 0 is less than total desired GPUs 8\n"),
     ("rank-busy-on-host", "Saving checkpoint ...\n" + hung(1, 40), "", "Saving checkpoint ...\n"),
+    ("trainer-and-engine-share-gpu", "comm = PyNcclCommunicator(group, device)\nRuntimeError: NCCL error: invalid usage\n", "", "RuntimeError: NCCL error: invalid usage\n"),
     ("send-recv-unmatched", "Last error:\nMessage truncated : received 1024 bytes instead of 256\n", "one rank groups its send and recv, the other does not", "Message received\n"),
 ]
 
