@@ -127,7 +127,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
     reassured = _reassured(logs, PLAIN) and not complains(logs.context)
-    if not _calm(logs) or any(h.status != "possible" or not reassured and _warns(h, benign) for h in others):
+    grave = [h for h in others if h.status == "established" or (h.status == "likely") + _warns(h, benign) + (not reassured) > 1]
+    if not _calm(logs) or grave:
         return others
     known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
@@ -140,8 +141,7 @@ def _calm(logs: Logs) -> bool:
 
 def _reassured(logs: Logs, least: float) -> bool:
     """Whether the reporter says that nothing failed, in words of at least this weight."""
-    reassuring = [logs.seen[e] for e, weights in hints().items() if weights.get("benign", 0) >= least and e in logs.seen]
-    return any(s.lines[0].file == "--context" for s in reassuring)
+    return any(w.get("benign", 0) >= least and e in logs.seen and logs.seen[e].lines[0].file == "--context" for e, w in hints().items())
 
 
 def _warns(hypothesis: Hypothesis, benign: list[Hypothesis]) -> bool:
