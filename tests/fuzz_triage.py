@@ -1,6 +1,6 @@
 """Feeds triage random mixtures of what jobs print, what archives hold and what only looks like it, for as long as it is told.
 
-    PYTHONPATH=lib:tests nice python tests/fuzz_triage.py 600        # seconds; a seed may follow
+    nice python tests/fuzz_triage.py 600        # seconds (60 unless told); a seed may follow
 
 Ends 1 with the seed and the input of the first crash, of the first answer that is no clear sentence, and of the first that took too long.
 """
@@ -17,10 +17,11 @@ import time
 import traceback
 from pathlib import Path
 
-from nccl_runbook.evidence import log_profile, log_templates, logs
-from nccl_runbook.knowledge.clues import clues, compiled, needed, printed
-from nccl_runbook.rules import against, triage
-from triage_samples import SAMPLES
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from nccl_runbook.evidence import log_profile, log_templates, logs  # noqa: E402
+from nccl_runbook.knowledge.clues import clues, compiled, needed, printed  # noqa: E402
+from nccl_runbook.rules import against, triage  # noqa: E402
+from triage_samples import SAMPLES  # noqa: E402
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
@@ -98,4 +99,5 @@ def main(seconds: float, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))
+    seconds, seed, *_ = (*sys.argv[1:3], *("60", "1")[len(sys.argv) - 1 :])
+    sys.exit(main(float(seconds), int(seed)))

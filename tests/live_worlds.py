@@ -26,8 +26,7 @@ FAULTS = {
     "skip": "skipped", "sigstop": "stopped", "sigkill": "dead", "exception": "dead", "gil": "gil-held", "straggler": "slow",
     "checkpoint": "host-busy", "loop": "host-busy", "never-joins": "dead", "world-size": "mismatch", "port-held": "dead", "dropped": "unreachable",
     "other-collective": "skipped", "swap": "skipped", "send": "skipped", "oom": "dead", "healthy": "healthy"}
-ON_GPUS = {"healthy": "healthy", "training": "healthy", "skip": "skipped", "sigstop": "stopped", "spin": "gpu-stuck", "sigkill": "dead", "gil": "gil-held",
-           "loop": "host-busy"}
+ON_GPUS = {"training": "healthy", "spin": "gpu-stuck", **{fault: kind for fault, kind in FAULTS.items() if fault not in ("other-collective", "swap", "send")}}
 PLACES = {"RANK": 3, "LOCAL_RANK": 3, "WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_PORT": 5, "MASTER_ADDR": 9}
 TIMEOUT = timedelta(seconds=300)
 
@@ -212,32 +211,45 @@ def loopback_store() -> Any:
 
 
 def train(fault: str, guilty: bool, ready: Path) -> None:
+    """With NCCL each step ends with a value that the host reads."""
     import torch
     import torch.distributed as dist
 
     if fault in ("world-size", "port-held", "dropped", "never-joins"):
         ready.touch()
-    if os.environ["LIVE_BACKEND"] == "nccl":
-        return train_on_gpus(fault, guilty, ready)
-    if fault == "dropped" and os.environ["RANK"] == "0":
-        dist.init_process_group("gloo", timeout=TIMEOUT, store=loopback_store(), rank=0, world_size=int(os.environ["WORLD_SIZE"]))
+    backend, rank, size = os.environ["LIVE_BACKEND"], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    if fault == "dropped" and not rank:
+        dist.init_process_group(backend, timeout=TIMEOUT, store=loopback_store(), rank=0, world_size=size)
     else:
-        dist.init_process_group("gloo", timeout=TIMEOUT)
-    gradient, other = torch.ones(64), dist.new_group() if fault == "swap" else None
-    for _ in range(5):
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    gradient, other = torch.ones(1 << 20 if backend == "nccl" else 64, device=device), dist.new_group() if fault == "swap" else None
+
+    def step() -> None:
         dist.all_reduce(gradient)
+        gradient.fill_(1)[0].item()
+
+    for _ in range(5):
+        step()
     ready.touch()
-    if fault in ("straggler", "healthy"):
+    if fault == "training":  # every GPU busy all the time, and the host always at the same line
+        weights = torch.ones(4096, 4096, device=device)
         while True:
-            time.sleep(0.22 if guilty and fault == "straggler" else 0.02)
-            dist.all_reduce(gradient)
+            for _ in range(40):
+                weights = (weights @ weights).clamp(-1, 1)
+            step()
+    while fault in ("straggler", "healthy"):
+        time.sleep(0.22 if guilty and fault == "straggler" else 0.02)
+        step()
     if fault == "exception" and guilty:
         raise ValueError("sample 4711 has no label")
     if fault == "oom" and guilty:
-        torch.empty(1 << 60, dtype=torch.uint8)
+        torch.empty(1 << 60, dtype=torch.uint8, device=device)
     if fault == "send" and guilty:
-        dist.send(torch.ones(1 << 24), (dist.get_rank() + 1) % dist.get_world_size())
-    if fault == "swap":
+        dist.send(torch.ones(1 << 24), (rank + 1) % size)
+    if fault == "swap":  # lines of their own: a stack tells them apart
         if not guilty:
             dist.all_reduce(gradient)
         dist.all_reduce(gradient, group=other)
@@ -245,48 +257,16 @@ def train(fault: str, guilty: bool, ready: Path) -> None:
         {"skip": wait_for_request, "gil": match_forever, "loop": tokenize}.get(fault, lambda: save_checkpoint(ready.parent))()
     if fault == "other-collective":
         dist.barrier()
+    if fault == "spin" and guilty:
+        torch.cuda._sleep(1 << 37)  # over a minute at 2 GHz
     try:
         time.sleep(1.0 if fault in ("sigkill", "sigstop") else 0.0)
-        dist.all_reduce(gradient)
-        dist.all_reduce(gradient)
+        step()
+        step()
     except RuntimeError:  # the peer is gone: begin again without it, as elastic jobs do
         dist.destroy_process_group()
         os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
-        dist.init_process_group("gloo", timeout=TIMEOUT)
-
-
-def train_on_gpus(fault: str, guilty: bool, ready: Path) -> None:
-    """The same with NCCL, one GPU a rank; each step ends with a value that the host reads."""
-    import torch
-    import torch.distributed as dist
-
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", timeout=TIMEOUT)
-    gradient = torch.ones(1 << 20, device="cuda")
-
-    def step() -> float:
-        dist.all_reduce(gradient)
-        return gradient.fill_(1)[0].item()
-
-    for _ in range(5):
-        step()
-    ready.touch()
-    if fault == "training":  # every GPU busy all the time, and the host always at the same line
-        weights = torch.ones(4096, 4096, device="cuda")
-        while True:
-            for _ in range(40):
-                weights = (weights @ weights).clamp(-1, 1)
-            step()
-    until = time.monotonic() + (1.0 if fault in ("sigkill", "sigstop") else 0.0)
-    while fault == "healthy" or time.monotonic() < until:
-        time.sleep(0.02)
-        step()
-    if guilty and fault in ("skip", "gil", "loop"):
-        {"skip": wait_for_request, "gil": match_forever, "loop": tokenize}[fault]()
-    if guilty and fault == "spin":
-        torch.cuda._sleep(1 << 37)  # over a minute at 2 GHz
-    while True:
-        step()
+        dist.init_process_group(backend, timeout=TIMEOUT)
 
 
 if __name__ == "__main__":

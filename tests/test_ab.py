@@ -199,7 +199,7 @@ def test_what_one_arm_sets_for_all_holds_for_a_role_that_only_the_other_names():
 
 
 def test_a_module_is_what_it_changes_in_a_login_shell(tmp_path):
-    (tmp_path / ".bash_profile").write_text('export NOISE=1\nmodule() { [ "$2" = brics/nccl ] || { echo "no module $2" >&2; return 1; }; export NCCL_NET=OFI LD_LIBRARY_PATH=/m; unset NCCL_DEBUG; }\n')
+    (tmp_path / ".bash_profile").write_text('export NOISE=1\nmodule() { [ "$2" = brics/nccl ] || { echo "no module $2" >&2; return 1; }; export NCCL_NET=OFI LD_LIBRARY_PATH=/m __MODULES_LMALTNAME=x; unset NCCL_DEBUG; }\n')
     around = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NCCL_DEBUG": "INFO"}
     arms = reader.read("module:brics/nccl", ".", around)
     assert arms.env([])[""] == {"NCCL_NET": "OFI", "LD_LIBRARY_PATH": "/m", "NCCL_DEBUG": None}

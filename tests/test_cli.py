@@ -90,6 +90,15 @@ def test_a_parameter_that_means_nothing(book: Path) -> None:
     assert "gpus: '3-1' is no GPU index" in refused(book, *HERE, "--gpus", "0,3-1")
 
 
+def test_quotes_that_do_not_close_are_refused_with_the_parameters_name(tmp_path: Path) -> None:
+    for name, arguments in (("command", ()), ("arm_a", ("-p", "arm_b", "."))):
+        ended = run_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")
+        assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
+        assert ended.stderr == f'nccl-runbook: parameter {name}: bad "quotes cannot be read as words of a shell (No closing quotation)\n'
+    ended = run_cli("ab", *HERE, 'bad "quotes', ".", "--", "true")
+    assert (ended.returncode, ended.stderr) == (2, 'nccl-runbook: bad "quotes: No closing quotation\n')
+
+
 def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with open(tmp_path / "huge", "wb") as file:

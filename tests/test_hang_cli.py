@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import live_samples
 import papermill
 import pytest
 from book_samples import run_cli
 from hang_samples import Job
 from nccl_runbook import records
 from nccl_runbook.evidence import hang as reader
+from nccl_runbook.facts import to_json
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.report.tables_hang import matrix, ranges, ranks_table, tables
 from nccl_runbook.rules import hang as rules
@@ -123,6 +125,11 @@ def test_notebook_06_is_skipped_without_files_and_judges_its_own_record(tmp_path
     assert record.status == "broken" and "rank 2" in record.reason
     records.write_text(tmp_path / "kept.json", (tmp_path / "06-timeouts.json").read_text())
     assert execute(record_path=str(tmp_path / "kept.json")).reason == record.reason
+    ranks = [live_samples.rank(0, live_samples.SAVING, "R", "", 2.9), *(live_samples.rank(n, live_samples.IN_ALL_REDUCE) for n in (1, 2, 3))]
+    seen = {"schema": "nccl-runbook/record/1", "step": "06-timeouts", "started": "2026-01-01T00:00:00Z"}
+    records.write_text(tmp_path / "look.json", json.dumps([{**seen, "facts": to_json({"live": live_samples.look(*ranks)})}]))
+    looked = execute(record_path=str(tmp_path / "look.json"))
+    assert looked.status == "broken" and "rank 0 never came" in looked.reason
 
 
 @pytest.mark.slow

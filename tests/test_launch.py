@@ -16,6 +16,7 @@ from nccl_runbook.evidence.environment import request
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.redact import MASK, Redactor
 from processes import ROOT, children, gone, start_time
 
@@ -259,6 +260,14 @@ def test_behind_a_prefix_a_preload_is_fresh_whatever_our_side_has(monkeypatch):
     asked = WorldRequest("own", "environment.py", [None, None], of_ranks={0: {"LD_PRELOAD": "/x/libnccl.so.2"}, 1: {"NCCL_ALGO": "Ring"}})
     fresh = [[Engine(prefix, None, Redactor({}))._own(asked, rank)["fresh"] for rank in (0, 1)] for prefix in ([sys.executable], ["docker", "exec", "-i", "a", "python3"])]
     assert fresh == [[False, False], [True, False]]
+
+
+@pytest.mark.parametrize(("prefix", "python"), [
+    ("docker exec -i python3.11 /opt/rl/bin/py", "/opt/rl/bin/py -u"), ("docker exec -i python3.11 python3", "python3 -u"), ("python3", "python3 -u"),
+    ("conda run -n python --no-capture-output python", "python -u"), ("docker exec -i a python3 -X dev -I", "python3 -X dev -I -u")])
+def test_a_container_may_be_named_like_an_interpreter(prefix, python):
+    line = shell_line(prefix.split(), WorldRequest("own", "check.py", [None, None], of_ranks={1: {"NCCL_ALGO": "Ring"}}))
+    assert f'exec "$@"\' sh {python} lib/nccl_runbook' in line
 
 
 def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:

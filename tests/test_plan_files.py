@@ -132,7 +132,7 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
     run(str(tmp_path), "--areal", "v1.0.0", "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
-    assert "1 of 2 allocations are clean" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
+    assert "Allocations: 1 of 2 clean" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
     text = run(str(tmp_path), "--areal", "v1.0.0")
     assert "1 of 2 clean" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
@@ -275,6 +275,7 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
     refused = plan(RAY.replace("--ref_num_gpus_per_node 4", "") + "--colocate_actor_ref", "--gpus", "12")
+    assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "4 must equal 8" in refused["remedies"][0]["text"]
     assert any("refuses this" in line and "4 must equal 8" in line for line in refused["evidence"])
     assert not any("refuses this" in line for line in plan(RAY + "--colocate_actor_ref", "--gpus", "8")["evidence"])
 

@@ -208,6 +208,12 @@ class TestNotebook:
         loaded = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
         assert known and not missing and not set(known) - loaded, "an import that no cell uses hides what was lost"
 
+    def test_the_suggested_experiment_runs_on_any_machine(self, path: Path) -> None:
+        """Without gpus it takes those that are there, or the CPU."""
+        suggested = [line[2:] for c in read(path).cells for line in c.source.splitlines() if line.startswith("# step.trial(")]
+        assert bool(suggested) == (path.stem[:2] in ("03", "04", "05"))
+        assert all("gpus" not in {k.arg for k in ast.parse(line).body[0].value.keywords} for line in suggested)
+
     def test_cells_are_short_and_plain(self, path: Path) -> None:
         for cell in (c for c in read(path).cells if c.cell_type == "code"):
             # papermill wants all parameters in one cell, a line each

@@ -156,7 +156,7 @@ def tiny_disk(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_rank(engine, tiny_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    with pytest.raises(ValueError, match=f"directory: nothing can be written in {tiny_disk}"):
+    with pytest.raises(ValueError, match=f"directory: there is no folder {tiny_disk} in which"):
         sync.collect(engine, TINY, [None, None], "disk", directory=str(tiny_disk))
     with pytest.raises(ValueError, match="directory: there is no folder"):
         sync.collect(engine, TINY, [None, None], "disk", directory=__file__)

@@ -19,7 +19,7 @@ from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
 from nccl_runbook.rules import sync_choice
-from test_rules_sync import arm, broken, runs
+from test_rules_sync import DUPLICATE, ERROR, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
 
@@ -34,6 +34,7 @@ def _library(monkeypatch):
     (runs(arm("nccl-flat", transports=SHM), arm("fast-disk-shm")), "shm", "nccl-flat"),
     (runs(arm("nccl-flat", transports=NET), arm("fast-disk-shm")), "sockets", "fast-disk-shm"),
     (runs(broken("nccl-flat", "Duplicate GPU detected"), arm("ipc-direct"), arm("fast-disk-shm"), devices=(0, 0)), "one-gpu", "ipc-direct"),
+    (runs(broken("nccl-flat", ERROR + DUPLICATE), arm("gloo-flat"), arm("fast-disk")), "bus-ids", "fast-disk"),
     (runs(broken("nccl-flat", "x"), broken("ipc-direct", "x"), arm("fast-disk"), arm("disk"), uuids=("GPU-a", "GPU-a")), "one-gpu", "fast-disk"),
 ])
 def test_weight_sync_choice_fires_with_the_first_of_the_row_that_passed(facts, key, method):
@@ -45,7 +46,7 @@ def test_weight_sync_choice_fires_with_the_first_of_the_row_that_passed(facts, k
 def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
     assert sync_choice.choice(runs(arm("gloo-flat"), arm("fast-disk"), devices=(None, None))) is None
     assert sync_choice.choice(runs(broken("nccl-flat", "x"))) is None
-    assert sync_choice.topology(Gap("not-run", "busy")) == ""
+    assert sync_choice.topology(Gap("not-run", "busy")) == sync_choice.topology(runs(broken("nccl-flat", DUPLICATE), uuids=("GPU-a", ""))) == ""
     assert sync_choice.choice(runs(arm("nccl-flat", transports=Gap("absent", "no log")), arm("disk"))) is None, "nobody knows what connects them"
 
 
@@ -121,10 +122,24 @@ def test_each_stack_is_in_one_phase_of_a_sync_or_in_none(phase, frames):
 
 
 def test_a_sync_ends_where_no_stack_shows_one_and_its_phases_add_up():
-    found = own_sync.syncs_of(7, list(enumerate(("", "control", "control", "wire", "", "", "load"))))
+    found = own_sync.syncs_of("pid 7", list(enumerate(("", "control", "control", "wire", "", "", "load"))))
     assert [(s.phases, s.who) for s in found] == [({"control": 1.0, "wire": 1.0}, "pid 7"), ({"load": 0.0}, "pid 7")]
     assert [f.title for f in sync_choice.own_sync(OwnSync(found))] == ["your own sync took 2.000 s on pid 7, 1.000 s of it in control"]
     assert "pid 7" in repr(own_table(OwnSync(found)))
+
+
+@pytest.mark.parametrize(("phases", "told"), [(("pause", "wire"), "pause"), (("wire", "gather"), "gather"), (("control", "load"), "load"), (("wire", "control"), "control"),
+                                              (("wire", "wire"), "wire"), (("", "wire"), "wire"), (("", ""), ""), ((), "")])
+def test_while_one_waits_what_the_other_does_counts(phases, told):
+    """An engine that hangs in its broadcast while the trainer still gathers spends nothing on the wire."""
+    assert own_sync.joint(phases) == told
+
+
+def test_own_sync_phases_goes_by_all_processes_together_where_they_were_watched_at_once():
+    apart = [("pid 1", ("pause", "gather", "wire")), ("pid 2", ("wire", "wire", "wire", "load"))]
+    syncs = [s for name, phases in [("all of them", ("pause", "gather", "gather", "load")), *apart] for s in own_sync.syncs_of(name, list(enumerate(phases)))]
+    assert [f.title for f in sync_choice.own_sync(OwnSync(syncs))] == ["your own sync took 3.000 s on all of them, 2.000 s of it in gather"]
+    assert "3.000 s on pid 2" in sync_choice.own_sync(OwnSync(syncs[1:]))[0].title, "near miss: each by itself"
 
 
 OWN = """import threading
@@ -140,9 +155,10 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
     try:
         assert all(p.stdout.readline() == b"there\n" for p in running)
         seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
-        assert [(s.who, set(s.phases)) for s in seen.syncs] == [(f"pid {running[0].pid}", {"pause"})]
+        assert [(s.who, set(s.phases)) for s in seen.syncs] == [("all of them", {"pause"}), (f"pid {running[0].pid}", {"pause"})]
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
         assert watched.stderr == f"nccl-runbook: sampling the stacks of {running[0].pid} for 1 s (--budget); nothing in them is stopped or changed\n"
+        assert watched.stdout.startswith("Your own sync, the slowest of each process") and "pause" in watched.stdout.splitlines()[1]
         nothing = own_sync.collect([running[1].pid], 0.3, table.phase_of)
         assert nothing.reason == "absent" and "wrap yours in pause_trace()" in nothing.detail
     finally:

@@ -97,3 +97,9 @@ def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path)
     assert empty.id == "log-not-read" and "run: holds no file to read" in empty.title
     (tmp_path / "run" / "out.log").write_text("KeyError: 'labels'\n")
     assert not [f for f in triage.findings(reader.collect([str(tmp_path / "run")])) if f.id == "log-not-read"]
+
+
+def test_the_fuzzers_documented_line_works_from_anywhere(tmp_path):
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    told = subprocess.run([sys.executable, str(ROOT / "tests" / "fuzz_triage.py"), "0.1"], capture_output=True, text=True, cwd=tmp_path, env=plain, timeout=120)
+    assert told.returncode == 0 and "none crashed" in told.stdout, told.stderr

@@ -101,7 +101,7 @@ def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "") ->
     word = verdict(pictures)
     told = f"<p class=lead><span class=word style=\"background:{TONES[word]}\">{word}</span> {html.escape(ended)}</p>"
     body = told + ("".join(_section(one, looks) for one in pictures) or "<h1>No rank was found</h1>")
-    taken = ", ".join(f"{look.host} at {look.taken}, two samples {look.gap_s:g} s apart" for look in looks)
+    taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
     title = html.escape(pictures[0].sentence[:120] if pictures else "no rank was found")
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>{title}</title><style>{STYLE}</style></head><body>{body}"

@@ -5,12 +5,15 @@ import ast
 import dataclasses
 import difflib
 import json
+import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 TAG = "parameters"
 _LEAST = {"budget_s": 1, "repeats": 1}  # of a number; of every other 0
+_SHELL_WORDS = ("command", "arm_a", "arm_b")
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 
 
@@ -47,7 +50,12 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
 
 
 def check_range(name: str, value: Any) -> Any:
-    """The value; ParameterError for a number that means nothing. Every number of a notebook counts something."""
+    """The value; ParameterError for a number that means nothing, as every number of a notebook counts something, and for quotes that do
+    not close."""
+    try:
+        shlex.split(value if name in _SHELL_WORDS and not os.path.isfile(value) else "")
+    except ValueError as error:
+        raise ParameterError(f"parameter {name}: {value} cannot be read as words of a shell ({error})") from error
     least = _LEAST.get(name, 0)
     if type(value) in (int, float) and not value >= least:
         raise ParameterError(f"parameter {name}: {value} is less than {least}")

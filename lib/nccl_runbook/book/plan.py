@@ -77,8 +77,7 @@ def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Pa
     """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge."""
     by_step: dict[str, Path] = {}
     for path in paths:
-        found = records.load_all(path)
-        if not found:
+        if not (found := records.load_all(path)):
             raise UsageError(f"{path} holds no record: the look ended before its first step")
         for step in (record.step for record in found):
             if step not in book or step == LAST:

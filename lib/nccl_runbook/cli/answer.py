@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from nccl_runbook.evidence.log_file import HELD
-from nccl_runbook.findings import FAIL_ON
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
+from nccl_runbook.redact import Redactor, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nccl_runbook.facts import Gap
     from nccl_runbook.facts.environment import Environment
-    from nccl_runbook.findings import Finding
     from nccl_runbook.report.tables import Table
 
 
@@ -66,9 +66,6 @@ def tell(answer: str | dict[str, Any]) -> None:
     """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey."""
     import json
 
-    from nccl_runbook.facts import to_json
-    from nccl_runbook.redact import Redactor, plain
-
     redactor = Redactor(os.environ)
     as_json = isinstance(answer, dict)
     print(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)))
@@ -77,7 +74,6 @@ def tell(answer: str | dict[str, Any]) -> None:
 def write(path: Path, text: str) -> None:
     """The page as a whole, without secrets; leaves with a sentence where it cannot be written."""
     from nccl_runbook.records import write_text
-    from nccl_runbook.redact import Redactor, plain
 
     clean = plain(Redactor(os.environ).text(text))
     try:
@@ -99,9 +95,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.findings import EXIT_CODES, step_status, worst_first
     from nccl_runbook.records import Judged, Record, utc_now
-    from nccl_runbook.redact import Redactor
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.facts.environment import Environment
-    from nccl_runbook.findings import Finding
+from nccl_runbook.facts import Gap, gaps_in
+from nccl_runbook.facts.environment import Environment
+from nccl_runbook.findings import Finding, exit_code, verdict_of, worst_first
 
 EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
 SCHEMA = "nccl-runbook/env/1"
@@ -30,7 +29,6 @@ def env(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
-    from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.rules import environment
 
     if file and pid or any(p < 1 for p in pid) or any(v and not v[0].isdecimal() for v in (torch, nccl)):
@@ -52,8 +50,6 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
     """What was named, as facts; leaves with one sentence where it cannot be read."""
     from nccl_runbook.evidence import environment as probe
     from nccl_runbook.evidence import environment_file
-    from nccl_runbook.facts import Gap
-    from nccl_runbook.facts.environment import Environment
 
     if file:
         role = environment_file.parse(sys.stdin.read(), "standard input") if str(file) == "-" else environment_file.read(str(file))
@@ -86,8 +82,6 @@ def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
-    from nccl_runbook.facts import gaps_in
-
     lines = []
     for finding in findings:
         lines.append(f"{finding.severity.value:7} {finding.title}")

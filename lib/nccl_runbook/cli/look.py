@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.facts.live import Live
+from nccl_runbook.findings import exit_code
+from nccl_runbook.redact import Redactor, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nccl_runbook.facts.live import Live
     from nccl_runbook.rules.live import Picture, RankView
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
@@ -31,9 +33,7 @@ def look(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
-    from nccl_runbook.findings import exit_code
     from nccl_runbook.look_page import page, text
-    from nccl_runbook.redact import Redactor, plain
     from nccl_runbook.rules import live as rules
 
     if record and (pid or save):
@@ -57,7 +57,6 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
     from nccl_runbook import look_live
     from nccl_runbook.records import Record
     from nccl_runbook.records import save as save_record
-    from nccl_runbook.redact import Redactor
 
     began = time.monotonic()
     answer.end_on_signals()
@@ -74,27 +73,17 @@ def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Liv
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; leaves with one sentence where a file is none."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from nccl_runbook.facts.live import Live
+    from nccl_runbook.evidence.stacks import whole_looks
     from nccl_runbook.records import RecordError, load_all
 
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
-        looks = [TypeAdapter(Live).validate_python(one) for one in found]
-        if not all(map(_is_whole, looks)):
-            answer.leave("a record holds a live look with a sample without threads or figures: it was not written by this runbook")
     except RecordError as error:
         answer.leave(error)
-    except ValidationError as error:
-        answer.leave(f"a record holds a live look of another version ({'.'.join(map(str, error.errors()[0]['loc']))})")
+    looks = whole_looks(found)
+    if len(looks) < len(found):
+        answer.leave("a record holds a live look of another version, or one with a sample without threads or figures")
     return looks or answer.leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live")
-
-
-def _is_whole(look: Live) -> bool:
-    """Every sample has its threads, and every GPU its figures, as a look of ours has."""
-    gpus = look.gpus if isinstance(look.gpus, list) else []
-    return all(s.threads for rank in look.ranks for s in rank.samples) and all(g.utilisation_percent and g.power_w for g in gpus)
 
 
 def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:

@@ -145,7 +145,6 @@ def _line(tried: Tried) -> str:
 def _document(tried: list[Tried], count: int) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
-    verdict = "broken" if failing else "unknown" if otherwise else "healthy"
     if failing:
         why = failing.look or failing.line or f"exit code {failing.code}"
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
@@ -153,6 +152,6 @@ def _document(tried: list[Tried], count: int) -> dict[str, Any]:
         log = shlex.quote(otherwise[0].logs[-1])
         sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
-        sentence = f"none of {count} combinations failed: the fault needs more than these, or comes now and then (--repeats)"
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": {"broken": 3, "unknown": 4, "healthy": 0}[verdict], "sentence": sentence,
+        sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
+    return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": 3 if failing else 4, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

@@ -23,7 +23,7 @@ GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, o
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(r"_|(OLD)?PWD|SHLVL|HOME|USER|LOGNAME|HOST(NAME)?|TERM\w*|SSH_\w+|XDG_\w+|DISPLAY|LS_COLORS|PS\d|"
                       r"MAIL|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|SLURM_\w+|PMIX?_\w+|OMPI_\w+|PBS_\w+|"
-                      r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID")
+                      r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID")
 _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
 _PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)  # what may be shown of a variable that is not in the table
@@ -104,9 +104,17 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
     return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
 
 
+def _words(text: str) -> list[str]:
+    """A file's name, or the words as a shell reads them."""
+    try:
+        return [text] if os.path.isfile(text) else shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}") from None
+
+
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
-    words = [text] if os.path.isfile(text) else shlex.split(text)
+    words = _words(text)
     hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
     return " ".join(hidden) or "."
 
@@ -130,7 +138,7 @@ def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, s
     """What one arm sets, by role and name."""
     found: dict[Key, str | None] = {}
     role = ""
-    for word in [text] if os.path.isfile(text) else shlex.split(text):
+    for word in _words(text):
         if word.startswith("@"):
             role = word[1:]
         else:

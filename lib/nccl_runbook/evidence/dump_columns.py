@@ -170,6 +170,8 @@ class _Table:
         op = _short(name.rpartition(":")[2].strip("_")[:60])
         sizes = entry["output_sizes"] if op.startswith(_SAME_OUT) else entry["input_sizes"] if op.startswith(_SAME_IN) else []
         dtypes = entry["input_dtypes"]
+        if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
+            raise Refused(f"is damaged: {op} has other sizes going in than coming out")
         text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text

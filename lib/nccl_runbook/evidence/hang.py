@@ -19,6 +19,7 @@ from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
 from nccl_runbook.facts import Gap, grouped
+from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
 from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track, needs_all
 
@@ -45,12 +46,17 @@ def collect(paths: list[str]) -> Hang:
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
-                _counts(found.logs), times.clocks)
+                _counts(found.logs), times.clocks, found.looks)
 
 
 def collect_named(path: str) -> Hang:
     """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
     return collect(named(path))
+
+
+def of_record(hang: Hang | Gap, record_path: str) -> Hang:
+    """The facts as recorded; where the record is that of a live look, what that saw."""
+    return collect([record_path]) if isinstance(hang, Gap) else hang
 
 
 class _Inputs:
@@ -59,6 +65,7 @@ class _Inputs:
     def __init__(self, paths: list[str]) -> None:
         self.files: list[HangFile] = []
         self.stacks: list[Stack] = []
+        self.looks: list[Live] = []
         self.names: dict[int, str] = {}
         self.written: dict[str, float] = {}
         self.logs: list[str] = []
@@ -103,8 +110,10 @@ class _Inputs:
             with contextlib.suppress(OSError):
                 self.written[name] = os.stat(name).st_mtime
         elif looks:
-            self.files.append(HangFile(name, "live"))
-            self.stacks += _live_stacks(name, looks)
+            whole = stacks.whole_looks(looks)
+            self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another version"))
+            self.looks += whole
+            self.stacks += stacks.stacks_of(name, whole)
         elif problem == _FOREIGN:
             self.files.append(HangFile(name, "", None, problem))
         else:
@@ -123,39 +132,12 @@ def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
     """(dump, live look, what is wrong with it): one of the three."""
     try:
         value = {} if data.startswith(b"\x80") else dump_file.decode(data)
-        looks = _looks_in(value)
+        looks = stacks.looks_in(value)
         if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
             return None, looks, "" if looks else _FOREIGN
         return dump_file.read(data), None, ""
     except Refused as error:
         return None, None, str(error)
-
-
-def _looks_in(value: Any, depth: int = 0) -> list[dict]:
-    """Live looks anywhere in a record: an object with ranks that have samples."""
-    if isinstance(value, dict):
-        ranks = value.get("ranks")
-        if isinstance(ranks, list) and any(isinstance(r, dict) and "samples" in r for r in ranks):
-            return [value]
-        value = list(value.values())
-    return [look for v in value for look in _looks_in(v, depth + 1)] if isinstance(value, list) and depth < 6 else []
-
-
-def _live_stacks(name: str, looks: list[dict]) -> list[Stack]:
-    """The main thread of each rank in its last sample, as far as the look has it."""
-    found = []
-    for rank in (r for look in looks for r in _objects(look["ranks"]) if type(r.get("rank")) is int and r["rank"] >= 0):
-        sample = _objects(rank.get("samples"))[-1:]
-        threads, held = ([o for s in sample for o in _objects(s.get(what))[:1]] for what in ("threads", "stacks"))
-        state = "".join(str(t.get("state", ""))[:4] for t in threads)
-        rows = [f for h in held for f in _objects(h.get("frames"))]
-        frames = [f"{f.get('function')}, {f.get('file')}:{f.get('line')}"[:300] for f in rows[:stacks.MOST_FRAMES]]
-        found.append(Stack(rank["rank"], name, frames, state))
-    return found
-
-
-def _objects(value: Any) -> list[dict]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def rank_of(name: str) -> int | None:

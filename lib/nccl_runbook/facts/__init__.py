@@ -75,3 +75,8 @@ def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found
+
+
+def counted(number: int, noun: str) -> str:
+    """In words: "1 rank", "3 ranks"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
+from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs
 
 # no member completes these before each has issued them; a broadcast's root may
@@ -142,7 +143,7 @@ class HangFile:
 @dataclasses.dataclass(frozen=True)
 class Hang:
     """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one, to which all times here are
-    brought; empty where they are together."""
+    brought; empty where they are together. ``looks``: at the ranks while they lived."""
 
     files: List[HangFile]
     dumps: List[Dump]
@@ -152,3 +153,4 @@ class Hang:
     logs: Logs
     counts: List[Count] = dataclasses.field(default_factory=list)
     clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
+    looks: List[Live] = dataclasses.field(default_factory=list)

@@ -139,6 +139,9 @@ class SyncRuns:
         return min(fit, key=lambda a: a.steady_s or 0.0, default=None)
 
 
+ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several processes at once
+
+
 @dataclasses.dataclass(frozen=True)
 class OwnSyncTime:
     """One of the user's own syncs in one process: seconds of each phase, in order. ``rank``: -1 where it is not told; ``source``: the line

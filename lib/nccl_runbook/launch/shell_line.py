@@ -42,5 +42,6 @@ def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
     own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
            for rank, env in request.of_ranks.items()}
     cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
-    python = next((word for word in reversed(prefix) if "python" in Path(word).name), prefix[-1])
-    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", python, "-u"]
+    # the interpreter takes what follows the prefix, so only options of its own stand behind it; a container may be named like one
+    python = max(at for at, word in enumerate(prefix) if not word.startswith("-") and prefix[at - 1] not in ("-X", "-W"))
+    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", *prefix[python:], "-u"]

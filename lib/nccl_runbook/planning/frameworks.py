@@ -85,8 +85,9 @@ def _part(kind: str, backend: str, name: str, replicas: int, tensor: int = 1, an
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
-def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str]) -> tuple[Mode, Placed]:
-    """Each part on GPUs of its own, in order; one with an anchor on the anchor's."""
+def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str],
+         refusals: Sequence[str] = ()) -> tuple[Mode, Placed]:
+    """Each part on GPUs of its own, in order; one with an anchor on the anchor's. ``refusals``: why the framework starts nothing."""
     starts, at = [], 0
     for part in parts:
         starts.append(at if part.anchor is None else starts[part.anchor])
@@ -95,8 +96,9 @@ def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str]) ->
     engines, trainers = ([j for kind, j in jobs if kind == wanted and j.size] for wanted in ("engine", "trainer"))
     waits = [f"Ray waits without end for {at} GPUs where there are {gpus}"] if at > gpus else []
     groups = groups_of(engines, trainers, update)
-    verdict = "duplicate" if any(g.shared for g in groups if g.name == "weight-update") else "oversubscribed" if at > gpus else "clean"
-    return Mode(tuple(p for p in parts if p.world_size), None, scheduled=True), Placed(groups, verdict, (*waits, *notes))
+    shared, short = any(g.shared for g in groups if g.name == "weight-update"), "oversubscribed" if at > gpus else "clean"
+    verdict = "duplicate" if shared else "refused" if refusals else short
+    return Mode(tuple(p for p in parts if p.world_size), None, scheduled=True), Placed(groups, verdict, (*refusals, *waits, *notes))
 
 
 def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
@@ -104,12 +106,12 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     tensor = max(1, launch.number("tensor"))
     apart = any(word in launch.text for word in launch.framework.apart)
     rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
-    notes = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
+    refused = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
     how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
                                                              None if apart else 0)]
-    return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how, *notes])
+    return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how], refused)
 
 
 def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
@@ -128,13 +130,14 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
+    refusals = []
     if shares and engines and engines * tensor != sizes["trainer"]:
-        notes.append(f"OpenRLHF refuses this: {sizes['trainer']} actor GPUs must equal {engines} engines of {tensor}")
+        refusals.append(f"OpenRLHF refuses this: {sizes['trainer']} actor GPUs must equal {engines} engines of {tensor}")
     if (together or launch.on("share_ref")) and has["ref"] and sizes["ref"] != sizes["trainer"]:
-        notes.append(f"OpenRLHF refuses this: actor and reference share GPUs, so {sizes['trainer']} must equal {sizes['ref']}")
+        refusals.append(f"OpenRLHF refuses this: actor and reference share GPUs, so {sizes['trainer']} must equal {sizes['ref']}")
     if together and asynchronous:
         notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
-    return _ray(parts, gpus * nodes, "ipc" if handed_over else "xccl" if launch.told("backend") == "nccl" else "gloo", notes)
+    return _ray(parts, gpus * nodes, "ipc" if handed_over else "xccl" if launch.told("backend") == "nccl" else "gloo", notes, refusals)
 
 
 def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
@@ -144,10 +147,10 @@ def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]
              _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
     notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
              "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
-    notes += ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
+    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
     if "vllm_sync_backend" in launch.flags:
         notes.append("vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode")
-    return _ray(parts, gpus * nodes, "ipc" if together else "xccl", notes)
+    return _ray(parts, gpus * nodes, "ipc" if together else "xccl", notes, refusals)
 
 
 def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:

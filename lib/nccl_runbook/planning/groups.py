@@ -60,7 +60,8 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate), and what else is to be known about it."""
+    """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate, refused by a framework other than AReaL), and what else is
+    to be known about it."""
 
     groups: tuple[Group, ...]
     verdict: str

@@ -53,19 +53,14 @@ def _candidates(text: str) -> Iterator[str]:
 def _write(mode: Mode, rules: Rules) -> str:
     """The mode in the words of ``rules``; engines first where the era wants it, names where components share or are many."""
     parts = [p for p in mode.parts if p.kind != "eval"]
-    if rules.era == "A":
-        return "" if len(parts) > 2 or not mode.plain else _joined(sorted(parts, key=lambda p: p.kind), rules, {})
     sharing = len(parts) > 2 or any(p.anchor is not None for p in parts)
-    names = {i: p.name or ("rollout" if p.kind == "engine" else "actor") for i, p in enumerate(parts)} if sharing else \
-            {i: p.name for i, p in enumerate(parts) if p.name}
-    return _joined(parts, rules, names)
-
-
-def _joined(parts: list[Part], rules: Rules, names: dict[int, str]) -> str:
-    text = ""
-    for i, part in enumerate(parts):
-        text += ("" if not i else "|" if part.anchor is not None else "+") + _component(part, names.get(i, ""), rules)
-    return text
+    names = [p.name or ("rollout" if p.kind == "engine" else "actor") * sharing for p in parts]
+    if rules.era == "A":
+        if len(parts) > 2 or not mode.plain:
+            return ""
+        parts, names = sorted(parts, key=lambda p: p.kind), [""] * len(parts)
+    told = (("|" if p.anchor is not None else "+") + _component(p, name, rules) for p, name in zip(parts, names))
+    return "".join(told)[1:]
 
 
 def _component(part: Part, name: str, rules: Rules) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nccl_runbook.facts.start import Message, Start
 from nccl_runbook.knowledge.symptoms import StepText, Symptom, matching, step_texts, symptoms
 
-WITHOUT_REASON = "rules the rest out"
+WITHOUT_REASON = "rules out the rest"
 
 
 def recognised(start: Start) -> list[Symptom]:

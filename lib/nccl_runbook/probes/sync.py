@@ -41,10 +41,8 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent, name = os.path.abspath(directory or tempfile.gettempdir()), f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"
-    closed = "nothing can be written in" if not os.access(parent, os.W_OK | os.X_OK) else ""
-    wrong = closed if os.path.isdir(parent) else "there is no folder"
-    if local and wrong and any("disk" in m and "shm" not in m for m in chosen):
-        raise ValueError(f"directory: {wrong} {parent}")
+    if local and any("disk" in m and "shm" not in m for m in chosen) and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK):
+        raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
     for method in chosen:
         place = _SHM if "shm" in method else parent

@@ -2,9 +2,9 @@
 
 Runs under the judged interpreter by file path, as a rank or by itself; imports nothing of ours. argv[1] is a request in JSON:
 ``names``, ``secret``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
-process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}`` and ``~`` are filled in); ``mapped``: pattern of
-mapped paths; ``copies``: globs of other copies; ``import_torch``, ``resolve``: whether to. Reports one event, ``environment``; what
-cannot be read is {"reason", "detail"}. Parsing is not done here.
+process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}`` and ``~``, the home of that process, are filled in);
+``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``import_torch``, ``resolve``: whether to. Reports one event,
+``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
 """
 import base64
 import ctypes
@@ -107,19 +107,14 @@ def shared_memory(path):
     return [told.f_frsize, told.f_blocks, told.f_bavail, os.stat(path).st_dev]
 
 
-def in_home(pattern, home):
-    """``~`` filled in with the home of the process looked at, which may be another one's or a container's."""
-    return glob.escape(home) + pattern[1:] if pattern.startswith("~/") else pattern
-
-
 def look(request):
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
     env = environ_of(pid)
-    home, seen = env.get("HOME") or os.path.expanduser("~"), {}
+    home, seen = glob.escape(env.get("HOME") or os.path.expanduser("~")), {}
     for pattern, keep in request["files"].items():
         start = "" if pattern.startswith("/proc/") else root
-        whole = start + in_home(pattern.replace("{pid}", pid), home)
+        whole = start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid))
         seen.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
@@ -127,7 +122,7 @@ def look(request):
     preloaded = [p for p in paths if any(is_same(root + p, root + w) if "/" in w else os.path.basename(p) == w for w in words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
-    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + in_home(g, home))}
+    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
     return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
             "mapped": paths, "preloaded": preloaded,
             "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},

@@ -15,10 +15,10 @@ _PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white
 
 
 def banner(status: str, line: str) -> str:
-    """A line with the badge of ``status`` in front of it."""
+    """A line with the badge of ``status`` in front of it, in place of that word."""
     look = badge(status)
     chip = f'<strong style="padding:2px 8px;background:{TONES[look.tone]}">{look.symbol} {escape(look.word)}</strong>'
-    return f'<p style="margin:4px 0 10px;font-size:115%">{chip} {escape(line)}</p>'
+    return f'<p style="margin:4px 0 10px;font-size:115%">{chip} {escape(line.removeprefix(f"{look.word.capitalize()}: "))}</p>'
 
 
 def _evidence(items: Iterable[Evidence], label: str) -> str:
@@ -121,7 +121,7 @@ class VerdictView:
 
     def _repr_html_(self) -> str:
         document = self.document
-        head = banner("running" if document.running else document.verdict, document.sentence.partition(": ")[2])
+        head = banner("running" if document.running else document.verdict, document.sentence)
         fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + "".join(map(remedy_html, remedies)) for t, remedies in fixes(document)]
         judged = f'<p style="margin:4px 0">judged: {escape(judged_line(document))}</p>'
         return f"<div>{head}{judged}{''.join(fix)}</div>"

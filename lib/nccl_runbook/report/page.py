@@ -11,6 +11,7 @@ from typing import Any
 
 import jinja2
 
+from nccl_runbook.facts import counted
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.records import Record
 from nccl_runbook.report.badges import badge
@@ -92,7 +93,7 @@ def _counted(names: Iterable[str]) -> list[str]:
 def _counts(document: VerdictDocument) -> str:
     words = [s.status for s in document.steps]
     told = [f"{words.count(w)} {badge(w).word}" for w in ("broken", "warn", "unknown", "skipped", "note", "ok") if w in words]
-    return f"{len(words)} step{'' if len(words) == 1 else 's'}" + (f": {', '.join(told)}" if told else "")
+    return counted(len(words), "step") + (f": {', '.join(told)}" if told else "")
 
 
 def _table(data: dict[str, Any]) -> Table:

@@ -14,7 +14,7 @@ def variables_table(env: Environment) -> Table:
     """Every variable that is set, one row each, with its reader and meaning."""
     roles = env.roles
     names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
-    rows = [[name, *(Cell(_value(r, name)) for r in roles), _reader(name), _meaning(name)] for name in names]
+    rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
     others = sum(r.others for r in roles)
     note = f"{others} further variables are not looked at. A name that is not known to us may still be read by a plugin."
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
@@ -28,14 +28,11 @@ def _value(role, name: str) -> str:
     return value if len(value) <= LONG else f"{value[:LONG]} ... ({len(value)} characters)"
 
 
-def _reader(name: str) -> Cell:
+def _about(name: str) -> tuple[Cell, str]:
+    """Who reads it, and what it does."""
     if name in variables():
-        return Cell(variables()[name].reader.name)
-    return Cell("nobody", "warn") if name in unread() else Cell("not known to us", "muted")
-
-
-def _meaning(name: str) -> str:
-    return variables()[name].means if name in variables() else unread().get(name, ("",))[0]
+        return Cell(variables()[name].reader.name), variables()[name].means
+    return (Cell("nobody", "warn"), unread()[name][0]) if name in unread() else (Cell("not known to us", "muted"), "")
 
 
 @titled("Which libnccl", "host", "libraries")
@@ -57,7 +54,7 @@ def host_table(env: Environment) -> Table:
     host = env.host
     own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
         ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
-        ("open files", r.nofile), ("locked memory", r.memlock), ("/dev/shm", _shm(r.shm)))]
+        ("open files", r.nofile), ("locked memory (bytes)", r.memlock), ("/dev/shm", _shm(r.shm)))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas),
             ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
             ("GPU errors in the kernel log", host.xids), *own]

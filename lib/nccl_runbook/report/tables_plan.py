@@ -5,11 +5,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
-TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "zero-visible": "broken"}
+TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "refused": "broken", "zero-visible": "broken"}
 
 
 def groups_table(groups: Sequence[Any]) -> Table:
@@ -34,8 +34,8 @@ def intended_table(intended: Any) -> Table:
         why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
         return Table("", ["group"], [], why)
     table = groups_table(intended.placed.groups)
-    gpus = f"{intended.gpus} GPU{'' if intended.gpus == 1 else 's'}"
-    return dataclasses.replace(table, caption=f": {intended.text} (AReaL {intended.tag}) on {gpus}: {intended.placed.verdict}")
+    caption = f": {intended.text} (AReaL {intended.tag}) on {counted(intended.gpus, 'GPU')}: {intended.placed.verdict}"
+    return dataclasses.replace(table, caption=caption)
 
 
 def _seats(group: Any, gpu: int) -> Cell:
@@ -65,5 +65,5 @@ def groups_tables(plans: Sequence[Any]) -> list[Table]:
 
 def _head(plan: Any) -> str:
     told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
-            plan.launcher and f"launcher {plan.launcher}", f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} a node"]
+            plan.launcher and f"launcher {plan.launcher}", f"{counted(plan.gpus, 'GPU')} a node"]
     return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, told))})"

@@ -13,7 +13,7 @@ from nccl_runbook.report.tables import Cell, Table
 
 def brought_table(start: Start) -> Table:
     """Every message that was recognised, with its line."""
-    rows = [[_line(m), _meaning(m), m.text, str(m.times)] for m in start.messages]
+    rows = [[_line(m), _meaning(m), "" if m.text in symptoms() else m.text, str(m.times)] for m in start.messages]
     columns = ["line", "points to", "message", "times"]
     return Table("Recognised in what you brought", columns, rows or [["", Cell("nothing", "muted"), "", ""]], _note(start))
 
@@ -34,11 +34,11 @@ def _note(start: Start) -> str:
     if isinstance(start.log, Gap):
         return f"The log was not read: {start.log.detail}."
     left = f"; {start.log.left_out}" if start.log.left_out else ""
-    return f"{start.log.lines} lines of the log were looked at{left}. A message is a hypothesis, not a proof."
+    return f"Lines of the log that were looked at: {start.log.lines}{left}. A message is a hypothesis, not a proof."
 
 
 def plan_table(plan: Iterable[tuple[StepText, str]]) -> Table:
     """``plan``: (step, why it is in the plan), in the order that decides."""
     rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in plan]
-    note = "A run takes its steps in the order of their numbers and ends with 99-verdict. Seconds: about, on four GPUs."
+    note = "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are about right for four GPUs."
     return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows, note)

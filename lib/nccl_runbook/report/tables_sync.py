@@ -25,7 +25,8 @@ def methods_table(runs: SyncRuns) -> Table:
     """One row a method: first and steady sync, rate, and where the seconds went."""
     columns = ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"]
     rows = [_row(method, arm, runs) for method, arm in runs.arms.items()]
-    return Table(f" of {runs.model}: {_layers(runs)}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
+    layers = "" if runs.layers == runs.layers_of else f"only {runs.layers} of {runs.layers_of} layers, "
+    return Table(f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
 
 
 @titled("With one thing changed")
@@ -52,8 +53,8 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
     columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
-    heads = {key: Cell(f"{row.title} (here)", "note") if key == here else row.title for key, row in topologies().items()}
-    rows = [[heads[key], r.decoupled, r.overlap, r.shared, r.colocated] for key, r in topologies().items()]
+    rows = [[Cell(f"{r.title} (here)", "note") if key == here else r.title, r.decoupled, r.overlap, r.shared, r.colocated]
+            for key, r in topologies().items()]
     return Table("Which way to move the weights", columns, rows)
 
 
@@ -67,10 +68,6 @@ def own_table(own: OwnSync) -> Table:
     rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
             for _, s in sorted(slowest.items())[:64]]
     return Table(", the slowest of each process", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
-
-
-def _layers(runs: SyncRuns) -> str:
-    return "" if runs.layers == runs.layers_of else f"only {runs.layers} of {runs.layers_of} layers, "
 
 
 def _note(runs: SyncRuns) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.facts import counted, grouped
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
 from nccl_runbook.records import Judged, Record, Strict
 
@@ -206,17 +206,13 @@ def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Caus
     if _running(run, steps):
         known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
         told = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
-        return f"Running: {done} of {_count(steps)} done{told}."
-    tail = f"; interrupted after {done} of {_count(steps)}" if run.interrupted else ""
+        return f"Running: {done} of {counted(len(steps), 'step')} done{told}."
+    tail = f"; interrupted after {done} of {counted(len(steps), 'step')}" if run.interrupted else ""
     if trouble:
         return f"{word.capitalize()}: {trouble}{tail}."
     if word == "healthy":
         return f"Healthy: {_what_passed(steps, judged)}{tail}."
     return f"Unknown: {tail.removeprefix('; ') or _what_is_open(run, steps)}."
-
-
-def _count(steps: Sequence[Any]) -> str:
-    return f"{len(steps)} step{'' if len(steps) == 1 else 's'}"
 
 
 def _bare(text: str) -> str:
@@ -242,9 +238,9 @@ def _what_passed(steps: list[StepEntry], judged: Judged) -> str:
     passed = [s for s in steps if s.status in DONE]
     named = [f"torch {judged.torch}" if judged.torch else "", f"NCCL {judged.nccl}" if judged.nccl else ""]
     software = ", ".join(n for n in named if n)
-    where = f" on {len(judged.gpus)} GPU{'' if len(judged.gpus) == 1 else 's'}" if judged.gpus and software else ""
+    where = f" on {counted(len(judged.gpus), 'GPU')}" if judged.gpus and software else ""
     left = len(steps) - len(passed)
-    return f"{software}{where}{'; ' if software else ''}{_count(passed)} passed" + (f", {left} skipped" if left else "")
+    return f"{software}{where}{'; ' if software else ''}{counted(len(passed), 'step')} passed" + (f", {left} skipped" if left else "")
 
 
 def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
@@ -261,5 +257,5 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
         return lead
     others = sum(1 for r in reasons if r != lead and r not in rehearsed)
     passed = sum(1 for s in steps if s.status in DONE)
-    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else f"{passed} of {_count(steps)} passed"
+    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else f"{passed} of {counted(len(steps), 'step')} passed"
     return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"

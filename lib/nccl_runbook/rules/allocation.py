@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.allocation import Rules, at, newest
@@ -14,7 +14,8 @@ from nccl_runbook.planning.intended import Intended
 from nccl_runbook.planning.other_eras import spans, valid_at, written_for
 
 CAUSE = "trainer-and-engine-share-gpu"
-SEVERITY = {"clean": Severity.OK, "duplicate": Severity.BROKEN, "zero-visible": Severity.BROKEN, "oversubscribed": Severity.WARN}
+SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
+            "duplicate": Severity.BROKEN, "refused": Severity.BROKEN, "zero-visible": Severity.BROKEN}
 
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
@@ -24,7 +25,7 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
     evidence = [Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}")]
     if valid:
         evidence.append(Evidence(f"it is valid in {spans(valid)}"))
-    advice = f"For {rules.tag} write it so:" if instead else f"See the grammar of {rules.tag}; such as sglang:d1+fsdp:d1."
+    advice = f"For {rules.tag} write it so:" if instead else f"Write it as {rules.tag} reads it, such as sglang:d1+fsdp:d1."
     return Finding("allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}", tuple(evidence),
                    (Remedy("you", advice, (instead,) if instead else ()),))
 
@@ -57,11 +58,16 @@ def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Fi
 
 def title(mode: Mode, placed: Placed, site: Site) -> str:
     """One sentence: what will happen."""
-    sizes = ", ".join(f"{p.name or p.backend} {p.world_size}" for p in mode.parts)
-    where = f"{sizes} on {_gpus(site.gpus)}" + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
+    where = sizes(mode, site.gpus) + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
     if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
         return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
     return f"{table('allocation')['sentences'][placed.verdict]} ({where})"
+
+
+def sizes(mode: Mode, gpus: int) -> str:
+    """In words: "sglang 4 ranks, fsdp 1 rank on 8 GPUs"."""
+    told = (f"{p.name or p.backend} {counted(p.world_size, 'rank')}" for p in mode.parts)
+    return f"{', '.join(told)} on {counted(gpus, 'GPU')}"
 
 
 def shared_lines(placed: Placed) -> list[str]:
@@ -77,7 +83,7 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         found.append(_disk(rules, mode, site))
     smaller = fitting(mode, site)
     if smaller:
-        found.append(Remedy("you", f"Ask for no more than the {_gpus(site.gpus)} here (batch sizes may have to follow):", (smaller,)))
+        found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
     found += _more(mode, site)
     if placed.verdict == "duplicate":
         found += _others(rules)
@@ -89,7 +95,7 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:
     unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
     lines = list(switch.lines)
     if switch.example and site.gpus == 1:
-        lines += [f"# {switch.example}, with", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+        lines += [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
     if share and site.gpus == 1:
@@ -110,7 +116,7 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
         return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
     if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
         return []
-    return [Remedy("your launcher", f"Give the job {_gpus(asked)} of one node: the same string is clean there.",
+    return [Remedy("your launcher", f"Give the job {counted(asked, 'GPU')} of one node: the same string is clean there.",
                    (f"#SBATCH --gpus-per-node={asked}",))]
 
 
@@ -140,10 +146,6 @@ def fitting(mode: Mode, site: Site) -> str:
 
 def _spelt(part: Part, named: bool = True) -> str:
     return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def about_tag(rules: Rules, site: Site) -> list[str]:

@@ -133,12 +133,10 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
 
 def _libraries(ranks: Environment) -> list[Finding]:
     """What is wrong with libnccl within an arm. That A and B have different ones may be what is compared: a note."""
-    differ = libnccl.roles_differ(ranks)
-    found = [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN) and f != differ]
     arms = [dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"]
-    within = list(filter(None, map(libnccl.roles_differ, arms)))
-    between = [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) for f in (differ,) if f]
-    return [*found, *(within or between)]
+    found = [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
+    meant = () if any(map(libnccl.roles_differ, arms)) else (libnccl.roles_differ(ranks),)
+    return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in found]
 
 
 def _left_out(c: Comparison) -> list[Finding]:

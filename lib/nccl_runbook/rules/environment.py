@@ -15,6 +15,7 @@ from nccl_runbook.rules.settings import Setting, settings, told
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
+_MEANT = {**dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1), **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0)}
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
 
 
@@ -57,10 +58,8 @@ def _right(v: Variable, value: str) -> str:
         return "NCCL_DEBUG=WARN"
     if v.values.startswith("re:") and v.accepts(value.upper()):
         return f"{v.name}={value.upper()}"
-    if v.values in ("bool", "flag") and value.casefold() in ("true", "yes", "on", "enable", "enabled"):
-        return f"{v.name}=1"
-    if v.values in ("bool", "flag") and value.casefold() in ("false", "no", "off", "disable", "disabled"):
-        return f"{v.name}=0"
+    if v.values in ("bool", "flag") and value.casefold() in _MEANT:
+        return f"{v.name}={_MEANT[value.casefold()]}"
     return f"{v.name}={v.default}" if v.default else f"unset {v.name}"
 
 
@@ -82,11 +81,10 @@ def dead_variable(s: Setting) -> Finding | None:
     v = s.known
     if v is None or not v.until or v.renamed_to or (s.in_use and s.in_use[:len(version(v.until))] <= version(v.until)):
         return None
+    severity, says, advice = Severity.WARN, "", "It does nothing. Take it out:"
     if not s.in_use and version(v.until) >= RUN_STILL:
-        return told("dead-variable", Severity.NOTE, s, f"last read by {v.reader.name} {v.until}; which one runs here is not known",
-                    "A newer one does not read it. Then take it out:", f"unset {s.name}")
-    return told("dead-variable", Severity.WARN, s, f"last read by {v.reader.name} {v.until}", "It does nothing. Take it out:",
-                f"unset {s.name}")
+        severity, says, advice = Severity.NOTE, "; which one runs here is not known", "A newer one does not read it. Then take it out:"
+    return told("dead-variable", severity, s, f"last read by {v.reader.name} {v.until}{says}", advice, f"unset {s.name}")
 
 
 def not_yet_read(s: Setting) -> Finding | None:
@@ -130,25 +128,16 @@ def debugging_left_on(s: Setting) -> Finding | None:
                  "Once the fault is found:", "NCCL_DEBUG=WARN" if s.name == "NCCL_DEBUG" else f"unset {s.name}")
 
 
-def cumem_must_agree(s: Setting) -> Finding | None:
-    """NCCL_CUMEM_ENABLE set by hand: what matters is that all processes of a communicator agree."""
-    if s.name != "NCCL_CUMEM_ENABLE" or s.value == "":
+def in_two_minds(s: Setting) -> Finding | None:
+    """Read, and right as it stands, but with a catch (knowledge/environment.toml: cumem-must-agree, ranks-share-a-gpu)."""
+    row = table("environment")["catch"].get(s.name)
+    if row is None or s.value in row["quiet"] or (s.in_use and s.in_use < version(row["since"])):
         return None
-    return told("cumem-must-agree", Severity.NOTE, s, "trainer and engine must agree on it; do not give it to vLLM from 0.16 on",
-                 "Leave it out everywhere, or set it to the same value in every process of the communicator:", "unset NCCL_CUMEM_ENABLE")
-
-
-def ranks_share_a_gpu(s: Setting) -> Finding | None:
-    """NCCL_MULTI_RANK_GPU_ENABLE=1: experimental from 2.30 on, unread before."""
-    if s.name != "NCCL_MULTI_RANK_GPU_ENABLE" or s.value in ("", "0") or (s.in_use and s.in_use < (2, 30)):
-        return None
-    return told("ranks-share-a-gpu", Severity.WARN, s, "experimental from NCCL 2.30 on: NVLS is off, and it may hang when SMs run out",
-                 "One rank a GPU is the sound way; else keep the blocks of each rank few:", f"unset {s.name}", "NCCL_MAX_CTAS=8")
+    return told(row["id"], Severity(row["severity"]), s, row["says"], row["advice"], *row["lines"])
 
 
 RULES: tuple[Callable[[Setting], Finding | None], ...] = (
-    unread_variable, wrong_value, renamed_variable, dead_variable, not_yet_read, bytes_for_events, debugging_left_on, cumem_must_agree,
-    ranks_share_a_gpu)
+    unread_variable, wrong_value, renamed_variable, dead_variable, not_yet_read, bytes_for_events, debugging_left_on, in_two_minds)
 
 
 def unknown_names(env: Environment) -> Finding | None:

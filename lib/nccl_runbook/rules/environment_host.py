@@ -26,10 +26,10 @@ def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], 
 
 def interface_missing(_: Host, s: Setting) -> Finding | None:
     """An interface is named that the process does not have. None of those named: NCCL and Gloo fail."""
-    here = s.role.interfaces
-    if not s.names_interfaces or isinstance(here, Gap) or not s.value or s.value[0] in "^$":
+    kind, here = s.known.values if s.known else "", s.role.interfaces
+    if kind not in ("interfaces", "interfaces_exact") or isinstance(here, Gap) or not s.value or s.value[0] in "^$":
         return None
-    hit, missed = _matches(s.value, here, s.known.values == "interfaces_exact")
+    hit, missed = _matches(s.value, here, kind == "interfaces_exact")
     if not missed:
         return None
     severity = Severity.NOTE if hit else Severity.BROKEN
@@ -57,11 +57,11 @@ def cannot_act(host: Host, s: Setting) -> Finding | None:
     hcas = [] if isinstance(host.hcas, Gap) else host.hcas
     if s.name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and s.value.removeprefix("=") == "lo":
         return told("cannot-act", Severity.NOTE, s, "the loopback joins ranks of one host only", "For several hosts:", f"unset {s.name}")
-    if s.name.startswith("FI_CXI_") and not isinstance(host.hcas, Gap) and not any(h.startswith("cxi") for h in hcas):
-        return told("cannot-act", Severity.NOTE, s, "this host has no Slingshot adapter", "It does nothing here:", f"unset {s.name}")
-    if _NEEDS_HCA.match(s.name) and not isinstance(host.hcas, Gap) and not hcas:
-        return told("cannot-act", Severity.NOTE, s, "this host has no RDMA adapter", "It does nothing here:", f"unset {s.name}")
-    return None
+    slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in hcas)
+    lacks = "Slingshot" if slingshot else "RDMA" if _NEEDS_HCA.match(s.name) and not hcas else ""
+    if not lacks or isinstance(host.hcas, Gap):
+        return None
+    return told("cannot-act", Severity.NOTE, s, f"this host has no {lacks} adapter", "It does nothing here:", f"unset {s.name}")
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:

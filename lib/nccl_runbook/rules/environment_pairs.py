@@ -14,10 +14,6 @@ _OFF = ("", "0", "n", "no", "f", "false")
 MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/net_socket.cc)
 
 
-def _is(s: Set, name: str, *values: str) -> bool:
-    return name in s and s[name].value.casefold() in values
-
-
 def _number(value: str) -> int:
     return int(value) if value.isdecimal() and len(value) < 19 else 0
 
@@ -51,7 +47,7 @@ def _against(one: Setting, other: Setting, says: str, advice: str, line: str) ->
 
 def without_effect(s: Set) -> Iterator[Finding]:
     """A setting of NCCL's log where NCCL logs nothing."""
-    if not _is(s, "NCCL_DEBUG", "info", "trace", "warn", "version"):
+    if "NCCL_DEBUG" not in s or s["NCCL_DEBUG"].value.casefold() not in ("info", "trace", "warn", "version"):
         for name in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
             if name in s and s[name].value:
                 yield Finding("cannot-act", Severity.NOTE, f"{name}: acts only with NCCL_DEBUG", (s[name].seen,),

@@ -6,14 +6,13 @@ from nccl_runbook.knowledge import table
 from nccl_runbook.planning.allocation import Mode
 from nccl_runbook.planning.frameworks import Launch
 from nccl_runbook.planning.groups import Placed
-from nccl_runbook.rules.allocation import CAUSE, SEVERITY, shared_lines
+from nccl_runbook.rules.allocation import CAUSE, SEVERITY, shared_lines, sizes
 
 
 def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
     """The verdict on a launch; flags that sound like placement and are not in the table are named as evidence."""
     evidence = [*shared_lines(placed), *placed.notes, *(f"--{n}: not known to us" for n in launch.unknown[:8])]
-    sizes = ", ".join(f"{p.name} {p.world_size}" for p in mode.parts)
-    title = f"{launch.framework.name}: {table('allocation')['launches'][placed.verdict]} ({sizes} on {gpus} GPU{'' if gpus == 1 else 's'})"
+    title = f"{launch.framework.name}: {table('allocation')['launches'][placed.verdict]} ({sizes(mode, gpus)})"
     fixes = () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed))
     cause = CAUSE if placed.verdict == "duplicate" else None
     return Finding(f"allocation-{placed.verdict}", SEVERITY[placed.verdict], title,
@@ -22,6 +21,8 @@ def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
 
 
 def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
+    if placed.verdict == "refused":
+        return [Remedy("you", f"Change the sizes: {placed.notes[0]}.")]
     found = []
     asked = sum(p.alloc_size for p in mode.parts)
     if launch.framework.name == "trl" and placed.verdict == "duplicate":

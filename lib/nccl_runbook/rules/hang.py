@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 
+from nccl_runbook.facts import counted
 from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
@@ -15,6 +16,7 @@ from nccl_runbook.rules import hang_graph as graphs
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.hang_graph import Graph, Wait
+from nccl_runbook.rules.hang_live import by_look
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -24,6 +26,7 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
@@ -75,7 +78,7 @@ def judge(hang: Hang) -> Told:
         told = _fell_silent(hang, found, quiet)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
-    return dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang)))
+    return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang))))
 
 
 def _accused(hang: Hang, found: Graph) -> list[Accused]:
@@ -122,7 +125,7 @@ def _too_close(hang: Hang, found: Graph) -> Told:
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
     there, silent = _places(Counter(_call(hang, w) for w in found.all())), _names([a.rank for a in quiet])
-    said = f"{_count(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
+    said = f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
     return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
@@ -228,7 +231,7 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     cause = _cause(hang, lead)
     status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
-    waiting = f"; {_count(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
+    waiting = f"; {counted(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
     counts = [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
     seen = [*(e for a in accused[:8] for e in a.evidence), *counts]
@@ -257,15 +260,15 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     collective = calls.most_common(1)[0][0]
     there = _places(calls)
     victims = tuple(sorted(found.waits))
-    evidence = tuple(Evidence(f"{_count(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
+    evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
-        said = f"{_count(len(victims), 'rank')} wait in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
+        said = f"{counted(len(victims), 'rank')} wait in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {_names(perhaps)}")
     if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
-        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _stack_line())
+        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
-        said = f"all {_count(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
+        said = f"all {counted(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides="collect the dumps, logs or stacks of all ranks")
     late = [w for w in first if _is_hung(hang, w)]
     said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
@@ -297,20 +300,20 @@ def _nothing_open(hang: Hang) -> Told:
     world = {r for g in hang.groups for r in g.ranks}
     seen = {d.rank for d in hang.dumps if d.entries}
     if not seen:
-        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_stack_line())
+        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
     if world - seen:
-        said = f"nothing is open in {_count(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
+        said = f"nothing is open in {counted(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
         return Told("unknown", (), (), said, decides=f"collect the dumps of {_names(sorted(world - seen))}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
         said = "nothing is open in the dumps that can be read; others cannot be."
         return Told("unknown", (), (), said, decides="collect the damaged dumps again")
-    return Told("healthy", (), (), f"every operation in the dumps of {_count(len(seen), 'rank')} is complete, and all called the same.")
+    return Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same.")
 
 
 # --- words
 
 def _places(calls: Counter[str]) -> str:
-    return ", ".join(call + f" ({_count(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
+    return ", ".join(call + f" ({counted(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
 
 
 def _call(hang: Hang, wait: Wait) -> str:
@@ -321,10 +324,6 @@ def _call(hang: Hang, wait: Wait) -> str:
 def _group(hang: Hang, name: str) -> str:
     desc = next((g.desc for g in hang.groups if g.name == name), "")
     return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _names(ranks: list[int]) -> str:
@@ -360,10 +359,6 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
     return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
 
 
-def _stack_line() -> str:
-    return "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
-
-
 def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "gpu-stuck":
         return "nccl-runbook run --step 01-gpu-visibility"
@@ -372,7 +367,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "dead":
         return fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2]
     known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
-    return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _stack_line()
+    return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _STACK_LINE
 
 
 # --- findings

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Iterable
 
 from nccl_runbook.facts import grouped
@@ -17,6 +18,10 @@ YOUNG_S = 1.0  # an operation this young when the dump was written was under way
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
 # times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
 WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
+# as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has to agree: one changed byte in a
+# file makes a call that is none
+_IS_CALL = re.compile(r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
+                      r"(_[a-z_]+)?( \d+ x [A-Z]\w+)?")
 COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 
 
@@ -198,7 +203,7 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
         usual = by_habit[0]
     else:
         return "", set()
-    return usual, {r for call, ranks in difference.calls.items() if call != usual for r in ranks}
+    return usual, {r for call, ranks in difference.calls.items() if call != usual and _IS_CALL.fullmatch(call) for r in ranks}
 
 
 def against_habit(hang: Hang, found: Graph) -> list[int]:

@@ -12,7 +12,7 @@ import re
 import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.facts import Gap, grouped
+from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank
 from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, of_ras, share, view
 
@@ -78,7 +78,7 @@ def _picture(job: str, members: Members) -> Picture:
     views = sorted((view(r, look) for r, look in members), key=lambda v: (v.rank is None, v.rank, v.pid))
     base = Picture(job, "unknown", "", [], [], views, _world_size(members), not_seen=list(_not_seen(members)))
     if any(look.gap_s == 0 for _, look in members):
-        return dataclasses.replace(base, sentence=f"{_count(views, 'rank')} seen once; whether they move, a second sample tells",
+        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _moving)
     found = next((p for p in (rule(base, members) for rule in rules) if p), None)
@@ -98,7 +98,7 @@ def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Op
     late = set(accused)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
-    waiting = f"; {_count(victims, 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
+    waiting = f"; {counted(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
     sentence = f"{_names(accused)} {why}" if accused else why
     sentence += waiting + f" in {collective}" * bool(collective) if victims and accused else ""
     own = [Seen(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame]
@@ -109,10 +109,6 @@ def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Op
 def _names(views: List[RankView]) -> str:
     numbers = [str(v.rank) if v.rank is not None else f"(pid {v.pid})" for v in views]
     return ("ranks " if len(numbers) > 1 else "rank ") + ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if numbers[8:] else "")
-
-
-def _count(things: Sequence[object], noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _is(accused: List[RankView]) -> str:
@@ -304,10 +300,10 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         return _told(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                      [Seen(told, "stacks")])
     if _unseen(members):
-        return _told(base, "unknown", [], f"all {_count(base.ranks, 'rank')} that were looked at wait in one place ({told}); "
+        return _told(base, "unknown", [], f"all {counted(len(base.ranks), 'rank')} that were looked at wait in one place ({told}); "
                      f"nothing is known of {_unseen(members)}", None, "", (), LOOK_THERE)
-    return _told(base, "symmetric", [], f"all {_count(base.ranks, 'rank')} wait in one place ({told}): nobody is missing, unless that line "
-                 "serves several groups; see the path between them and the GPUs", None, "possible")
+    return _told(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
+                 "that line serves several groups; see the path between them and the GPUs", None, "possible")
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
@@ -327,9 +323,9 @@ def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
     busy = [v for v in base.ranks if v.does == "busy"]
-    said = f"not hung: {_count(base.ranks, 'rank')} moved within the look"
+    said = f"not hung: {counted(len(base.ranks), 'rank')} moved within the look"
     if busy:
-        said = (f"no rank waits in a collective: {len(busy)} of {_count(base.ranks, 'rank')} work on the host, the first in "
+        said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
     if _unseen(members):
         return dataclasses.replace(base, sentence=f"{said}; nothing is known of {_unseen(members)}", decides=LOOK_THERE)

@@ -24,10 +24,6 @@ class Setting:
         return variables().get(self.name)
 
     @property
-    def names_interfaces(self) -> bool:
-        return self.known is not None and self.known.values in ("interfaces", "interfaces_exact")
-
-    @property
     def seen(self) -> Evidence:
         place = ", ".join(filter(None, (self.where, *self.who)))
         return Evidence(f"{self.name}={self.value} ({place})", self.source)
@@ -50,7 +46,7 @@ def settings(env: Environment) -> list[Setting]:
     for index, role in enumerate(env.roles):
         for name, (value, where, path) in effective(role).items():
             one = Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
-            before = found.get(key := (name, value, one.in_use, str(role.interfaces) * one.names_interfaces))
+            before = found.get(key := (name, value, one.in_use, str(role.interfaces) * name.endswith("_IFNAME")))
             found[key] = dataclasses.replace(before, who=(*before.who, role.name)) if before else one
     return list(found.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.facts.start import Message, Start
 from nccl_runbook.findings import Evidence, Finding, Severity
 from nccl_runbook.knowledge.causes import causes
@@ -70,7 +70,7 @@ def log_not_read(start: Start) -> list[Finding]:
 def nothing_recognised(start: Start) -> Finding:
     """Silence of the tables is no health: the steps go on as if nothing had been brought."""
     read = start.log
-    seen = f"{read.lines} lines of the log were looked at" if read is not None and not isinstance(read, Gap) else "no log was brought"
+    seen = f"lines of the log that were looked at: {read.lines}" if read is not None and not isinstance(read, Gap) else "no log was brought"
     return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
 
 
@@ -81,5 +81,5 @@ def nothing_brought(start: Start) -> Finding:
 
 def host_in_words(start: Start) -> str:
     count = 0 if isinstance(start.devices, Gap) else len(start.devices)
-    files = f"{count} NVIDIA device file{'' if count == 1 else 's'}" if count else "no NVIDIA device file"
+    files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
     return f"this host has {files}" + ("" if isinstance(start.driver, Gap) else f" and driver {start.driver}")

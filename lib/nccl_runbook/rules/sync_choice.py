@@ -2,23 +2,28 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
+from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
+from nccl_runbook.knowledge.causes import recognise
 from nccl_runbook.knowledge.sync_choice import lines_for, topologies
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, then by what NCCL's own log says carried it; else ""."""
+    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs differ, by what its own log says
+    carried it; else ""."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
     if len(set(runs.devices)) < len(runs.devices) or len(set(known)) < len(known):
         return "one-gpu"
-    said = [a.transports for a in runs.run if a.method.startswith("nccl") and isinstance(a.transports, dict) and a.transports]
-    carried = " ".join(name for counted in said for name in counted)
+    nccl = [a for a in runs.run if a.method.startswith("nccl")]
+    refusal = recognise(text for a in nccl for text in [*a.errors.values(), *a.last_lines])
+    if refusal and refusal[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
+        return "bus-ids"
+    carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
     return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
 
 
@@ -42,10 +47,10 @@ def choice(runs: SyncRuns) -> Finding | None:
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
-    """The longest phase of the rank whose sync took longest: where the seconds of the user's own sync go."""
+    """The longest phase of the longest sync, of all processes together where that is known, else of one: where the user's seconds go."""
     if isinstance(own, Gap) or not own.syncs:
         return []
-    slowest = max(own.syncs, key=lambda s: sum(s.phases.values()))
+    slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
     evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)

@@ -1,6 +1,7 @@
 """What 99-verdict itself has to say: whether the records could be read. The verdict is the sum of the steps, not judged here."""
 from __future__ import annotations
 
+from nccl_runbook.facts import counted
 from nccl_runbook.facts.run import RunFolder
 from nccl_runbook.findings import Evidence, Finding, Severity
 
@@ -14,8 +15,7 @@ def judge(folder: RunFolder) -> list[Finding]:
 
 
 def records_read(folder: RunFolder) -> Finding:
-    count = len(folder.read)
-    title = f"{count} record{'' if count == 1 else 's'} read"
+    title = f"{counted(len(folder.read), 'record')} read"
     return Finding("records-read", Severity.OK, title, (Evidence(", ".join(folder.read), folder.name),))
 
 
