@@ -11,6 +11,15 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
     ("gpu-or-link-fault", W + "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case\n", "", "node0:7:7 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0.\n"),
+    ("foreign-connection", W + "Message truncated : received 542393671 bytes instead of 8\n", "", W + "Message truncated : received 2048 bytes instead of 512\n"),
+    ("foreign-connection", W + "socketFinalizeAccept: wrong type 1347703880 != 2\n", "", "node0:7:7 [0] NCCL INFO socketFinalizeAccept: type 2 of 1347703 bytes\n"),
+    ("rendezvous-name-resolution", "[gloo/transport/tcp/pair.cc:761] connect [127.0.1.1]:4117: Connection refused\n", "two nodes", "[gloo/transport/tcp/pair.cc:761] connect [192.0.2.1]:4117: Connection refused\n"),
+    ("rendezvous-name-resolution", "device.cc:83] rp != nullptr. Unable to find address for: node7.lan\n", "", "device.cc:83] ifa != nullptr. Unable to find address for: eth7\n"),
+    ("network-path-blocked", W + "NET/OFI Unable to insert remote address into address vector for device 0. RC: -12\n", "", W + "NET/OFI Unable to register memory (type = 2) for device 0\n"),
+    ("net-plugin-failed", W + "NET/OFI Unable to insert remote address into address vector for device 0. RC: -12\n", "", "node0:7:7 [0] NCCL INFO NET/OFI Selected Provider is efa\n"),
+    ("start-skew", "ValueError: TP rank 1 could finish the model loading, but there are other ranks that didn't finish loading.\n", "", "TP rank 1: model loading is done\n"),
+    ("communicator-recreated", W + "Cuda failure 2 'out of memory'\n", "a new_group in every training step", W + "Cuda failure 2 'out of memory'\n"),
+    ("rendezvous-misconfigured", W + "Bootstrap Root : mismatch in rank count from procs 8 : 16\n", "workers of another job still run", "Bootstrap Root : 8 ranks\n"),
     ("gpu-or-link-fault", "kernel: nvidia-nvswitch3: SXid (PCI:0000:0a:00.0): 12028, Fatal, Link 32 egress non-posted\n", "", "kernel: nvidia-nvswitch3: open (major=509)\n"),
     ("fabric-manager-down", W + "MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel configuration\n", "", "NCCL INFO MNNVL 1 cliqueId 7\n"),
     ("vgpu-or-mig-unsupported", "RuntimeError: CUDA error: invalid device ordinal\nGPU 0: A100 (MIG 3g.40gb)\n", "", "MIG mode: Disabled\n"),
@@ -293,6 +302,8 @@ def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_p
 def test_another_operation_at_one_number_is_not_sure_another_size_is(tmp_path):
     assert ("collective-mismatch", "likely") in told(tmp_path, hung(0, 7) + hung(1, 7, numel=32))
     assert {status for _, status in told(tmp_path, hung(0, 7) + hung(1, 7, "BROADCAST"))} == {"possible"}
+    for op, numel in (("_ALLGATHER_BASE", 32), ("ALLREDUCE", 1)):  # another module's weights, and a flag beside gradients: other calls
+        assert {status for _, status in told(tmp_path, hung(0, 7, op) + hung(1, 7, op, numel))} == {"possible"}
 
 
 def test_an_exception_that_nothing_explains_leads_what_only_words_say(tmp_path):
@@ -303,6 +314,12 @@ def test_an_exception_that_nothing_explains_leads_what_only_words_say(tmp_path):
 
 def test_what_works_is_not_called_harmless_where_something_surer_is_known(tmp_path):
     assert told(tmp_path, W + "P2P is disabled between NVLINK connected GPUs 1 and 0\n", "all works")[0] == ("gpu-or-link-fault", "likely")
+
+
+def test_what_is_likely_is_called_harmless_where_the_reporter_says_that_all_goes_well(tmp_path):
+    lacks = "WARNING custom_all_reduce.py:136] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed.\n"
+    assert told(tmp_path, lacks, "is this a bug? the server answers normally")[0] == ("benign", "possible")
+    assert told(tmp_path, lacks, "is this a bug? the server hangs")[0][0] == "engine-allreduce-needs-p2p"
 
 
 def test_sockets_are_no_fault_where_they_are_wanted_and_none_is_sure_without_a_complaint(tmp_path):

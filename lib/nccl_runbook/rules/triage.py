@@ -126,8 +126,9 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    reassured = _reassured(logs, PLAIN) and not complains(logs.context)
-    if not _calm(logs) or any(h.status != "possible" or not reassured and _warns(h, benign) for h in others):
+    reassured = 0 if complains(logs.context) else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
+    grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
+    if not _calm(logs) or grave:
         return others
     known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others

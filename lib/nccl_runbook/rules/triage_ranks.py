@@ -143,15 +143,16 @@ def counts_differ(logs: Logs) -> list[Pointer]:
 def calls_differ(logs: Logs) -> list[Pointer]:
     """Waiting ranks wait in different calls: at different numbers, or at one number with another operation or size."""
     works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
-    numbers = {t.seq for _, t in works}
+    numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
     lines = tuple(t.at for _, t in works[:4])
     if len({rank for rank, _ in works}) < 2:
         return []
     if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
         told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
         return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
-    if len(numbers) == 1 and len({(t.op, t.numel_in) for _, t in works}) > 1 and not any(t.op == "ELIDED" for _, t in works):
-        sure = "likely" if len({t.op for _, t in works}) == 1 else "possible"  # another operation: ranks may have taken different branches
+    if len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
+        # another call, or another module's weights: ranks may have taken different branches
+        sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
 
