@@ -1,28 +1,25 @@
 """`nccl-runbook`: one file a command. Nothing heavy is imported before a command runs, so that --help answers at once."""
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from nccl_runbook.cli import ab, dev, env, hang, look, plan, reduce, run, sync, triage
-
+# each is a file of this folder; where the first word names one, the others are not imported
+COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang", "dev")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
 app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command("run", epilog=run.EPILOG)(run.run)
-app.command("env", epilog=env.EPILOG)(env.env)
-app.command("ab", epilog=ab.EPILOG)(ab.ab)
-app.command("plan", epilog=plan.EPILOG)(plan.plan)
-app.command("look", epilog=look.EPILOG)(look.look)
-app.command("reduce", epilog=reduce.EPILOG)(reduce.reduce)
-app.command("sync", epilog=sync.EPILOG)(sync.sync)
-app.command("triage", epilog=triage.EPILOG)(triage.triage)
-app.command("hang", epilog=hang.EPILOG)(hang.hang)
-app.add_typer(dev.app, hidden=True)
+for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
+    command = importlib.import_module(f"nccl_runbook.cli.{name}")
+    if name == "dev":
+        app.add_typer(command.app, hidden=True)
+    else:
+        app.command(name, epilog=command.EPILOG)(getattr(command, name))
 
 
 def _version(wanted: bool) -> None:
