@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts.recorder import Hang
-from nccl_runbook.findings import exit_code, verdict_of
-from nccl_runbook.report.tables_hang import tables
-from nccl_runbook.rules import hang as rules
-from nccl_runbook.rules.hang import Told
+
+if TYPE_CHECKING:
+    from nccl_runbook.facts.recorder import Hang
+    from nccl_runbook.rules.hang import Told
 
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
 SCHEMA = "nccl-runbook/hang/1"
@@ -27,6 +26,8 @@ def hang(
 ) -> None:
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
     from nccl_runbook.evidence.hang import collect
+    from nccl_runbook.findings import exit_code, verdict_of
+    from nccl_runbook.rules import hang as rules
 
     answer.named(paths, one=True)
     seen = collect(paths)
@@ -35,6 +36,8 @@ def hang(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     if html is not None:
+        from nccl_runbook.report.tables_hang import tables
+
         answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}", findings, tables(seen, told.culprits), code)
     answer.tell(document(seen, told, verdict, code) if json else text(seen, told))
     sys.exit(code)
@@ -48,9 +51,12 @@ def document(seen: Hang, told: Told, verdict: str, code: int) -> dict[str, Any]:
 
 def text(seen: Hang, told: Told) -> str:
     """The answer for a terminal: the first sentence first."""
+    from nccl_runbook.report.tables_hang import tables
+    from nccl_runbook.rules.hang import findings
+
     lines = [f"{told.kind}: {told.sentence}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
-    lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in rules.findings(seen)[0].remedy]
+    lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in findings(seen)[0].remedy]
     lines += [f"   decides: {told.decides}"] if told.decides else []
     lines += [f"\n{table!r}" for table in tables(seen, told.culprits) if len(table.rows) <= 80]
     return "\n".join([*lines, *(f"not used: {f.name}: {f.problem}" for f in seen.files if f.problem)])

@@ -5,18 +5,16 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts.logs import LogLine, Logs
-from nccl_runbook.findings import exit_code
-from nccl_runbook.report.tables import Table
-from nccl_runbook.report.tables_triage import against_table, ranks_table, tables, there_tables
-from nccl_runbook.rules import triage as rules
-from nccl_runbook.rules.against import Comparison, beside, compare
-from nccl_runbook.rules.triage import Hypothesis
+
+if TYPE_CHECKING:
+    from nccl_runbook.facts.logs import LogLine, Logs
+    from nccl_runbook.rules.against import Comparison
+    from nccl_runbook.rules.triage import Hypothesis
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
@@ -36,6 +34,8 @@ def triage(
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
     from nccl_runbook.evidence.logs import collect
+    from nccl_runbook.findings import exit_code
+    from nccl_runbook.rules import triage as rules
 
     answer.named(against)
     if not context or against:
@@ -67,18 +67,23 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
 def _compared(against: list[str], paths: list[str]) -> Comparison | None:
     """The good run beside the bad one; None where none was named."""
     from nccl_runbook.evidence import log_profile
+    from nccl_runbook.rules.against import compare
 
     return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"])) if against else None
 
 
 def _verdict(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:
     """What the log alone says; a run that became slower is degraded, at least."""
+    from nccl_runbook.rules import triage as rules
+
     verdict = rules.verdict(logs, told)
     return "degraded" if verdict == "unknown" and compared and compared.slower else verdict
 
 
 def _sentence(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:
     """One true line at the top: the cause, else what became slower."""
+    from nccl_runbook.rules import triage as rules
+
     sure = any(h.status != "possible" for h in told)
     return compared.sentence if compared and (not told or compared.slower and not sure) else rules.sentence(logs, told)
 
@@ -98,6 +103,9 @@ def _line(line: LogLine) -> dict[str, Any]:
 
 def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None) -> str:
     """The answer for a terminal: the first sentence first."""
+    from nccl_runbook.report.tables_triage import against_table, ranks_table, there_tables
+    from nccl_runbook.rules import triage as rules
+
     lines = [_sentence(logs, told, compared), ""]
     for number, one in enumerate(told, 1):
         lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {_if_so(one)}{one.says}" if one.says else ""]
@@ -126,8 +134,13 @@ def _if_so(one: Hypothesis) -> str:
 def _write_page(
     path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str], dumps: str
 ) -> None:
-    findings = beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
-    good_run = [against_table(compared.sentence, compared.rows())] if compared else []
-    shown = [*[Table(DUMPS, ["`nccl-runbook hang` says"], [[dumps]])] * bool(dumps), *good_run,
+    from nccl_runbook.report.tables import Table
+    from nccl_runbook.report.tables_triage import against_table, tables, there_tables
+    from nccl_runbook.rules import against
+    from nccl_runbook.rules import triage as rules
+
+    findings = against.beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
+    beside = [against_table(compared.sentence, compared.rows())] if compared else []
+    shown = [*[Table(DUMPS, ["`nccl-runbook hang` says"], [[dumps]])] * bool(dumps), *beside,
              *there_tables(logs.here, *rules.there(logs, told)), *tables(logs)]
     answer.write_page(path, "07-logs", _sentence(logs, told, compared), findings, shown, code)
