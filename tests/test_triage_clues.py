@@ -147,6 +147,8 @@ MORE: list[tuple[str, str, str, str]] = [
     ("peer-crashed", "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?\n", "", "recv got 16 bytes\n"),
     ("peer-crashed", "[Rank 3] Found key in store: NCCLABORTEDCOMM:12ab, from rank: 5. This means that rank has aborted its NCCL communicators previously\n", "", "key in store: 12ab\n"),
     ("peer-crashed", "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 9 (Killed).\n", "", "process rank 3 started on node n1\n"),
+    ("collective-on-some-ranks-only", "\t - [1] finished collective #11, but didn't join collective #12 (count from 1)\n", "",
+     "*** SIGSEGV received at time=1775734074 on cpu 19 ***\n\t - [1] finished collective #11, but didn't join collective #12 (count from 1)\n"),
     ("collective-on-some-ranks-only", "\t - To our best knowledge, ranks [1] are the lagging ranks that caused this timeout. They never joined any collectives\n", "", "ranks [1] joined\n"),
     ("collective-on-some-ranks-only", "RuntimeError: [Rank 1]: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.\n", "", "Rank 1 successfully reached monitoredBarrier\n"),
     ("collective-on-some-ranks-only", "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n", "", "tensors were broadcasted by all ranks\n"),
@@ -319,7 +321,7 @@ def test_what_works_is_not_called_harmless_where_something_surer_is_known(tmp_pa
 def test_what_is_likely_is_called_harmless_where_the_reporter_says_that_all_goes_well(tmp_path):
     lacks = "WARNING custom_all_reduce.py:136] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed.\n"
     assert told(tmp_path, lacks, "is this a bug? the server answers normally")[0] == ("benign", "possible")
-    assert told(tmp_path, lacks, "is this a bug? the server hangs")[0][0] == "engine-allreduce-needs-p2p"
+    assert ("engine-allreduce-needs-p2p", "possible") in told(tmp_path, lacks, "is this a bug? the server hangs")  # vLLM only goes another way
 
 
 def test_sockets_are_no_fault_where_they_are_wanted_and_none_is_sure_without_a_complaint(tmp_path):

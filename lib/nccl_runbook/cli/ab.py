@@ -7,19 +7,19 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.comparison import Comparison
-from nccl_runbook.facts.environment import Environment
-from nccl_runbook.findings import Finding, exit_code, verdict_of, worst_first
-from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.probes import compare
-from nccl_runbook.redact import Redactor
-from nccl_runbook.rules.comparison import judge, names, ratio, walk
+
+if TYPE_CHECKING:
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.facts.comparison import Comparison
+    from nccl_runbook.facts.environment import Environment
+    from nccl_runbook.findings import Finding
+    from nccl_runbook.launch.engine import Engine
+    from nccl_runbook.probes.compare import Subject
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
           "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
@@ -53,6 +53,8 @@ def ab(
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.knowledge import models
     from nccl_runbook.launch.devices import rank_devices
+    from nccl_runbook.launch.engine import EngineError
+    from nccl_runbook.probes import compare
 
     answer.end_on_signals()
     with contextlib.ExitStack() as stack:
@@ -72,18 +74,21 @@ def ab(
 
 
 def _engine(python: str) -> Engine:
+    from nccl_runbook.launch.engine import Engine
     from nccl_runbook.launch.interpreters import choose
+    from nccl_runbook.redact import Redactor
 
     return Engine(choose(python).prefix, None, Redactor(os.environ))
 
 
-def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
+def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
               allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     from nccl_runbook.evidence import arms as reader
     from nccl_runbook.evidence import environment
-    from nccl_runbook.probes import users
-    from nccl_runbook.rules import busy
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.probes import compare, users
+    from nccl_runbook.rules import busy, comparison
 
     arms = reader.read(a, b)
     somebody = busy.gpus_busy(users.collect(), allow_busy)
@@ -91,14 +96,16 @@ def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engin
         raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
     if not arms.named:
         raise ValueError("A and B are both the environment as it is: name what to compare")
-    seen = compare.collect(arms, budget_s, subject, walk, rounds)
+    seen = compare.collect(arms, budget_s, subject, comparison.walk, rounds)
     return seen, environment.of_arms(engine(), arms) if engine else Gap("not-run", "your own command is not looked into")
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
+    from nccl_runbook.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.report.tables_comparison import tables as tables_of
+    from nccl_runbook.rules import comparison
 
-    findings = worst_first(judge(seen, libraries))
+    findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
     code = exit_code(verdict, fail_on)
     if html:
@@ -111,6 +118,9 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    from nccl_runbook.facts import Gap
+    from nccl_runbook.rules.comparison import names, ratio
+
     ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]

@@ -5,26 +5,19 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.evidence import launch_lines, training_file
-from nccl_runbook.evidence.training_file import Training
-from nccl_runbook.facts import Gap
-from nccl_runbook.findings import Finding
-from nccl_runbook.knowledge import allocation as knowledge
-from nccl_runbook.knowledge.allocation import Rules
-from nccl_runbook.knowledge.frameworks import of as framework_of
-from nccl_runbook.planning import frameworks
-from nccl_runbook.planning.allocation import Mode, Refused, from_roles, parse
-from nccl_runbook.planning.devices import Identity
-from nccl_runbook.planning.groups import LAUNCHERS, Placed, Site, place
-from nccl_runbook.report.tables_plan import groups_table, groups_tables, plans_table
-from nccl_runbook.rules import devices
-from nccl_runbook.rules.allocation import about_tag, judge, refused
-from nccl_runbook.rules.frameworks import judge as judge_launch
+
+if TYPE_CHECKING:
+    from nccl_runbook.evidence.training_file import Training
+    from nccl_runbook.findings import Finding
+    from nccl_runbook.knowledge.allocation import Rules
+    from nccl_runbook.planning.allocation import Mode
+    from nccl_runbook.planning.devices import Identity
+    from nccl_runbook.planning.groups import Placed
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
@@ -86,6 +79,9 @@ def plan(
     html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
+    from nccl_runbook.knowledge import allocation as knowledge
+    from nccl_runbook.planning.groups import LAUNCHERS
+
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         answer.leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk")
     try:
@@ -96,21 +92,19 @@ def plan(
         plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
         answer.leave(error)
-    unread = [line for line in left_out if not line.endswith(FOREIGN)]  # without the files of others, which no plan is missing
-    clean = sum(p.clean for p in plans)
-    code = 0 if clean == len(plans) and not unread else 3
-    word = plans[0].verdict or "not readable" if len(plans) == 1 else f"{clean} of {len(plans)} clean"
-    word += f", {len(unread)} not read" * bool(unread)
+    code = 0 if all(p.clean for p in plans) and not _unread(left_out) else 3
     if html:
-        _write_page(html, plans, left_out, word, code)
+        _write_page(html, plans, left_out, code)
     folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
-    answer.tell(_as_text(plans, left_out, word, code) if not json else folder if os.path.isdir(target) else document(plans[0]))
+    answer.tell(_as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0]))
     sys.exit(code)
 
 
 def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
+    from nccl_runbook.facts import Gap
     from nccl_runbook.probes import nvml
+    from nccl_runbook.rules import devices
 
     view = nvml.view()
     if isinstance(view, Gap):
@@ -119,11 +113,15 @@ def _devices() -> list[Identity]:
 
 
 def _checked(one: Plan, seen: list[Identity]) -> Plan:
+    from nccl_runbook.rules import devices
+
     return dataclasses.replace(one, devices=devices.judge(one.placed.groups, seen) if one.placed else [])
 
 
 def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
+    from nccl_runbook.evidence import training_file
+
     path = Path(target)
     if not os.path.lexists(target):
         if target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm")) and " " not in target or target.startswith(("/", "~", "./")):
@@ -144,8 +142,25 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     return plans, left_out
 
 
+def _unread(left_out: list[str]) -> list[str]:
+    """Without the files of others, which no plan is missing."""
+    return [line for line in left_out if not line.endswith(FOREIGN)]
+
+
+def _not_read(left_out: list[str]) -> str:
+    unread = len(_unread(left_out))
+    return f", {unread} not read" * bool(unread)
+
+
+def _clean(plans: list[Plan]) -> str:
+    return f"{sum(p.clean for p in plans)} of {len(plans)} clean"
+
+
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
+    from nccl_runbook.evidence import launch_lines, training_file
+    from nccl_runbook.knowledge import frameworks
+
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
         return _areal(text, where, asked, _gpus(asked, 0), [])
@@ -154,7 +169,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, " ".join(c.text for c in commands))
-    known = framework_of(text)
+    known = frameworks.of(text)
     if known is None:
         raise ValueError(FOREIGN)
     said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
@@ -163,6 +178,8 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
 
 def _named_config(commands: list[Any], file: Path | None) -> str:
     """The text of the YAML that a command names with --config, "" where there is none that can be read here."""
+    from nccl_runbook.evidence import training_file
+
     names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
     found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
@@ -211,25 +228,32 @@ def _about(training: Training, rules: Rules, update: str) -> list[str]:
 
 def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
            shares: dict[str, str] | None = None) -> Plan:
+    from nccl_runbook.planning.allocation import Refused, from_roles, parse
+    from nccl_runbook.planning.groups import Site, place
+    from nccl_runbook.rules import allocation as judge
+
     rules = asked.rules
     site = Site(gpus, asked.launcher or "local", asked.nodes or 1, asked.update or "xccl", rules.controller == "engine",
                 asked.clustered)
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        return Plan(where, text, "areal", site.launcher, gpus, refused(text, why, rules), error=why.error, rules=rules)
+        return Plan(where, text, "areal", site.launcher, gpus, judge.refused(text, why, rules), error=why.error, rules=rules)
     placed = place(mode, site)
-    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *about_tag(rules, site)))
-    return Plan(where, text, "areal", site.launcher, gpus, judge(text, mode, placed, rules, site), mode, placed, rules=rules)
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge.about_tag(rules, site)))
+    return Plan(where, text, "areal", site.launcher, gpus, judge.judge(text, mode, placed, rules, site), mode, placed, rules=rules)
 
 
 def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
+    from nccl_runbook.planning import frameworks
+    from nccl_runbook.rules import frameworks as judge
+
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
     told = next((int(flat[n][0]) for n in ("trainer.n_gpus_per_node",) if n in flat and flat[n] and flat[n][0].isdigit()), 0)
     gpus, nodes = _gpus(asked, told), asked.nodes or 1
     launch = frameworks.merged(known, said, gpus)
     mode, placed = frameworks.place(launch, gpus, nodes)
-    return Plan(where, "", known.name, "", gpus, judge_launch(launch, mode, placed, gpus * nodes), mode, placed)
+    return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes), mode, placed)
 
 
 def document(one: Plan) -> dict[str, Any]:
@@ -251,25 +275,30 @@ def document(one: Plan) -> dict[str, Any]:
     }
 
 
-def _as_text(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
+def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     from nccl_runbook.report.cells import finding_text
+    from nccl_runbook.report.tables_plan import groups_table, plans_table
 
     first = plans[0]
     if len(plans) == 1:
         lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
         lines += [repr(groups_table(first.placed.groups))] if first.placed else []
+        word = first.verdict or "not readable"
     else:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
+        word = _clean(plans)
     lines += [f"not read: {line}" for line in left_out]
-    return "\n".join([*lines, f"verdict: {word} (exit code {code})"])
+    return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])
 
 
-def _write_page(path: Path, plans: list[Plan], left_out: list[str], word: str, code: int) -> None:
+def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -> None:
+    from nccl_runbook.report.tables_plan import groups_tables, plans_table
+
     several = len(plans) + len(left_out) > 1
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
     told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
-    sentence = f"Allocations: {word}" if several else findings[0].title
+    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
     tables = [*[plans_table(plans, left_out)] * several, *groups_tables(worst)]
     answer.write_page(path, "plan", sentence, findings, tables, code)
