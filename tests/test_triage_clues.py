@@ -69,6 +69,8 @@ MORE: list[tuple[str, str, str, str]] = [
     ("trainer-and-engine-share-gpu", DUPLICATE, "GRPO training with a vLLM server", "GRPO training with a vLLM server\n"),
     ("cumem-mismatch", "RuntimeError: NCCL error: unhandled cuda error\n", "weight sync; vLLM sets NCCL_CUMEM_ENABLE=0, the trainer does not", "NCCL INFO NCCL_CUMEM_ENABLE set by environment to 0\n"),
     ("peer-stopped", "(Pdb) \n" + hung(1), "", "pdb is not used\n"),
+    ("peer-stopped", "/sys/fs/cgroup/freezer/job_7/freezer.state: FROZEN\n", "", "vision tower: frozen, 0 of 303 M parameters are trained\n"),
+    ("peer-stopped", "populated 1\nfrozen 1\n", "", "The language model is Frozen; ptrace_scope is 1\n"),
     ("data-stall", "epoch 1\n", "the dataloader hangs after the first epoch", "DataLoader: 8 workers\n"),
     ("per-parameter-sync", "sync took 130 s\n", "weights are sent tensor by tensor", "weights were sent in 3 buckets\n"),
     ("visible-devices-set-too-late", "x\n", "CUDA_VISIBLE_DEVICES is set after import torch and has no effect", "CUDA_VISIBLE_DEVICES=0,1\n"),
