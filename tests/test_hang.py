@@ -92,6 +92,15 @@ class TestRealDumps:
         (folder / f"fr_rank_{rank}").write_bytes(bytes(changed))
         assert set(told(folder).culprits) <= culprit, told(folder).sentence
 
+    def test_a_recorder_that_names_no_types_still_shows_who_called_something_else(self, tmp_path):
+        """As those of format 1.4 do."""
+        for rank in range(4):
+            dump = pickle.loads((DATA / "op" / f"fr_rank_{rank}").read_bytes())  # our own file
+            for entry in dump["entries"]:
+                entry["input_dtypes"] = entry["output_dtypes"] = []
+            (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        assert (told(tmp_path).culprits, told(tmp_path).kind) == ((3,), "mismatch")
+
     def test_all_present_and_waiting_accuses_nobody_when_one_dump_is_lost(self, tmp_path):
         folder = shutil.copytree(DATA / "spin", tmp_path / "spin")
         (folder / "fr_rank_1").unlink()

@@ -21,7 +21,7 @@ WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
 # as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has to agree: one changed byte in a
 # file makes a call that is none
 _IS_CALL = re.compile(r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
-                      r"(_[a-z_]+)?( \d+ x [A-Z]\w+)?")
+                      r"(_[a-z_]+)?( \d+ x (?:[A-Z]\w+|\?))?")
 COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 
 
@@ -203,7 +203,9 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
         usual = by_habit[0]
     else:
         return "", set()
-    return usual, {r for call, ranks in difference.calls.items() if call != usual and _IS_CALL.fullmatch(call) for r in ranks}
+    typed = not usual.endswith("?")  # the oldest recorders name no types; where the others have one, a call without is damage
+    odd = [call for call in difference.calls if call != usual and _IS_CALL.fullmatch(call) and not (typed and call.endswith("?"))]
+    return usual, {r for call in odd for r in difference.calls[call]}
 
 
 def against_habit(hang: Hang, found: Graph) -> list[int]:
