@@ -12,8 +12,7 @@
 Every guard is called on all ranks, at the same place, and prints one line on standard error that begins with ``NCCL_GUARD `` and
 goes on as one JSON object (at most 4,000 bytes, written at once):
 
-    schema      1
-    guard       the function's name
+    schema, guard   1, and the function's name
     ok          true, false, or null where it could not tell
     rank        global rank that printed it; world_size, host, pid; local_rank or null
     time        seconds since 1970 on this host; offset_s: this clock minus rank 0's as sync_clock() found it, or null
@@ -223,9 +222,9 @@ def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) 
     """The same number of each, and none of them zero, on every rank: a rank with none enters no collective, and the others wait.
 
     ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is. ``wait=False`` returns at once, with a
-    function to call before the step's first collective: the ranks then compare while they compute (of a 50 ms step 0.3 % instead of 1.3 %;
-    two H200, torch 2.11). No rank comes past it, or past this call that waits, before all ranks came with the same numbers, none
-    zero; else every rank that came raises: at once, or LIMIT_S later where one never comes, so that a bad step has begun no collective.
+    function to call before the step's first collective: the ranks compare while they compute (of a 50 ms step 0.3 % instead of 1.3 %; two
+    H200, torch 2.11). No rank comes past either before all came with the same numbers, none zero; else each that came raises: at once, or
+    LIMIT_S later where one never comes, so that a bad step has begun no collective.
     """
     began, (values, text) = time.perf_counter(), _counted(tuple(counts.items()))
 
