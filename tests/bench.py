@@ -1,6 +1,6 @@
 """`make bench`: ours against a peer, interleaved in one run, as ratios; build/bench/bench.json and build/bench/index.html.
 
-    python tests/bench.py [SECTION ...] [--rounds 5] [--python PREFIX] [--nccl-tests DIR] [--launches 12]
+    python tests/bench.py [SECTION ...] [--rounds 5] [--python PREFIX] [--nccl-tests DIR] [--launches 12] [--ranks 2,4]
 
 SECTION: launch, bandwidth, weights, ipc, disk, disk-shm, report; all without a name. ``--nccl-tests`` is a source tree of NVIDIA/nccl-tests (2.19.6 was used), built
 here with nvcc against the header and library of the interpreter's own nvidia-nccl wheel, or the folder of programs built so. Without GPUs launch runs on Gloo, and the
@@ -77,13 +77,15 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What a section may use. ``gpus``: how many CUDA shows, 0 without; ``launches``: torchrun launches a round, scaled to twelve."""
+    """What a section may use. ``gpus``: how many CUDA shows, 0 without; ``launches``: torchrun launches a round, scaled to twelve;
+    ``sizes``: world sizes of bandwidth, as many of them as there are GPUs for."""
 
     prefix: list[str]
     gpus: int
     rounds: int
     launches: int
     nccl_tests: Path | None
+    sizes: tuple[int, ...] = (2, 4)
 
     def ranks(self, count: int) -> list[int | None]:
         return [n if self.gpus else None for n in range(count)]
@@ -127,7 +129,10 @@ def variants_in_torchrun(bench: Bench, ranks: list[int | None]) -> float:
 
 def launch(bench: Bench) -> list[Row]:
     ranks = bench.ranks(min(4, bench.gpus) or 4)
-    done = [(*variants_in_engine(bench, ranks), variants_in_torchrun(bench, ranks)) for _ in range(bench.rounds)]
+    done = []
+    for number in range(bench.rounds):
+        done.append((*variants_in_engine(bench, ranks), variants_in_torchrun(bench, ranks)))
+        print(f"round {number + 1} of {bench.rounds}: %.2f s, from the warm process on %.2f s, torchrun %.2f s" % done[-1], file=sys.stderr, flush=True)
     cold, warm, peer = (list(column) for column in zip(*done))
     what = f"{VARIANTS} variants of {len(ranks)} ranks over {'NCCL' if bench.gpus else 'Gloo'}, against as many torchrun launches"
     note = "" if bench.launches == VARIANTS else f"torchrun: {bench.launches} launches a round, scaled to {VARIANTS}"
@@ -199,7 +204,7 @@ def bandwidth(bench: Bench) -> list[Row]:
         if isinstance(programs, str):
             return not_measured("bandwidth", programs)
         rows = []
-        for ranks in sorted({2, min(4, bench.gpus)}):
+        for ranks in [size for size in bench.sizes if size <= bench.gpus]:
             done = [(by_us(engine, ranks), {op: by_nccl_tests(p, ranks, nccl) for op, p in programs.items()}) for _ in range(bench.rounds)]
             rows += [Row("bandwidth", f"{op}, {size >> 20} MiB, {ranks} GPUs: bus bandwidth against nccl-tests", "GB/s",
                          [ours[op, size] for ours, _ in done], [peer[op][size] for _, peer in done], ">= 0.97",
@@ -319,6 +324,7 @@ def main() -> int:
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--launches", type=int, default=VARIANTS, help="torchrun launches a round, scaled to twelve")
+    parser.add_argument("--ranks", default="2,4", help="GPUs of each world of bandwidth, comma-separated")
     parser.add_argument("--python", default="", help="the interpreter of the ranks, as in nccl-runbook run")
     parser.add_argument("--nccl-tests", type=Path, help="a source tree of NVIDIA/nccl-tests")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench")
@@ -329,7 +335,7 @@ def main() -> int:
     prefix = choose(args.python).prefix
     with tempfile.TemporaryDirectory() as folder, Engine(prefix, Path(folder), Redactor({})) as engine:
         count, judged = engine.cuda_count(), engine.judged()
-    bench = Bench(prefix, 0 if isinstance(count, Gap) else count, args.rounds, args.launches, args.nccl_tests)
+    bench = Bench(prefix, 0 if isinstance(count, Gap) else count, args.rounds, args.launches, args.nccl_tests, tuple(map(int, args.ranks.split(","))))
     rows: list[Row] = []
     for name in args.sections or SECTIONS:
         rows += SECTIONS[name](bench)

@@ -8,9 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nvml_shim
+import p2p_hangs
 import pytest
 from book_samples import CLI
 from injector import Injector
@@ -87,6 +89,14 @@ def test_gpus_that_somebody_uses(on_gpus, tmp_path):
     finally:
         os.kill(pid, 9)
     assert document["verdict"] == "unknown" and f"pid {pid}" in json.dumps(document["steps"]) and "MiB on GPU 1" in json.dumps(document["steps"])
+
+
+def test_p2p_that_hangs_is_named_within_three_minutes(on_gpus, tmp_path):
+    began = time.monotonic()
+    document = run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--step", "04-transports", env=p2p_hangs.planted(tmp_path / "plant"))
+    took = time.monotonic() - began
+    print(f"{took:.1f} s", [(s["notebook"], s["wall_s"], s["reason"]) for s in document["steps"]])
+    assert (first(document)[0], document["verdict"]) == ("p2p-broken-acs-iommu", "broken") and took < 180
 
 
 def test_healthy_gpus(on_gpus, tmp_path):
