@@ -221,6 +221,7 @@ def train(fault: str, guilty: bool, ready: Path) -> None:
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
+    time.sleep(float(os.environ.get("LIVE_START_S", "0")))
     if fault == "dropped" and not rank:
         dist.init_process_group(backend, timeout=TIMEOUT, store=loopback_store(), rank=0, world_size=size)
     else:

@@ -428,6 +428,23 @@ class TestJoin:
         (folder / "rank1.log").write_text("step 3 done\nKilled\n")
         assert "oom" in told(folder).decides
 
+    def test_beside_dumps_who_raised_is_named_before_anybody_else_has_said_a_word(self, tmp_path):
+        """Four H200, NCCL, 2026-11-22: the others still waited, so that their logs told nothing."""
+        folder = self.hung(tmp_path)
+        dump = (folder / "fr_rank_1").read_bytes()
+        (folder / "fr_rank_1").unlink()
+        for rank in (0, 2, 3):
+            (folder / f"rank{rank}.log").write_text("step 3 done\n")
+        raised = "step 3 done\nTraceback (most recent call last):\n    raise ValueError('x')\nValueError: x\n"
+        (folder / "rank1.log").write_text(raised)
+        found = told(folder)
+        assert (found.kind, found.culprits, found.victims) == ("dead", (1,), (0, 2, 3)) and "ValueError: x" in found.sentence
+        (folder / "rank1.log").write_text(raised + "step 4 done\n")
+        assert told(folder).culprits == (), "it went on after that"
+        (folder / "rank1.log").write_text(raised)
+        (folder / "fr_rank_1").write_bytes(dump)
+        assert told(folder).kind != "dead", "it lived to leave a dump"
+
     @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, "rank 1 fell silent: dead, stopped or busy"),
                                               ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 rank)")])
     def test_logs_alone_name_who_fell_silent_and_every_call_that_ranks_wait_in_and_accuse_nobody(self, tmp_path, calls, words):

@@ -81,6 +81,16 @@ def test_the_right_rank_and_kind_and_no_innocent(seen: dict[str, Any], fault: st
     assert rules.verdict(pictures) == {"healthy": "healthy", "slow": "degraded"}.get(truth["kind"], "broken")
 
 
+def test_a_rank_that_only_asks_for_a_connection_during_the_look_is_seen_to(tmp_path: Path) -> None:
+    with worlds.launcher(LIVE_START_S="2.5") as slow:
+        pids = worlds.start(slow, tmp_path, "dropped")
+        look = look_live.look(pids[:1], 4.5, str)
+        worlds.end(slow)
+    (picture,) = rules.judge([look])
+    culprits = json.loads((tmp_path / "truth.json").read_text())["culprits"]
+    assert (picture.kind, [v.rank for v in picture.culprits]) == ("unreachable", culprits), text([picture], [look])
+
+
 def test_the_sentence_names_the_rank_where_it_is_and_who_waits(seen: dict[str, Any]) -> None:
     _, (told,) = seen["skip"]
     who = told.culprits[0].rank

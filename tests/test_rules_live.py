@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, RasCommunicator, RasRank, Socket
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, RasCommunicator, RasRank, Socket, Stack
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
@@ -376,6 +376,44 @@ def test_gpus_that_all_draw_the_same_in_one_wait_are_symmetric_and_without_ras_u
     assert told(s.look(*spinning, gpus=even)).kind == "unknown", "they may step all the while"
     steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 700))
     assert told(s.look(*spinning, gpus=even, ras=[steps])).kind == "healthy"
+
+
+def on_gpus(slow: int, others: int) -> tuple[list, list]:
+    """Four ranks at one line, of which rank 2 sleeps there; the GPU of rank 2 and those of the others are busy so many percent."""
+    ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in (0, 1, 3)]
+    ranks.append(s.rank(2, s.ASLEEP, switches=12, nccl="/x/libnccl.so.2"))
+    return ranks, [s.gpu(n, slow if n == 2 else others, 200.0, 100 + n) for n in range(4)]
+
+
+def test_the_rank_whose_gpu_idles_while_all_others_wait_on_theirs_is_slow() -> None:
+    steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 40))
+    for slow, others, kind in ((1, 100, "slow"), (30, 75, "slow"), (31, 75, "healthy"), (30, 74, "healthy"), (95, 100, "healthy")):
+        ranks, gpus = on_gpus(slow, others)
+        found = told(s.look(*ranks, gpus=gpus, ras=[steps]))
+        assert (found.kind, culprits(found)) == (kind, [2] if kind == "slow" else []), (slow, others)
+    ranks, gpus = on_gpus(1, 100)
+    assert told(s.look(*ranks, gpus=gpus[:3], ras=[steps])).kind == "healthy", "of one GPU nothing is known"
+
+
+def test_a_host_that_waits_for_its_gpu_may_step_on_unless_ras_tells() -> None:
+    ranks, gpus = on_gpus(1, 100)
+    assert told(s.look(*ranks, gpus=gpus)).status == "possible"
+    still = s.communicator(dict.fromkeys(range(4), 9), {0: 9, 1: 9, 2: 8, 3: 9})
+    assert told(s.look(*ranks, gpus=gpus, ras=[dataclasses.replace(still, ranks=still.later)])).status == "established"
+    assert told(s.look(*waiting(0, 1, 3), s.rank(2, s.ASLEEP, switches=12))).status == "likely"
+
+
+def test_who_came_to_rest_only_within_the_look_is_looked_at_again() -> None:
+    def resting(number: int, early: float):
+        one = s.rank(number, s.IN_INIT)
+        samples = [dataclasses.replace(x, threads=[dataclasses.replace(x.threads[0], cpu_s=x.threads[0].cpu_s + early * min(at, 2))])
+                   for at, x in enumerate(one.samples)]
+        return dataclasses.replace(one, samples=[dataclasses.replace(samples[0], stacks=[Stack(1, "MainThread", True, False, s.ASLEEP)]), *samples[1:]])
+
+    found = told(s.look(*(resting(n, 0.5) for n in range(3))))
+    assert (found.kind, found.culprits) == ("unknown", []) and "3 ranks came to rest only within this look" in found.sentence
+    assert found.decides == "python3 nccl-look.pyz --live --gap 10"
+    assert "came to rest" not in told(s.look(*waiting(0, 1, 2, 3))).sentence
 
 
 def test_of_two_looks_at_a_host_the_newest_counts() -> None:

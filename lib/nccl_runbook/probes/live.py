@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Live, LiveGpu, LiveRank, RasCommunicator, Sample
+from nccl_runbook.facts.live import Listener, Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.probes import live_answers, nvml
 from nccl_runbook.probes import live_processes as proc
 from nccl_runbook.probes.live_processes import Process
@@ -43,10 +43,8 @@ class Look:
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
             host.result()
-        tables = {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}
-        self.facts = dataclasses.replace(
-            self.facts, first_s=first_s, ranks=[r for r in told if r], ended=proc.ended([r.pid for r in self.ranks]),
-            listeners=list(proc.listeners(self.ranks, tables)))
+        self.facts = dataclasses.replace(self.facts, first_s=first_s, ranks=[r for r in told if r],
+                                         ended=proc.ended([r.pid for r in self.ranks]), listeners=self._listeners())
         return self._with_samples()
 
     def after(self, gap_s: float) -> Live:
@@ -61,9 +59,14 @@ class Look:
             time.sleep(min(TICK_S, max(0.0, gap_s - (time.monotonic() - start))))
         self._ask_host()
         self._sample(True)
-        self.facts = dataclasses.replace(self.facts, gap_s=round(time.monotonic() - start, 1),
-                                         ended=proc.ended([r.pid for r in self.ranks]))
+        now = {r.pid: r for r in map(self._rank, self.ranks) if r}  # a rank that was still starting has its sockets by now
+        self.facts = dataclasses.replace(
+            self.facts, ranks=[now.get(r.pid, r) for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1),
+            ended=proc.ended([r.pid for r in self.ranks]), listeners=self._listeners())
         return self._with_samples()
+
+    def _listeners(self) -> List[Listener]:
+        return list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))
 
     def _sample(self, with_stacks: bool) -> None:
         with ThreadPoolExecutor(8) as pool:
@@ -84,7 +87,7 @@ class Look:
         self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
 
     def _rank(self, process: Process) -> Optional[LiveRank]:
-        """What does not change in a few seconds; None where the process is gone."""
+        """Everything of a rank but its samples; None where the process is gone."""
         pid, variables = process.pid, process.variables
         try:
             return LiveRank(

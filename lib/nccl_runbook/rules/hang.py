@@ -109,8 +109,12 @@ def _ended(hang: Hang, found: Graph) -> list[Accused]:
 
 
 def _raised(hang: Hang) -> list[LogLine]:
-    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell."""
-    return [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
+    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps the
+    others need not have said anything yet: who raised, went no further and left none is gone."""
+    told = [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
+    alive = {d.rank for d in hang.dumps}
+    gone = [(r.first_error, r.progress) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error]
+    return told or [e for e, went in gone if not ECHO.search(e.text) and not (went and went.file == e.file and went.line > e.line)]
 
 
 def _too_close(hang: Hang, found: Graph) -> Told:
@@ -262,7 +266,8 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
-        said = f"{counted(len(victims), 'rank')} wait in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
+        wait = "waits" if len(victims) == 1 else "wait"
+        said = f"{counted(len(victims), 'rank')} {wait} in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
         return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {_names(perhaps)}")
     if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."

@@ -14,11 +14,13 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, gpu_of, launches, of_ras, share, view
+from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, came_to_rest, gpu_of, launches, of_ras, share, view
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
+# percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
+IDLE_MOST, RUNS_LEAST = 30, 75
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
@@ -80,9 +82,18 @@ def _picture(job: str, members: Members) -> Picture:
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _moving)
+    rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
     found = next((p for p in (rule(base, members) for rule in rules) if p), None)
-    return found or dataclasses.replace(base, sentence="who waits for whom cannot be told from what was seen", decides=_stack_line(views))
+    return found or dataclasses.replace(base, **_undecided(base, members))
+
+
+def _undecided(base: Picture, members: Members) -> Dict[str, str]:
+    unclear = {v.pid for v in base.ranks if v.does == "unknown"}
+    rested = [r for r, _ in members if r.pid in unclear and came_to_rest(r)]
+    if not rested:
+        return {"sentence": "who waits for whom cannot be told from what was seen", "decides": _stack_line(base.ranks)}
+    return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
+            "decides": "python3 nccl-look.pyz --live --gap 10"}
 
 
 def _world_size(members: Members) -> Optional[int]:
@@ -247,6 +258,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
     if len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks):
         accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
+        sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
     if not accused or not still or moving or not sure and len(still) <= len(accused):
         return None
     return _never_came(base, accused, "likely" if sure else "possible", [])
@@ -317,6 +329,22 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
     told = f"waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
     return _told(base, "slow", slowest, f"is slow: it {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "likely",
                  [Seen(told, "main threads, ten moments a second")], f"py-spy top --pid {slowest[0].pid}")
+
+
+def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
+    """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits for that rank at every step."""
+    gpus = {r.pid: gpu_of(r, look) for r, look in members}
+    used = sorted((max(shown), min(shown), pid) for pid, gpu in gpus.items() if gpu
+                  for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1)
+    if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or used[0][0] > IDLE_MOST:
+        return None
+    least = min(low for _, low, _ in used[1:])
+    if least < RUNS_LEAST:
+        return None
+    slowest = [v for v in base.ranks if v.pid == used[0][2]]
+    told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
+    return _told(base, "slow", slowest, f"is slow: {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "possible",
+                 [Seen(told, "NVML")], f"py-spy top --pid {slowest[0].pid}")
 
 
 def _moving(base: Picture, members: Members) -> Optional[Picture]:

@@ -111,6 +111,11 @@ def moved_last(rank: LiveRank) -> bool:
     return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
 
 
+def came_to_rest(rank: LiveRank) -> bool:
+    """It moved at first, and not in the last second."""
+    return bool(rank.samples) and not is_still(rank) and not moved_last(rank)
+
+
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
     """The share of moments between the samples at which the main thread was so."""
     return sum(n for what, n in rank.main_thread.items() if fits(what)) / max(1, sum(rank.main_thread.values()))
