@@ -25,6 +25,7 @@ from nccl_runbook.facts.machine import GpuUsers
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.warm_link import EngineError, WarmLink
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules.busy import gpus_busy
 from processes import ROOT, children, gone, start_time
@@ -269,6 +270,11 @@ def test_without_any_folder_to_write_to_it_says_what_it_lacks(pyz: Path) -> None
     ended = look(pyz, *LADDER, "--json", "-", before=read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"))
     assert (ended.returncode, ended.stdout, ended.stderr) == (
         1, "", "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR\n")
+
+
+def test_an_interpreter_behind_a_prefix_says_it_as_well(pyz: Path) -> None:
+    with pytest.raises(EngineError, match="cannot run ranks: OSError: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR$"):
+        WarmLink([*read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"), sys.executable], os.environ, print)
 
 
 def test_a_tiny_temporary_folder_is_enough_but_for_the_disk_arm(pyz: Path) -> None:
