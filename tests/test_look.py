@@ -272,6 +272,14 @@ def test_without_any_folder_to_write_to_it_says_what_it_lacks(pyz: Path) -> None
         1, "", "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR\n")
 
 
+def test_a_reader_that_goes_away_is_not_told_as_a_file_that_cannot_be_written(pyz: Path, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        ended = subprocess.run([sys.executable, pyz, "--step", "01-gpu-visibility", "--json", tmp_path / "l.json"], stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "nccl-look: [Errno 32] Broken pipe\n") and (tmp_path / "l.json").read_text().startswith("[")
+
+
 def test_an_interpreter_behind_a_prefix_says_it_as_well(pyz: Path) -> None:
     with pytest.raises(EngineError, match="cannot run ranks: OSError: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR$"):
         WarmLink([*read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"), sys.executable], os.environ, print)
