@@ -101,7 +101,7 @@ def not_measured(section: str, why: str) -> list[Row]:
 def small(bench: Bench, number: int) -> tuple[list[str], dict[str, str | None]]:
     """Arguments and environment of one variant: a few all_reduce of 4 bytes."""
     backend = "nccl" if bench.gpus else "gloo"
-    args = ["--ops", "all_reduce", "--sizes", "4", "--repeats", "1", "--backend", backend]
+    args = ["--ops", "all_reduce", "--sizes", "4", "--repeats", "1", "--backend", backend, "--leave"]
     return args, {"NCCL_BENCH_VARIANT": str(number), **({} if bench.gpus else {"GLOO_SOCKET_IFNAME": "lo"})}
 
 

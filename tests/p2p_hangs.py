@@ -1,4 +1,5 @@
-"""A node whose P2P hangs, as one behind PCIe access control does: in every world that may use it, the first call of rank 1 never ends on its GPU."""
+"""A node whose P2P hangs, as one behind PCIe access control does: in every world that may use it, the first call of rank 1 never ends on its GPU,
+once all are connected."""
 from __future__ import annotations
 
 import os
@@ -23,12 +24,12 @@ class Plant(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         load = spec.loader.exec_module
-        spec.loader.exec_module = lambda module: (load(module), [setattr(module, c, before(module, getattr(module, c))) for c in CALLS])
+        spec.loader.exec_module = lambda module: (load(module), [setattr(module, c, then_hang(module, getattr(module, c))) for c in CALLS])
         return spec
 
 
-def before(module, call):
-    return lambda *a, **k: (hang(module), call(*a, **k))[1]
+def then_hang(module, call):
+    return lambda *a, **k: (call(*a, **k), hang(module))[0]
 
 
 sys.meta_path.insert(0, Plant())

@@ -42,6 +42,12 @@ def test_worlds_run_at_the_same_time(engine):
     assert all(w.hung for w in worlds) and max(map(max, begun)) - min(map(min, begun)) < 4.0, "one after another would be a deadline apart"
 
 
+def test_a_world_that_leaves_its_group_as_it_is_ends_with_every_rank_and_its_own_code(engine):
+    worlds = [engine.run(check(f"leave {n}", ranks=4, fault=f, extra=["--leave"])) for n, f in enumerate(["", "", "", "corrupt@1"])]
+    assert [w.passed for w in worlds] == [True, True, True, False] and worlds[3].ended == "wrong values" and [r.code for r in worlds[3].ranks] == [6] * 4
+    assert all(r.named("bye") for w in worlds for r in w.ranks)
+
+
 @pytest.mark.parametrize("op", ["all_reduce", "broadcast", "all_gather", "send_recv"])
 def test_corrupted_data_is_seen_although_the_collective_ends_well(engine, op):
     rank = 0 if op == "broadcast" else 1

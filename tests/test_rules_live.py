@@ -403,6 +403,19 @@ def test_a_host_that_waits_for_its_gpu_may_step_on_unless_ras_tells() -> None:
     assert told(s.look(*waiting(0, 1, 3), s.rank(2, s.ASLEEP, switches=12))).status == "likely"
 
 
+def test_ranks_that_poll_in_one_call_all_the_while_are_not_called_moving() -> None:
+    """Four H200, NCCL 2.28.9, 2026-11-22: while its communicator is made each host polls inside all_reduce, on a CPU all the time."""
+    polling = [s.rank(n, s.IN_ALL_REDUCE, "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2") for n in (0, 1, 3)]
+    found = told(s.look(*polling, s.rank(2, s.ASLEEP, "S", "hrtimer_nanosleep", nccl="/x/libnccl.so.2")))
+    assert (found.kind, culprits(found), len(found.victims)) == ("skipped", [2], 3)
+    everybody = [*polling, s.rank(2, s.IN_ALL_REDUCE, "R", "running", cpu_s=3.0, moments=BUSY)]
+    assert told(s.look(*everybody)).kind == "unknown", "they may step all the while"
+    still = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 9))
+    assert told(s.look(*everybody, ras=[still])).kind == "symmetric"
+    stepping = [s.rank(n, s.IN_ALL_REDUCE, "R", "running", cpu_s=3.0, moments=BUSY, lines=(0, 3, 0, 2)) for n in range(4)]
+    assert told(s.look(*stepping)).kind == "healthy"
+
+
 def test_who_came_to_rest_only_within_the_look_is_looked_at_again() -> None:
     def resting(number: int, early: float):
         one = s.rank(number, s.IN_INIT)

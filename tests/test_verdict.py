@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
 from nccl_runbook.facts.run import RunFolder
-from nccl_runbook.findings import EXIT_CODES, Evidence, Finding, Remedy, Severity, exit_code
+from nccl_runbook.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code
 from nccl_runbook.report import verdict as verdict_module
 from nccl_runbook.report.run import info_of, write_run
 from nccl_runbook.report.tables_verdict import not_looked_at_table
@@ -181,6 +181,17 @@ def test_fixes_come_surest_first_and_once():
     run, found = samples.duplicate_gpu()
     document = verdict_document(run, [samples.record("01-gpu-visibility", [loose, samples.shared_gpu()]), *found[1:]])
     assert [(title, len(remedies)) for title, remedies in fixes(document)] == [("ranks 0 and 1 share one GPU", 2), ("swap is on", 1)]
+
+
+def test_what_may_help_goes_before_what_explains_nothing():
+    """Every arm hung but P2P off: 03 could say no more than that two ranks hung, and that stood alone under The fix."""
+    hung = Finding("ladder", Severity.BROKEN, "2 ranks hung", remedy=(NOTHING_KNOWN,))
+    told = Finding("slow", Severity.WARN, "swap is on", remedy=(Remedy("the administrator", "Switch it off."),))
+    run, found = samples.duplicate_gpu()
+    shared = samples.shared_gpu(status="possible")
+    for seen, titles in (([hung, shared], ["Only possible: ranks 0 and 1 share one GPU"]), ([hung, told, shared], ["swap is on"]), ([hung], ["2 ranks hung"])):
+        document = verdict_document(run, [samples.record("01-gpu-visibility", seen), *found[2:]])
+        assert [title for title, _ in fixes(document)] == titles
 
 
 def test_evidence_in_the_same_words_is_told_once_with_the_first_place():

@@ -46,6 +46,9 @@ class Remedy:
             raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
 
+NOTHING_KNOWN = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then ``status`` says how sure.

@@ -8,15 +8,15 @@ from typing import Dict, List, Sequence, Tuple, Union
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
 from nccl_runbook.rules.live import Picture, verdict
-from nccl_runbook.rules.live_ranks import RankView, main_stacks, words_of
+from nccl_runbook.rules.live_ranks import WAITING, RankView, main_stacks, words_of
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
 MOST_ROWS = 512
-DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "lock": "stands still", "stopped": "STOPPED",
-        "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE", "starting": "has not loaded torch",
-        "moving": "moves", "unknown": "not known"}
+DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "spins": "polls in a call", "lock": "stands still",
+        "stopped": "STOPPED", "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE",
+        "starting": "has not loaded torch", "moving": "moves", "unknown": "not known"}
 _HERE, _LATE = "#388bfd33", "#f8514966"
-TONES = {**dict.fromkeys(DOES, _LATE), "waits": _HERE, "device": _HERE, "lock": _HERE, "moving": "#2ea04333", "unknown": "#8b5cf644",
+TONES = {**dict.fromkeys(DOES, _LATE), **dict.fromkeys(WAITING, _HERE), "moving": "#2ea04333", "unknown": "#8b5cf644",
          "broken": _LATE, "degraded": "#d2992266", "healthy": "#2ea04333"}  # and of a verdict
 STYLE = (":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
          "h1{font-size:1.5rem;line-height:1.3}table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}"

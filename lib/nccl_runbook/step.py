@@ -187,7 +187,7 @@ class Step:
         known = self.engine.cuda_count()
         devices: list[int | None] = list(self.devices) if gpus is None else list(
             parse_gpus(",".join(map(str, gpus)) or "none", len(gpus) + 1024 if isinstance(known, Gap) else known))
-        args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats)]
+        args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats), "--leave"]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
         self.record.tried_by_hand.append({"at": records.utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": self._line(world)})

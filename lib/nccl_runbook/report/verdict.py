@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nccl_runbook.facts import counted, grouped
-from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
+from nccl_runbook.findings import NOTHING_KNOWN, STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
 from nccl_runbook.records import Judged, Record, Strict
 
 SCHEMA = "nccl-runbook/verdict/1"
@@ -183,14 +183,17 @@ def _different(records: Iterable[Record]) -> list[str]:
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     """What to change, surest first: (title, remedies) of established and likely causes, then of findings from WARN up without a cause.
 
-    Only where neither exists: of possible causes and of what is unknown, so that the page never names trouble without a way on.
+    Only where neither exists: of possible causes and of what is unknown; then of what nothing explains, so that the page never names
+    trouble without a way on.
     """
     free = worst_first(f for s in document.steps for f in s.findings if f.cause is None and f.remedy)
+    bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
     sure = [(c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy]
-    sure += [(f.title, list(f.remedy)) for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
+    sure += [(f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)]
     if not sure:
         sure = [(f"Only possible: {c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
         sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
+    sure = sure or [(f.title, list(f.remedy)) for f in bad]
     seen: set[Remedy] = set()
     answer = []
     for title, remedies in sure:

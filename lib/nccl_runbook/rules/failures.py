@@ -6,13 +6,12 @@ import signal
 
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import Cause, causes, fitting, recognise
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 
 NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
-LOOK_FURTHER = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.", ())
 
 
 def usual(cause: str, status: str | None = None, line: str = "", launcher: str = "") -> tuple[Remedy, ...]:
@@ -24,7 +23,7 @@ def usual(cause: str, status: str | None = None, line: str = "", launcher: str =
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
-    return usual(cause.id, status) if cause and cause.remedy else (LOOK_FURTHER,)
+    return usual(cause.id, status) if cause and cause.remedy else (NOTHING_KNOWN,)
 
 
 def last_begun(rank: RankResult) -> str:

@@ -300,9 +300,9 @@ def _stands_still(members: Members) -> bool:
 
 def _together(base: Picture, members: Members) -> Optional[Picture]:
     """Everybody waits: in different places the odd one out took another way; in one place nobody is missing. Ranks that all wait for
-    their GPUs may be stepping all the while, unless RAS tells that they launch nothing."""
-    on_gpus = all(v.does == "device" for v in base.ranks)
-    if any(v.does not in ("waits", "device") for v in base.ranks) or on_gpus and not _stands_still(members):
+    their GPUs, or poll, may be stepping all the while, unless RAS tells that they launch nothing."""
+    may_step = all(v.does in ("device", "spins") for v in base.ranks)
+    if any(v.does not in ("waits", "device", "spins") for v in base.ranks) or may_step and not _stands_still(members):
         return None
     spots = collections.Counter((v.where, v.frame) for v in base.ranks).most_common()
     told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])

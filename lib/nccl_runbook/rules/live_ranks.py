@@ -23,14 +23,14 @@ INIT = frozenset(("init_process_group", "rendezvous", "_create_c10d_store", "_en
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 ON_A_LOCK = re.compile(r"futex")
 _HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_dataset|dataloader", re.I)
-WAITING = ("waits", "device", "lock")
+WAITING = ("waits", "device", "spins", "lock")
 
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank. ``does``: waits (in a collective), device (for its GPU), lock (stands still, no stack), stopped, busy, asleep
-    (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that
-    it waits in, "" for none."""
+    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL polls, or it steps), lock
+    (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where
+    it is in its own code; ``where``: the call that it waits in, "" for none."""
 
     rank: Optional[int]
     host: str
@@ -77,8 +77,12 @@ def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str
         return _still(rank.samples[-1].threads[0], stack, where)
     if stack and all(waits_in(s) in INIT for s in main_stacks(rank)):
         return "waits"  # rank 0 looks into its store again and again
-    if share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE and not any(map(waits_in, main_stacks(rank))):
-        return "busy"
+    if share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE:
+        calls = [waits_in(s) for s in main_stacks(rank)]
+        if not any(calls):
+            return "busy"
+        if all(calls) and len(calls) >= GIL_SAMPLES and len(set(places(rank))) == 1:
+            return "spins"
     return "moving" if moved_last(rank) else "unknown"
 
 

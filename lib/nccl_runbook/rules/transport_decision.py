@@ -49,7 +49,7 @@ POINTS_TO: dict[str, tuple[str, str | None]] = {
     "simple protocol only": ("protocol", "nccl-bug"),
 }
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
-SEEN_ON_HARDWARE = frozenset({"healthy", "explained"})
+SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
 
 

@@ -175,7 +175,9 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     """The finding for a control that fails, with what the arms add to it."""
     proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
     run = [a for a in arms.arms if isinstance(a.trial, Trial)]
-    evidence = (*proof, *fault.evidence, *(Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in run))
+    tried = [(a, Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")) for a in run]
+    decisive = tuple(e for a, e in tried if a.name == decision.arm)
+    evidence = (*proof, *decisive, *fault.evidence, *(e for _, e in tried if e not in decisive))
     evidence = (*evidence, *(() if decision.kind in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"} else (NOT_SEEN,)))
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
