@@ -307,7 +307,7 @@ def check(args):
     emit("begin", what="destroy")
     if args.leave:  # taking NCCL's group apart took 0.4 to 0.5 s of a world of four ranks (H200, NCCL 2.28.9)
         part(store, rank, size)
-    elif backend != "gloo":  # torch 2.2 joins Gloo's threads with the GIL held while one may wait for it: a sixth of healthy worlds hung here
+    elif backend != "gloo":  # torch 2.2: Gloo joins threads under the GIL; a sixth of healthy worlds hung here
         dist.destroy_process_group()
     emit("bye", right=right)
     code = 0 if right else WRONG_VALUES
