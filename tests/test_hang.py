@@ -59,6 +59,22 @@ class TestRealDumps:
         found = told(DATA / f"gloo-{fault}")
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
 
+    @pytest.mark.parametrize(("fault", "noise_ms", "apart_ms", "ends_ms", "kind"), [
+        ("slow", 60, 0, 0, "slow"), ("slow", 150, 0, 0, "slow"), ("slow", 150, 400, 0, "slow"), ("none", 150, 0, 0, "healthy"), ("none", 60, 400, 0, "healthy"),
+        ("slow", 60, 0, 400, "healthy")])
+    def test_a_straggler_is_told_by_when_it_came_whatever_torch_saw_late(self, tmp_path, fault, noise_ms, apart_ms, ends_ms, kind):
+        """On a crowded host torch's watchdog notes ends later still (a straggler was missed so, four H200, 2026-11-22). Neither clocks that differ nor hosts that
+        merely run ahead of their GPUs make one: there, operations end long after the last rank came to them."""
+        dice = random.Random(f"{fault}{noise_ms}")
+        for rank in range(4):
+            dump = pickle.loads((DATA / fault / f"fr_rank_{rank}").read_bytes())  # our own file
+            for entry in dump["entries"]:
+                for name, later_ms in (("time_created_ns", 0.0), ("time_discovered_completed_ns", dice.uniform(0, noise_ms) + ends_ms)):
+                    entry[name] = entry[name] and entry[name] + int((later_ms + rank * apart_ms) * 1e6)
+            (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
+        found = told(tmp_path)
+        assert (found.kind, found.culprits) == (kind, (3,) if kind == "slow" else ()), found.sentence
+
     def test_a_dump_that_is_missing_costs_certainty_only(self, tmp_path):
         for fault, culprit in (("skip", 2), ("op", 3), ("stall", 1)):
             for left_out in range(4):

@@ -25,6 +25,7 @@ MAX_RANKS = 1 << 17
 HISTORY = 2000  # entries in which a rank's habits are looked for
 TAIL = 64  # the last ones, which may break them
 MOST_DIMENSIONS = 64
+ISSUED = "issued "  # before the name of an operation of which only that is known
 RECENT, LEAST = 200, 16  # operations over which the time in them is taken
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 # numbers of elements that must be the same on every rank; other operations are compared by name only (all_to_all, gather, scatter, ...)
@@ -62,8 +63,8 @@ class Column:
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
     ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
-    ``ends``: when the last ones ended, in ns of this rank's clock, and where none did when they were issued; ``told``: see take_status;
-    ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
+    ``ends``: when the last ones were issued and when they ended, in ns of this rank's clock, and where none did twice when they were
+    issued; ``told``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
 
     version: str
     gloo: bool
@@ -78,7 +79,7 @@ class Reading:
     order: list[str]
     last: tuple | None
     waiting: tuple[float, float] | None
-    ends: dict[str, int]
+    ends: dict[str, tuple[int, int]]
     told: dict[str, tuple[int, int]]
     timed: bool
     digest: bytes
@@ -279,13 +280,14 @@ def _waiting(entries: list) -> tuple[float, float] | None:
     return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
 
 
-def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
     """By the name that all members have for an operation. One name may stand for several groups, so that its members belong to it."""
     last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
     done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
     names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
-    rows, what = (done, "") if done else ([(e, e["time_created_ns"]) for e in last], "issued ")
-    return {f"{what}{names.get(_short(e['process_group'][0]), '')}:{e['collective_seq_id']}": _number(at) for e, at in rows}
+    rows, what = (done, "") if done else ([(e, e["time_created_ns"]) for e in last], ISSUED)
+    return {f"{what}{names.get(_short(e['process_group'][0]), '')}:{e['collective_seq_id']}": (_number(e["time_created_ns"]), _number(at))
+            for e, at in rows}
 
 
 class _Recent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
-from nccl_runbook.evidence.dump_columns import STATES, Reading
+from nccl_runbook.evidence.dump_columns import ISSUED, LEAST, STATES, Reading
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import ClockOffset
 from nccl_runbook.facts.recorder import Op
@@ -45,9 +45,36 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
     """How far the clock of each rank is ahead of the middle one, by the ends of shared operations; [] where all are together."""
     clocks = Clocks()
     for rank, reading in sorted(readings.items()):
-        for event, at in reading.ends.items():
+        for event, (_, at) in reading.ends.items():
             clocks.note(event, str(rank), at / 1e9)
     found = clocks.offsets()
     middle = statistics.median_low([c.offset_s for c in found]) if found else 0.0
     found = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in found]
     return found if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in found) else []
+
+
+def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float]]:
+    """Rank -> (share of the last while for which all others had issued an operation and it had not, ms in the middle), where its coming
+    then soon ended them. Each clock is set by the ends that all share, so that it need not agree with the others."""
+    shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
+    events = [event for event in shared if not event.startswith(ISSUED)]
+    if len(events) < LEAST:
+        return {}
+    ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
+    ahead = {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+    gaps: dict[int, list[tuple[float, float, float]]] = {}
+    for event in events:
+        (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
+        gaps.setdefault(last, []).append((before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
+    every = [gap for found in gaps.values() for gap in found]
+    span = max(came for _, came, _ in every) - min(before for before, _, _ in every)
+    return {rank: told for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+
+
+def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
+    """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came: then nobody waited for it."""
+    alone, until = 0.0, gaps[0][0]
+    for before, came, _ in gaps:
+        alone, until = alone + max(0.0, came - max(before, until)), max(until, came)
+    late = statistics.median(came - before for before, came, _ in gaps)
+    return (round(alone / span, 3), round(late / 1e6, 1)) if statistics.median(end - came for _, came, end in gaps) < late else None

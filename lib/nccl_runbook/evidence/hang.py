@@ -14,7 +14,7 @@ from typing import Any
 
 from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
-from nccl_runbook.evidence.dump_times import Times
+from nccl_runbook.evidence.dump_times import Times, latecomers
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import rank_of_name, said
@@ -41,7 +41,8 @@ def collect(paths: list[str]) -> Hang:
     times = Times(readings, {r: found.written[n] for r, n in found.names.items() if n in found.written})
     world = _Members(readings, {r.rank for r in told.ranks})
     odd = _odd(readings)
-    dumps = [_dump(rank, reading, found.names[rank], times, odd[rank]) for rank, reading in sorted(readings.items())]
+    late = latecomers(readings)
+    dumps = [_dump(rank, reading, found.names[rank], times, odd[rank], late.get(rank)) for rank, reading in sorted(readings.items())]
     groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
@@ -228,10 +229,10 @@ def _log_track(row: RankLog, label: str) -> Track:
     return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
 
 
-def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None) -> Dump:
+def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None, late: tuple[float, float] | None) -> Dump:
     last, (share, pace_ms) = times.op(rank, reading.last, {}), reading.waiting or (None, None)
     return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped,
-                times.written.get(rank), left_out, reading.order, last, share, pace_ms, reading.timed)
+                times.written.get(rank), left_out, reading.order, last, share, pace_ms, reading.timed, *(late or ()))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:

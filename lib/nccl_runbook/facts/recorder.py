@@ -94,6 +94,7 @@ class Dump:
     """One rank's dump. ``left_out``: not None where among its last steps is one that no other rank took, or that broke its own habit; then
     what that habit had there ("tp all_reduce"); ``order``: its operations that are not complete, as issued ("group:number", "group:p2p");
     ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the next, None where nothing tells;
+    ``late``: share of it for which all others waited for this rank to come, and ``late_ms`` in the middle, None where they did not;
     ``written``: seconds since the epoch, None where the file's time is not to be trusted; ``timed``: it tells when its GPU began."""
 
     rank: int
@@ -109,6 +110,8 @@ class Dump:
     waiting: Optional[float] = None
     pace_ms: Optional[float] = None
     timed: bool = False
+    late: Optional[float] = None
+    late_ms: Optional[float] = None
 
 
 @dataclasses.dataclass(frozen=True)
