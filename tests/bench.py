@@ -95,7 +95,7 @@ class Bench:
 
 
 def not_measured(section: str, why: str) -> list[Row]:
-    return [Row(section, "not measured", "", [], [], note=why)]
+    return [Row(section, section, "", [], [], note=why)]
 
 
 def small(bench: Bench, number: int) -> tuple[list[str], dict[str, str | None]]:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench import Row, as_table, build_nccl_tests, busbw_of, save
+from bench import Row, as_table, build_nccl_tests, busbw_of, not_measured, save
 
 # all_reduce_perf of nccl-tests 2.19.6, 4 GPUs
 PRINTED = """# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809
@@ -38,6 +38,10 @@ def test_what_was_not_measured_is_never_met(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "bench.json").read_text())
     assert [row["met"] for row in told["rows"]] == [None, True] and told["rows"][1]["ratio"]["median"] == 0.25
     assert "not measured" in repr(as_table(rows)).splitlines()[2] and "<b>" not in (tmp_path / "index.html").read_text()
+
+
+def test_a_section_that_was_not_measured_is_named() -> None:
+    assert repr(as_table(not_measured("bandwidth", "needs two GPUs"))).splitlines()[-1].split() == ["bandwidth", "not", "measured", "needs", "two", "GPUs"]
 
 
 def test_programs_that_are_built_already_are_taken(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     docker.write_text("#!/bin/sh\nprintf 'first\\nNo such container: \\033[2Jareal\\n' >&2; exit 1\n")
     docker.chmod(0o755)
     assert "is not a Python that runs here: No such container: [2Jareal\n" in refused(book, "--python", f"{docker} exec -i areal python3")
+    docker.write_text("#!/bin/sh\necho 'OCI runtime exec failed: exec: \"python3\": executable file not found in $PATH: unknown'; exit 126\n")
+    assert 'runs here: OCI runtime exec failed: exec: "python3": executable file not found' in refused(book, "--python", f"{docker} exec -i areal python3")
     assert "cannot be read as a command: No closing quotation" in refused(book, "--python", "it's")
     assert "an empty interpreter was named" in refused(book, "--python", " ")
     bare = f"{sys.executable} -I -S"  # without site-packages there is no torch

@@ -282,6 +282,29 @@ def launched(environments: list[dict], *args: str) -> list[subprocess.Popen]:
     return [subprocess.Popen([*check, *(a.format(**env) for a in args)], env={**bare, **env}, stdout=subprocess.PIPE, text=True) for env in environments]
 
 
+# told at exit whether the group was taken down, and whether the interpreter ended as it usually does
+TEARDOWN = """
+import atexit, os, runpy, sys
+import torch.distributed as dist
+atexit.register(lambda: print("exit handlers ran"))
+whole = dist.destroy_process_group
+dist.destroy_process_group = lambda: (whole(), print("taken down"))
+os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", NCCL_RUNBOOK_STORE_FILE=sys.argv.pop(1))
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code", "ended"), [
+    (("--ops", "all_reduce", "--sizes", "4", "--backend", "gloo"), 0, False), (("--ops", "all_reduce", "--sizes", "4", "--fault", "corrupt@0"), 6, False),
+    (("--ops", "none"), 1, True)])
+def test_a_rank_over_gloo_ends_without_a_teardown_that_can_hang_or_abort(tmp_path, arguments, code, ended):
+    check = str(ROOT / "lib/nccl_runbook/ranks/check.py")
+    said = subprocess.run([sys.executable, "-c", TEARDOWN, str(tmp_path / "store"), check, *arguments], capture_output=True, text=True, timeout=60)
+    assert (said.returncode, "exit handlers ran" in said.stdout, "taken down" in said.stdout) == (code, ended, False), said.stdout + said.stderr
+    assert ended or "bye right=" in said.stdout
+
+
 @pytest.mark.parametrize("launcher", ["srun", "deepspeed"])
 def test_check_runs_as_it_is_under_other_launchers(launcher):
     """What these launchers give a process: Slurm's variables and no meeting point; DeepSpeed's variables and --local_rank."""

@@ -25,6 +25,7 @@ from nccl_runbook.facts.machine import GpuUsers
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.warm_link import EngineError, WarmLink
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules.busy import gpus_busy
 from processes import ROOT, children, gone, start_time
@@ -269,6 +270,19 @@ def test_without_any_folder_to_write_to_it_says_what_it_lacks(pyz: Path) -> None
     ended = look(pyz, *LADDER, "--json", "-", before=read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"))
     assert (ended.returncode, ended.stdout, ended.stderr) == (
         1, "", "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR\n")
+
+
+def test_a_reader_that_goes_away_is_not_told_as_a_file_that_cannot_be_written(pyz: Path, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        ended = subprocess.run([sys.executable, pyz, "--step", "01-gpu-visibility", "--json", tmp_path / "l.json"], stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "nccl-look: [Errno 32] Broken pipe\n") and (tmp_path / "l.json").read_text().startswith("[")
+
+
+def test_an_interpreter_behind_a_prefix_says_it_as_well(pyz: Path) -> None:
+    with pytest.raises(EngineError, match="cannot run ranks: OSError: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR$"):
+        WarmLink([*read_only(pyz, "mount -t tmpfs -o ro none /dev/shm"), sys.executable], os.environ, print)
 
 
 def test_a_tiny_temporary_folder_is_enough_but_for_the_disk_arm(pyz: Path) -> None:

@@ -100,8 +100,9 @@ def test_a_wheelhouse_that_is_not_there(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "says"), [(("w", "3.9", "x86_64"), "TARGET_PYTHON=3.9"), (("w", "3.12", "sparc"), "TARGET_ARCH=sparc"),
-                                                 (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu")])
+                                                 (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu"), (("file/w", "3.12", "x86_64"), "cannot be made: Not a directory")])
 def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     said = wheelhouse(str(tmp_path / arguments[0]), *arguments[1:])
     assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1 and not (tmp_path / "w").exists()
 

@@ -216,6 +216,11 @@ def ids(found):
     return [(f.id, f.severity.value, f.cause) for f in found]
 
 
+def test_a_rehearsal_whose_second_control_fails_is_not_all_right():
+    assert [f.id for f in transports.judge(arms(backend="gloo"))] == ["rehearsed"]
+    assert ids(transports.judge(arms(backend="gloo", after=hung())))[0][:2] == ("rehearsal-fails", "warn")  # once: it was not tried again
+
+
 def test_transports_pass_and_the_price_is_named():
     found = transports.judge(arms())
     assert ids(found) == [("transports-pass", "ok", None)] and any("P2P off" in e.text and "13.0 times slower" in e.text for e in found[0].evidence)

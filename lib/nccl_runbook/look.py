@@ -262,7 +262,7 @@ def main() -> int:
         print(f"nccl-look: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        name = str(error.filename or options.json).removesuffix(".part")
+        name = str(error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)).removesuffix(".part")
         ours = f"cannot write {name}: {error.strerror}; name another file with --json, - for standard output"
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
     later = REASON if options.live else NOT_JUDGED

@@ -49,8 +49,8 @@ def ask(prefix: List[str]) -> dict:
     said = ""
     try:
         done = subprocess.run([*prefix, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
-        # where docker, srun or conda start no Python, their last line says why
-        said = "".join(filter(str.isprintable, done.stderr.strip().rpartition("\n")[2]))[:200]
+        # where docker, srun or conda start no Python, their last line says why (docker 28.2: on standard output)
+        said = "".join(filter(str.isprintable, (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]))[:200]
         return json.loads(done.stdout.splitlines()[-1])
     except OSError as error:
         raise InterpreterError(f"{prefix[0]} cannot be run: {str(error.strerror).lower()}") from None

@@ -261,10 +261,10 @@ class Warm:
     @staticmethod
     def make_folder() -> str:
         """A private folder (0700) for sources and rendezvous files; /dev/shm where no temporary folder can be written."""
-        try:
-            return tempfile.mkdtemp(prefix="nccl-runbook-")
-        except OSError:
-            return tempfile.mkdtemp(prefix="nccl-runbook-", dir="/dev/shm")
+        for folder in (None, "/dev/shm"):
+            with contextlib.suppress(OSError):
+                return tempfile.mkdtemp(prefix="nccl-runbook-", dir=folder)
+        raise OSError("no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
 
     def send(self, **document) -> None:
         data = (json.dumps(document) + "\n").encode()

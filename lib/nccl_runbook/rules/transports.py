@@ -98,12 +98,11 @@ def judge(arms: Arms | Gap) -> list[Finding]:
 
 
 def _rehearsal(arms: Arms) -> list[Finding]:
-    broken = [a for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed]
-    if broken:
-        return [explain("rehearsal-fails", f"rehearsal on the CPU: {a.name}", a.trial.world, a.trial.again) for a in broken]
+    trials = [t for t in (*(a.trial for a in arms.arms), arms.control_after) if isinstance(t, Trial)]
+    failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again) for t in trials if not t.passed]
     evidence = (Evidence("control and interface pinned to lo", "table below"),)
     title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
-    return [Finding("rehearsed", Severity.UNKNOWN, title, evidence)]
+    return failed or [Finding("rehearsed", Severity.UNKNOWN, title, evidence)]
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
