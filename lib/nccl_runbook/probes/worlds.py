@@ -45,8 +45,7 @@ def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Opt
     """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the CPU."""
     gpu = on_gpus(devices)
     moved = ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES)))
-    args = ["--ops", ops, "--sizes", moved, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo",
-            *([] if timed else ["--leave"])]
+    args = ["--ops", ops, "--sizes", moved, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
     stall_s *= max(1.0, len(devices) / 8)
     delta = {**(LOGGED if gpu else {}), **(env or {})}
     return WorldRequest(name, "check.py", devices, args, delta, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
