@@ -478,6 +478,12 @@ class TestJoin:
         assert (found.kind, found.culprits, found.victims) == ("dead", (1,), (0, 2, 3)) and "ValueError: x" in found.sentence
         (folder / "rank1.log").write_text(raised + "step 4 done\n")
         assert told(folder).culprits == (), "it went on after that"
+        for more in ("falling back\n", "=== restarted ===\nloading the model\n", "Watchdog caught collective operation timeout\n"):
+            (folder / "rank1.log").write_text(raised + more)
+            assert told(folder).culprits == (), "whoever says more was not ended by it"
+        for more in ("RuntimeError: y\n", "[rank1]:[W1122 08:00:00.0 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called\n"):
+            (folder / "rank1.log").write_text(raised + more)
+            assert told(folder).culprits == (1,), "said as it ended"
         (folder / "rank1.log").write_text(raised)
         (folder / "fr_rank_1").write_bytes(dump)
         assert told(folder).kind != "dead", "it lived to leave a dump"

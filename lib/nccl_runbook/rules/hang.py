@@ -31,6 +31,8 @@ _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose 
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
+# what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
+_LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
 _LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 _STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: gone it has ended, T is stopped, else it is busy'
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
@@ -110,11 +112,12 @@ def _ended(hang: Hang, found: Graph) -> list[Accused]:
 
 def _raised(hang: Hang) -> list[LogLine]:
     """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps the
-    others need not have said anything yet: who raised, went no further and left none is gone."""
+    others need not have said anything yet: whose log ends with its error, and who left none, is gone. One that goes on was handled."""
     told = [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
     alive = {d.rank for d in hang.dumps}
-    gone = [(r.first_error, r.progress) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error]
-    return told or [e for e, went in gone if not ECHO.search(e.text) and not (went and went.file == e.file and went.line > e.line)]
+    gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
+    return told or [e for e, last in gone if not ECHO.search(e.text) and last.file == e.file
+                    and (last.line == e.line or _LAST_WORDS.search(last.text))]
 
 
 def _too_close(hang: Hang, found: Graph) -> Told:
