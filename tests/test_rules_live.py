@@ -427,8 +427,8 @@ def test_ranks_that_may_step_in_the_call_in_which_they_poll_prove_nobody_absent(
 
 def test_a_connection_that_is_not_answered_is_that_of_its_own_host() -> None:
     """Pids repeat from container to container."""
-    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500", 0, 0)], job="a")
-    other = dataclasses.replace(s.rank(1, s.IN_INIT, job="a"), pid=asks.pid)
+    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500", 0, 0)], job="a", world=2)
+    other = dataclasses.replace(s.rank(1, s.IN_INIT, job="a", world=2), pid=asks.pid)
     (picture,) = judge([s.look(asks), dataclasses.replace(s.look(other, host="node2"), boot_id="c")])
     assert (picture.kind, culprits(picture)) == ("unreachable", [0])
 
