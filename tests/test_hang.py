@@ -9,7 +9,7 @@ from pathlib import Path
 
 import live_samples
 import pytest
-from hang_samples import FAULTS, VERSIONS, Job
+from hang_samples import FAULTS, START_NS, VERSIONS, Item, Job
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import hang as reader
@@ -74,6 +74,27 @@ class TestRealDumps:
             (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
         found = told(tmp_path)
         assert (found.kind, found.culprits) == (kind, (3,) if kind == "slow" else ()), found.sentence
+
+    @pytest.mark.parametrize(("step_ms", "slow_ms", "ahead", "kind"), [(5, 0, 0, "healthy"), (30, 0, 0, "healthy"), (80, 0, 0, "healthy"), (300, 0, 1, "healthy"),
+                                                                       (600, 0, 2, "healthy"), (30, 250, 0, "slow")])
+    @pytest.mark.parametrize("world", [2, 4])
+    def test_neither_a_watchdog_out_of_step_nor_a_rank_that_waits_for_its_gpu_makes_a_straggler(self, tmp_path, world, step_ms, slow_ms, ahead, kind):
+        """Each rank's watchdog looks ten times a second, when it likes, so that clocks set by what they saw are up to 100 ms off; rank 0 reads its loss at each
+        step, the others are so many steps ahead of their GPUs."""
+        for seed in range(8):
+            dice, job = random.Random(seed), Job(seed, world)
+            job.programs = [[Item("0", "all_reduce", 64)] * 60 for _ in range(world)]
+            dumps, looks = [job.dump(rank) for rank in range(world)] if job.run() else [], [dice.uniform(0, 100) for _ in range(world)]
+            for step in range(60):
+                began = (step_ms + slow_ms) * step
+                came = [began - step_ms * ahead * (rank > 0) + slow_ms * (rank == world - 1) + dice.uniform(0.1, 0.2) * step_ms for rank in range(world)]
+                end = max(*came, began + step_ms * 0.9 * (ahead > 0)) + 1
+                for rank, dump in enumerate(dumps):
+                    seen = end + (looks[rank] - end) % 100
+                    dump["entries"][step].update(time_created_ns=START_NS + int(came[rank] * 1e6), time_discovered_completed_ns=START_NS + int(seen * 1e6))
+            for rank, dump in enumerate(dumps):
+                (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
+            assert (told(tmp_path).kind, told(tmp_path).culprits) == (kind, (world - 1,) if kind == "slow" else ()), (seed, told(tmp_path).sentence)
 
     def test_a_dump_that_is_missing_costs_certainty_only(self, tmp_path):
         for fault, culprit in (("skip", 2), ("op", 3), ("stall", 1)):
@@ -457,6 +478,12 @@ class TestJoin:
         assert (found.kind, found.culprits, found.victims) == ("dead", (1,), (0, 2, 3)) and "ValueError: x" in found.sentence
         (folder / "rank1.log").write_text(raised + "step 4 done\n")
         assert told(folder).culprits == (), "it went on after that"
+        for more in ("falling back\n", "=== restarted ===\nloading the model\n", "Watchdog caught collective operation timeout\n"):
+            (folder / "rank1.log").write_text(raised + more)
+            assert told(folder).culprits == (), "whoever says more was not ended by it"
+        for more in ("RuntimeError: y\n", "[rank1]:[W1122 08:00:00.0 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called\n"):
+            (folder / "rank1.log").write_text(raised + more)
+            assert told(folder).culprits == (1,), "said as it ended"
         (folder / "rank1.log").write_text(raised)
         (folder / "fr_rank_1").write_bytes(dump)
         assert told(folder).kind != "dead", "it lived to leave a dump"

@@ -416,6 +416,23 @@ def test_ranks_that_poll_in_one_call_all_the_while_are_not_called_moving() -> No
     assert told(s.look(*stepping)).kind == "healthy"
 
 
+def test_ranks_that_may_step_in_the_call_in_which_they_poll_prove_nobody_absent() -> None:
+    polling = [s.rank(n, s.IN_ALL_REDUCE, "R", "running", cpu_s=3.0, moments=BUSY) for n in (0, 1, 3)]
+    logs = s.rank(2, [Frame("step", "/home/a/train.py", 9)], "S", "futex", cpu_s=0.5, switches=20, lines=(0, 2, 5, 1))
+    assert told(s.look(*polling, logs)).kind == "unknown"
+    found = told(s.look(*polling, s.rank(2, s.SAVING, "R", "running", cpu_s=3.0, moments=BUSY)))
+    assert (found.status, culprits(found)) == ("possible", [2])
+    assert culprits(told(s.look(*waiting(0, 1, 3), logs))) == [2]
+
+
+def test_a_connection_that_is_not_answered_is_that_of_its_own_host() -> None:
+    """Pids repeat from container to container."""
+    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500", 0, 0)], job="a", world=2)
+    other = dataclasses.replace(s.rank(1, s.IN_INIT, job="a", world=2), pid=asks.pid)
+    (picture,) = judge([s.look(asks), dataclasses.replace(s.look(other, host="node2"), boot_id="c")])
+    assert (picture.kind, culprits(picture)) == ("unreachable", [0])
+
+
 def test_who_came_to_rest_only_within_the_look_is_looked_at_again() -> None:
     def resting(number: int, early: float):
         one = s.rank(number, s.IN_INIT)

@@ -54,8 +54,8 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
 
 
 def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float]]:
-    """Rank -> (share of the last while for which all others had issued an operation and it had not, ms in the middle), where its coming
-    then soon ended them. Each clock is set by the ends that all share, so that it need not agree with the others."""
+    """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
+    middle), where its coming then soon ended them. Each clock is set by the ends that all share, so that it need not agree with others."""
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     events = [event for event in shared if not event.startswith(ISSUED)]
     if len(events) < LEAST:
@@ -73,8 +73,8 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float]]:
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
     """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came: then nobody waited for it."""
-    alone, until = 0.0, gaps[0][0]
-    for before, came, _ in gaps:
-        alone, until = alone + max(0.0, came - max(before, until)), max(until, came)
+    alone, until = 0.0, gaps[0][2]
+    for before, came, end in gaps[1:]:  # not while an earlier one was under way: who runs less far ahead of its GPU comes later, too
+        alone, until = alone + max(0.0, came - max(before, until)), max(until, came, end)
     late = statistics.median(came - before for before, came, _ in gaps)
     return (round(alone / span, 3), round(late / 1e6, 1)) if statistics.median(end - came for _, came, end in gaps) < late else None

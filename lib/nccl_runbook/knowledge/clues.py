@@ -27,6 +27,9 @@ ECHO = re.compile(
     r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
     r"RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
+# what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
+LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
+LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"

@@ -11,7 +11,7 @@ from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import fitting, recognise
-from nccl_runbook.knowledge.clues import ECHO
+from nccl_runbook.knowledge.clues import ECHO, LAST_WORDS, LOST
 from nccl_runbook.rules import hang_graph as graphs
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
@@ -31,7 +31,6 @@ _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose 
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
-_LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 _STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: gone it has ended, T is stopped, else it is busy'
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
 _SURE = ("mismatch", "stopped", "order")
@@ -109,12 +108,13 @@ def _ended(hang: Hang, found: Graph) -> list[Accused]:
 
 
 def _raised(hang: Hang) -> list[LogLine]:
-    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps the
-    others need not have said anything yet: who raised, went no further and left none is gone."""
+    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps
+    others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
     told = [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
     alive = {d.rank for d in hang.dumps}
-    gone = [(r.first_error, r.progress) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error]
-    return told or [e for e, went in gone if not ECHO.search(e.text) and not (went and went.file == e.file and went.line > e.line)]
+    gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
+    ended = [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))]
+    return told or [e for e in ended if not ECHO.search(e.text)]
 
 
 def _too_close(hang: Hang, found: Graph) -> Told:
@@ -211,7 +211,7 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
     if not candidates or not candidates <= set(quiet) or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
-    ended = all(r.first_error and _LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
+    ended = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
     why = "it ended, as the others lost their connections" if ended else "killed, stopped or busy, the files do not tell"
     seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
             for r, at in quiet.items()}

@@ -22,6 +22,7 @@ WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
 # file makes a call that is none
 _IS_CALL = re.compile(r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
                       r"(_[a-z_]+)?( \d+ x (?:[A-Z]\w+|\?))?")
+LATE_MS = 120.0  # by clocks set by ends that each rank's watchdog sees up to 100 ms late, in step with no other's
 COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
 
 
@@ -232,7 +233,7 @@ def stragglers(hang: Hang) -> dict[int, str]:
 
 
 def _latecomer(hang: Hang) -> dict[int, str]:
-    late = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= COSTS_MS]
+    late = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
     return {d.rank: f"the last to come, {d.late_ms:.0f} ms after all others, who waited for it {d.late * 100:.0f} % of the last while"
             for d in late if len(late) == 1}
 

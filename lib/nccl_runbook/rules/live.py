@@ -227,12 +227,12 @@ def missing_ranks(members: Members) -> List[int]:
 
 def _unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait."""
-    asking = {r.pid: s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "SYN-SENT"}
-    accused = [v for v in base.ranks if v.pid in asking and v.does in (*WAITING, "asleep", "unknown")]
+    asking = {(look.host, r.pid): s for r, look in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "SYN-SENT"}
+    accused = [v for v in base.ranks if (v.host, v.pid) in asking and v.does in (*WAITING, "asleep", "unknown")]
     if not accused:
         return None
-    seen = [Seen(f"{v.name}: SYN-SENT from {asking[v.pid].local} to {asking[v.pid].remote}", "/proc/net/tcp") for v in accused[:8]]
-    remote = asking[accused[0].pid].remote
+    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", "/proc/net/tcp") for v in accused[:8] for s in [asking[v.host, v.pid]]]
+    remote = asking[accused[0].host, accused[0].pid].remote
     return _told(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {remote}", "network-path-blocked",
                  "likely", seen, f"nc -vz {remote.replace(':', ' ')}")
 
@@ -256,7 +256,9 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that are in their own code while others stand still in a collective; without stacks, while most stand still on a lock."""
     accused, still = [v for v in base.ranks if v.does in ("busy", "asleep")], [v for v in base.ranks if v.does in WAITING]
     moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
-    if len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks):
+    if all(v.does == "spins" for v in still):  # each may step on at that line, held up by one that comes late or not at all
+        sure = sure and not any(v.does == "busy" for v in accused)
+    elif len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks):
         accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
         sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
     if not accused or not still or moving or not sure and len(still) <= len(accused):
