@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+from nccl_runbook import look_live
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Sample, Stack, Thread
+from nccl_runbook.rules import live as rules
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 IN_ALL_REDUCE = [Frame("all_reduce", TORCH, 3252), Frame("wrapper", TORCH.replace("distributed_c10d", "c10d_logger"), 83),
@@ -14,6 +17,22 @@ IN_INIT = [Frame("_create_c10d_store", TORCH.replace("distributed_c10d", "rendez
            Frame("main", "/home/a/train.py", 5)]
 SAVING = [Frame("_save", "/opt/venv/lib/python3.11/site-packages/torch/serialization.py", 800), Frame("save_pretrained", "/home/a/train.py", 812)]
 ASLEEP = [Frame("next_request", "/home/a/serve.py", 7)]
+LOOKS = 3  # where other work crowds this machine a look may say that it cannot tell; what it must never do is accuse another rank
+
+
+def looked(pids: list[int], gap_s: float) -> tuple[Live, list[rules.Picture]]:
+    """A real look at the job of these ranks and its pictures; looked at again where they are unknown."""
+    for _ in range(LOOKS):
+        look = look_live.look([p for p in pids if alive(p)][:1], gap_s, str)
+        pictures = rules.judge([look])
+        if {p.kind for p in pictures} != {"unknown"}:
+            break
+    return look, pictures
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "\nState:\tZ" not in status.read_text()
 
 
 def rank(number: int | None, frames: list[Frame] | None, state: str = "S", waits: str = "futex_do_wait", cpu_s: float = 0.0, *, world: int = 4,

@@ -29,7 +29,6 @@ from processes import ROOT
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
 GAP_S = 1.6
-LOOKS = 3  # where other work crowds this machine a look may say that it cannot tell; what it must never do is accuse another rank
 # side by side where they do not take each other's CPU: the machine that runs this may have two cores
 GROUPS = (("healthy", "dropped", "port-held", "other-collective"), ("straggler", "skip", "sigstop", "never-joins"),
           ("sigkill", "exception", "world-size", "gil"), ("checkpoint", "loop"), ("swap", "send", "oom"))
@@ -57,17 +56,7 @@ def seen(running: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactor
 
 
 def told(pids: list[int]) -> tuple[Any, list[rules.Picture]]:
-    """The look at one job and its picture; looked at again where that is unknown."""
-    for _ in range(LOOKS):
-        look = look_live.look([p for p in pids if alive(p)][:1], GAP_S, str)
-        pictures = rules.judge([look])
-        if {p.kind for p in pictures} != {"unknown"}:
-            break
-    return look, pictures
-
-
-def alive(pid: int) -> bool:
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return s.looked(pids, GAP_S)
 
 
 @pytest.mark.parametrize("fault", [f for group in GROUPS for f in group])
@@ -239,7 +228,7 @@ def test_only_who_is_named_like_a_rank_and_began_with_it_can_be_the_one_that_end
     running = [subprocess.Popen(words) for words in (["sleep", "30"], ["sleep", "0"], ["true"])]
     rank, gone, other = (one.pid for one in running)
     try:
-        while alive(gone) or alive(other):
+        while s.alive(gone) or s.alive(other):
             time.sleep(0.02)
         found = {one.pid: one.code for one in live_processes.ended([rank])}
         assert found.get(gone) == 0 and other not in found and rank not in found

@@ -395,6 +395,19 @@ def test_the_rank_whose_gpu_idles_while_all_others_wait_on_theirs_is_slow() -> N
     assert told(s.look(*ranks, gpus=gpus[:3], ras=[steps])).kind == "healthy", "of one GPU nothing is known"
 
 
+def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:
+    def host(name: str, numbers: tuple[int, int], busy: int):
+        ranks = [dataclasses.replace(s.rank(n, s.ASLEEP, switches=12, job="10.0.0.1:29500", nccl="/x/libnccl.so.2"), pid=100 + at) for at, n in enumerate(numbers)]
+        return s.look(*ranks, host=name, gpus=[s.gpu(0, busy, 200.0, 100), s.gpu(1, 100, 200.0, 101)])
+
+    ranks = {r.rank: r for look in (host("node1", (0, 1), 100), host("node2", (2, 3), 1)) for r in look.ranks}
+    assert len({r.pid for r in ranks.values()}) == 2
+    steps = RasCommunicator("0xabc", 4, *([RasRank(n, r.pid, "10.0.0.1", n % 2, {"AllReduce": count}, "") for n, r in ranks.items()] for count in (9, 40)))
+    looks = [dataclasses.replace(host(*one), ras=[steps]) for one in (("node1", (0, 1), 100), ("node2", (2, 3), 1))]
+    found = told(*looks)
+    assert (found.kind, culprits(found)) == ("slow", [2]), found.sentence
+
+
 def test_a_host_that_waits_for_its_gpu_may_step_on_unless_ras_tells() -> None:
     ranks, gpus = on_gpus(1, 100)
     assert told(s.look(*ranks, gpus=gpus)).status == "possible"

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import live_worlds as worlds
 import pytest
+from live_samples import looked
 from nccl_runbook import look_live
 from nccl_runbook.facts import Gap
-from nccl_runbook.rules import live as rules
 
 pytestmark = pytest.mark.gpu
 GAP_S = 5.0
-LOOKS = 3  # a look may say that ranks came to rest only within it: CUDA contexts take seconds on a crowded host
 
 
 def gpus() -> int:
@@ -39,11 +38,7 @@ def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: 
     size = min(4, gpus())
     pids = worlds.start(running, tmp_path / fault, fault, size, "nccl")
     time.sleep(1.5)
-    for _ in range(LOOKS):
-        look = look_live.look([p for p in pids if Path(f"/proc/{p}").exists()][:1], GAP_S, print)
-        found = rules.judge([look])
-        if {p.kind for p in found} != {"unknown"}:
-            break
+    look, found = looked(pids, GAP_S)
     truth = json.loads((tmp_path / fault / "truth.json").read_text())
     keep(fault, look, truth, tmp_path / fault)
     recorders = {str(r.recorder) for r in look.ranks}

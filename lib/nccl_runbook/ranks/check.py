@@ -305,7 +305,7 @@ def check(args):
             continue  # nobody to send to
         right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, slowest, run)) and right
     emit("begin", what="destroy")
-    # taking NCCL's group apart took 0.4 to 0.5 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a sixth of healthy worlds hung
+    # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a sixth of healthy worlds hung
     # there with torch 2.2, which joins threads under the GIL
     if args.leave or backend == "gloo":
         part(store, rank, size)

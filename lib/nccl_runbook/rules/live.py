@@ -88,8 +88,8 @@ def _picture(job: str, members: Members) -> Picture:
 
 
 def _undecided(base: Picture, members: Members) -> Dict[str, str]:
-    unclear = {v.pid for v in base.ranks if v.does == "unknown"}
-    rested = [r for r, _ in members if r.pid in unclear and came_to_rest(r)]
+    unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
+    rested = [r for r, look in members if (look.host, r.pid) in unclear and came_to_rest(r)]
     if not rested:
         return {"sentence": "who waits for whom cannot be told from what was seen", "decides": _stack_line(base.ranks)}
     return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
@@ -335,15 +335,15 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
 
 def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits for that rank at every step."""
-    gpus = {r.pid: gpu_of(r, look) for r, look in members}
-    used = sorted((max(shown), min(shown), pid) for pid, gpu in gpus.items() if gpu
+    gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
+    used = sorted((max(shown), min(shown), who) for who, gpu in gpus.items() if gpu
                   for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1)
     if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or used[0][0] > IDLE_MOST:
         return None
     least = min(low for _, low, _ in used[1:])
     if least < RUNS_LEAST:
         return None
-    slowest = [v for v in base.ranks if v.pid == used[0][2]]
+    slowest = [v for v in base.ranks if (v.host, v.pid) == used[0][2]]
     told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
     return _told(base, "slow", slowest, f"is slow: {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "possible",
                  [Seen(told, "NVML")], f"py-spy top --pid {slowest[0].pid}")
