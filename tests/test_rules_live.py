@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, RasCommunicator, RasRank, Socket, Stack
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
@@ -406,6 +406,28 @@ def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:
     looks = [dataclasses.replace(host(*one), ras=[steps]) for one in (("node1", (0, 1), 100), ("node2", (2, 3), 1))]
     found = told(*looks)
     assert (found.kind, culprits(found)) == ("slow", [2]), found.sentence
+
+
+def on_two_hosts(*ranks: LiveRank, **more) -> list[Live]:
+    """The first half of the ranks on one host, the others on another, where the same pids come again: each has its own container."""
+    half = len(ranks) // 2
+    hosts = [[dataclasses.replace(r, pid=100 + at, job="10.0.0.1:29500") for at, r in enumerate(part)] for part in (ranks[:half], ranks[half:])]
+    return [s.look(*part, host=name, **more) for name, part in zip(("node1", "node2"), hosts, strict=True)]
+
+
+def test_where_pids_repeat_on_another_host_only_the_one_at_fault_is_accused() -> None:
+    def stepping(number: int, waits: int):
+        return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1, 0, 2, 0), moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+
+    slow = told(*on_two_hosts(stepping(0, 90), stepping(1, 91), stepping(2, 88), stepping(3, 10)))
+    assert (slow.kind, culprits(slow)) == ("slow", [3])
+    other = told(*on_two_hosts(*waiting(0, 1, 2), *waiting(3, world=5)))
+    assert (other.kind, culprits(other)) == ("mismatch", [3])
+    assert not any("(rank" in line for line in other.not_seen), "what nobody has is told of all"
+    looks = on_two_hosts(*(s.rank(n, s.IN_ALL_REDUCE, nccl="/x/libnccl.so.2") for n in range(4)))
+    watts = [[205.0, 207.0], [206.0, 122.0]]
+    stuck = told(*(dataclasses.replace(look, gpus=[s.gpu(at, 100, w, 100 + at) for at, w in enumerate(drawn)]) for look, drawn in zip(looks, watts, strict=True)))
+    assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [3])
 
 
 def test_a_host_that_waits_for_its_gpu_may_step_on_unless_ras_tells() -> None:
