@@ -90,6 +90,9 @@ def _picture(job: str, members: Members) -> Picture:
 def _undecided(base: Picture, members: Members) -> Dict[str, str]:
     unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
     rested = [r for r, look in members if (look.host, r.pid) in unclear and came_to_rest(r)]
+    if ended := [v for v in base.ranks if v.does == "missing"]:
+        return {"sentence": f"{_names(ended)} ended within this look; of others that still run another look tells",
+                "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
     if not rested:
         return {"sentence": "who waits for whom cannot be told from what was seen", "decides": _stack_line(base.ranks)}
     return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
@@ -204,8 +207,9 @@ def _missing(base: Picture, members: Members) -> Optional[Picture]:
     ended = list({e.pid: e for _, look in members for e in look.ended}.values())
     if len(ended) != 1 or len(gone) != 1:  # of several nobody can tell which rank each was
         in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
-        return _told(base, "dead", views, f"{_is(views)} not there: ended, or never started",
-                     "rendezvous-misconfigured" if in_init else "peer-crashed", "likely", (), "dmesg -T | grep -i -E 'oom|killed process'")
+        twice = "".join(f"; rank {n} is there {times} times" for n, times in collections.Counter(r.rank for r, _ in members).items() if times > 1)
+        return _told(base, "dead", views, f"{_is(views)} not there: ended, or never started{twice}", "rendezvous-misconfigured" if in_init else
+                     "peer-crashed", "likely", (), "dmesg -T | grep -i -E 'oom|killed process'")
     how = f"was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"exited with {ended[0].code}"
     return _told(base, "dead", views, f"is not there: its process {how}", "peer-crashed", "likely",
                  [Seen(f"a process of the same launcher, pid {ended[0].pid}, {how}", f"/proc/{ended[0].pid}/stat")],
