@@ -116,8 +116,8 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
 
 
 def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float) -> tuple[int | None, str | None]:
-    """The exit code once the log is read, or the first line that says that it failed; TimeoutError at the deadline, in the middle of a search,
-    too. In pieces: a job may print faster than this reads."""
+    """The exit code once the log is read, or the first line that says that it failed; TimeoutError at the deadline, also in the middle of
+    a search. In pieces: a job may print faster than this reads."""
     signal.signal(signal.SIGALRM, _too_late)
     signal.setitimer(signal.ITIMER_REAL, deadline_s)
     try:

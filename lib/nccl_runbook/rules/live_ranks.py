@@ -52,17 +52,16 @@ def view(rank: LiveRank, look: Live) -> RankView:
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
     inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
-    works = min(set.intersection(*inside), default=0) if inside and does == "asleep" else 0
-    if works:
-        return view(_led_by(works, rank), look)
+    if does == "asleep" and inside and (working := set.intersection(*inside)):
+        return view(_led_by(min(working), rank), look)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
 
 
 def _led_by(tid: int, rank: LiveRank) -> LiveRank:
     """The same with that thread in the place of the main one."""
-    samples = [dataclasses.replace(s, threads=sorted(s.threads, key=lambda t: t.tid != tid), stacks=s.stacks if isinstance(s.stacks, Gap) else
-                                   sorted(s.stacks, key=lambda t: t.tid != tid)) for s in rank.samples]
-    return dataclasses.replace(rank, samples=samples)
+    return dataclasses.replace(rank, samples=[
+        dataclasses.replace(s, **{name: found if isinstance(found, Gap) else sorted(found, key=lambda one: one.tid != tid)
+                                  for name, found in (("threads", s.threads), ("stacks", s.stacks))}) for s in rank.samples])
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
@@ -80,7 +79,7 @@ def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str
         return "stopped"
     if not rank.has_torch:
         return "starting"
-    if ras_moved(rank, look):
+    if (counts := launches(rank, look)) and counts[1] > counts[0]:
         return "moving"
     if rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent):
         return "device" if len(set(places(rank))) <= 1 else "moving"
@@ -193,11 +192,6 @@ def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
              for r in of_ras(c, ranks(c), rank.pid, rank.rank, rank.world_size) if not r.missing]
             for ranks in (lambda c: c.ranks, lambda c: c.later)]
     return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
-
-
-def ras_moved(rank: LiveRank, look: Live) -> bool:
-    told = launches(rank, look)
-    return told is not None and told[1] > told[0]
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
