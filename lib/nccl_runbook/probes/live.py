@@ -30,7 +30,7 @@ class Look:
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
-        self.facts = Live(os.uname().nodename, proc.read("/proc/sys/kernel/random/boot_id").strip(), self.taken, 0.0, 0.0, [], [], [],
+        self.facts = Live(os.uname().nodename, proc.read("/proc/sys/kernel/random/boot_id", 64).strip(), self.taken, 0.0, 0.0, [], [], [],
                           Gap("not-run"), Gap("not-run"))
 
     def first(self) -> Live:
