@@ -25,7 +25,7 @@ __all__ = ["Engine", "EngineError"]
 _FORK_MAY_DIFFER = re.compile(
     r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
-_BESIDE = {"weight_sync.py": ("sync_ways.py", "fast_disk.py")}  # rank files that another one imports
+_BESIDE = {"weight_sync.py": ("sync_ways.py", "sync_bytes.py", "fast_disk.py")}  # rank files that another one imports
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000
