@@ -176,10 +176,10 @@ class Watched(sync_ways.Clock):
 
     @contextlib.contextmanager
     def host(self, phase):
-        self.held += 1
         with super().host(phase):
+            self.held += 1
             yield
-        self.held -= 1
+            self.held -= 1
 
     def wait(self):
         super().wait()
