@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import bench_sync
 import pytest
 import torch
 import torch.distributed as dist
+from book_samples import CLI, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap, to_json
@@ -25,6 +27,7 @@ from nccl_runbook.knowledge import models
 from nccl_runbook.planning.placement import place
 from nccl_runbook.probes import sync
 from nccl_runbook.rules import weight_sync as rules
+from processes import children, gone, start_time
 from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib" / "nccl_runbook" / "ranks"))
@@ -276,6 +279,30 @@ def test_an_arm_that_the_deadline_ends_leaves_nothing_and_is_called_slow(engine,
     arm = runs.arms["disk"]
     assert arm.timed_out and len(arm.syncs) > 5 and list(tmp_path.iterdir()) == []
     assert [f.id for f in rules.judge(runs, place(runs.devices))] == ["weight-sync-too-slow", "rehearsed-without-gpu"]
+
+
+def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
+    """disk is at work for ten seconds; the one before it is measured, the one behind it is not."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
+                                                      "intermediate_size": 160, "vocab_size": 1000}))
+    runner = subprocess.Popen([*CLI, "sync", "--model", str(tmp_path), "--layers", "1", "--methods", "gloo-flat,disk,fast-disk", "--repeats", "1000",
+                               "--directory", str(tmp_path), "--budget", "10m", "--json"], env=with_library(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = [runner.stderr.readline() for _ in range(2)]
+    wait_for_one(tmp_path, "nccl-runbook-sync-*/*")
+    below = {pid: start_time(pid) for pid in children(runner.pid)}
+    runner.send_signal(signal.SIGTERM)
+    out, err = runner.communicate(timeout=60)
+    arms, why = json.loads(out)["facts"]["runs"]["arms"], "interrupted (SIGTERM)"
+    assert runner.returncode == 143 and gone(below) and [p.name for p in tmp_path.iterdir()] == ["config.json"]
+    assert "running gloo-flat" in said[0] and re.match(r"\[1/3\] gloo-flat: first [0-9.]+ s, steady [0-9.]+ s, all compared, all right; running disk", said[1])
+    assert len(arms["gloo-flat"]["syncs"]) == 1000 and arms["disk"]["stopped"] == why and arms["fast-disk"] == {"reason": "not-run", "detail": why}
+    assert why in err and {f["id"] for f in json.loads(out)["findings"]} >= {"weight-sync-interrupted", "not-seen"}
+
+
+def wait_for_one(folder, pattern):
+    until = time.monotonic() + 60
+    while not list(folder.glob(pattern)) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def test_only_old_folders_of_ours_are_swept(engine, tmp_path):
