@@ -70,6 +70,20 @@ FAMILIES: list[tuple[str, str, str, str]] = [
     ("communicator-recreated rendezvous-port-in-use", "node0:7:7 [0] include/socket.h:333 NCCL WARN Call to bind failed : Address already in use\n", "", "OSError: [Errno 98] Address already in use\n"),
     ("data-stall", "RuntimeError: DataLoader timed out after 120 seconds\n", "", "DataLoader: 4 workers\n"),
     ("peer-crashed", "slurm: srun: error: node3: task 5: Exited with exit code 1\n", "", "task 5: Exited with exit code 0\n"),
+    ("peer-crashed", "text_generation_launcher: Shard process was signaled to shutdown with signal 9 rank=0\n", "", "Shard ready in 8 s rank=0\n"),
+    ("collective-on-some-ranks-only start-skew", "F xla/service/rendezvous.cc:111] Expected 8 threads to join the rendezvous, but only 7 of them arrived on time.\n", "", "8 threads joined the rendezvous\n"),
+    ("rendezvous-misconfigured network-path-blocked", "XlaRuntimeError: DEADLINE_EXCEEDED: Deadline Exceeded RPC: /tensorflow.CoordinationService/RegisterTask\n", "", "CoordinationService started\n"),
+    ("device-not-set-per-rank more-ranks-than-gpus", "XGBoostError: Multiple processes within communication group running on same CUDA device is not supported.\n", "", "2 processes on 2 CUDA devices\n"),
+    ("foreign-connection rendezvous-port-in-use", "RuntimeError: Ping failed, invalid value returned from server. Expected: 3, Got: 71\n", "", "RuntimeError: Ping failed\n"),
+    ("p2p-broken-acs-iommu", "node0:7:7 [0] NCCL WARN Cuda failure 205 'mapping of buffer object failed'\n", "", "mapping of buffers done\n"),
+    ("rendezvous-port-in-use>", "ConnectionError: Tried to launch distributed communication on port `29500`, but another process is utilizing it.\n", "", "launched on port 29500\n"),
+    ("visible-devices-wrong visible-devices-set-too-late", "RuntimeError: No supported device detected.\n", "in a Ray actor", "RuntimeError: No supported device type.\n"),
+    ("device-not-set-per-rank", "dist.init_process_group('nccl')\nx = torch.ones(8).cuda()\ndist.all_reduce(x)\n", "it hangs", "torch.cuda.set_device(local_rank)\nx = torch.ones(8).cuda()\n"),
+    ("uneven-minibatches", "Epoch 3:  96%|#########6| 4260/4435\n", "it hangs with two GPUs", "Epoch 3:  42%|####      | 1860/4435\n"),
+    ("net-plugin-failed framework-version-incompatible", "node0:7:7 [0] NCCL WARN NET/OFI Unable to register memory (type = 2) for device 0. RC: -22, Error: Invalid argument\n", "", "node0:7:7 [0] NCCL INFO NET/OFI memory registered\n"),
+    ("roce-gid-wrong nccl-bug", "node0:7:7 [0] NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument\n", "", "node0:7:7 [0] NCCL INFO NET/IB : RoCE version 2\n"),
+    ("benign>", "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n", "", "OVERFLOW at rank 0\n"),
+    ("benign>", "WARN: init failed for remote transport: ibrc\n", "", "remote transport: ibrc\n"),
 ]
 
 
@@ -84,6 +98,18 @@ def test_a_family_of_messages_names_its_causes_and_what_looks_like_it_does_not(t
     named = [h.cause for h in judged(tmp_path, text, context)]
     assert {first, *others} <= set(named[:3]) and (named[0] == first or ">" not in causes)
     assert first not in [h.cause for h in judged(tmp_path, miss) if triage.WORDS not in h.against]
+
+
+def test_an_exception_leads_where_nobody_waited_and_a_wait_tells_more_than_an_exception(tmp_path):
+    text = '  File "trainer.py", line 7, in save\nFileNotFoundError: [Errno 2] No such file or directory\n'
+    assert judged(tmp_path, text, "two nodes and shared storage; it ends while it saves a checkpoint")[0].cause == "peer-crashed"
+    assert judged(tmp_path, text, "it hangs while rank 0 saves a checkpoint on the main process only, the others time out in a barrier")[0].cause != "peer-crashed"
+
+
+def test_a_failed_check_is_not_harmless_whatever_stands_beside_it(tmp_path):
+    warning = "libibverbs: Warning: couldn't load driver 'libvmw_pvrdma-rdmav34.so'\n"
+    assert judged(tmp_path, warning)[0].cause == "benign"
+    assert "benign" not in [h.cause for h in judged(tmp_path, warning + "F20260101 util.h:9] Check failed: opened\n")]
 
 
 @pytest.mark.parametrize("text", [
