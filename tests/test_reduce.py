@@ -81,6 +81,18 @@ def test_an_interrupt_leaves_no_orphan(tmp_path: Path, number: int) -> None:
     assert running.returncode == 128 + number and gone(below)
 
 
+def test_an_interrupt_tells_what_was_run_so_far(tmp_path: Path) -> None:
+    code = f"[ {{n}} = 1 ] || {{ echo $$ $$ > {tmp_path}/pids; exec sleep 300; }}"
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1,2,3", "--json", "--", "sh", "-c", code, env=with_library())
+    below = identities(tmp_path / "pids")
+    running.send_signal(signal.SIGTERM)
+    told = json.loads(running.communicate(timeout=60)[0])
+    jsonschema.validate(told, SCHEMA)
+    assert (running.returncode, told["exit_code"], told["verdict"]) == (143, 143, "unknown") and gone(below)
+    assert [(r["values"], r["outcome"]) for r in told["runs"]] == [({"n": "1"}, "passed"), ({"n": "2"}, "interrupted")]
+    assert told["sentence"] == "interrupted (SIGTERM) after 1 of 3 combinations, none of which failed as asked"
+
+
 def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
     running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--", "sh", "-c", f"echo $$ $$ > {tmp_path}/pids; exec sleep 300",
                         env=with_library())
