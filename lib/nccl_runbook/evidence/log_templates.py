@@ -190,7 +190,7 @@ def plain(text: str) -> str:
     """The text without advice that libraries print along."""
     return (
         _ADVICE.sub("", text)
-        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "L_GUARD {" in text
+        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
         else text
     )
 
