@@ -46,13 +46,14 @@ class RankView:
 
 
 def view(rank: LiveRank, look: Live) -> RankView:
-    """What one rank did over the samples: its main thread, or where that only sleeps another one that is in a collective in all of them."""
+    """What one rank did over the samples: its main thread, or where that only joins others, one that is in a collective in all of them."""
     stacks = main_stacks(rank)
     stack = stacks[-1] if stacks else None
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
     inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
-    if does == "asleep" and inside and (working := set.intersection(*inside)):
+    joins = does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1])  # sleep() has no frame of its own
+    if joins and (working := set.intersection(*inside)):
         return view(_led_by(min(working), rank), look)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
 
