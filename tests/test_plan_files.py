@@ -296,9 +296,26 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
     refused = plan(RAY.replace("--ref_num_gpus_per_node 4", "") + "--colocate_actor_ref", "--gpus", "12")
-    assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "4 must equal 8" in refused["remedies"][0]["text"]
-    assert any("refuses this" in line and "4 must equal 8" in line for line in refused["evidence"])
+    assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "1x4 must equal 1x8" in refused["remedies"][0]["text"]
+    assert any("refuses this" in line and "1x4 must equal 1x8" in line for line in refused["evidence"])
     assert not any("refuses this" in line for line in plan(RAY + "--colocate_actor_ref", "--gpus", "8")["evidence"])
+
+
+@pytest.mark.parametrize("text, said", [
+    (RAY + "--colocate_all_models --ref_num_nodes 2 --ref_num_gpus_per_node 2", "1x4 must equal 2x2"),
+    (DOTS + "--train.colocate_all --train.async_enable --vllm.enable_sleep", "sleep mode"),
+    (RAY + "--critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
+    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "an engine's 6"),
+    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "an engine's 6")])
+def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
+    refused = plan(text, "--gpus", "16")
+    assert refused["verdict"] == "refused" and said in refused["evidence"][0], refused["evidence"]
+
+
+def test_what_it_does_not_assert_is_not_refused():
+    shared = "--critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 2"
+    fine = [RAY + shared, RAY + "--vllm_enable_sleep --async_train", "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.data_parallel_size=4"]
+    assert [plan(text, "--gpus", "16")["verdict"] for text in fine] == ["clean"] * 3
 
 
 def test_a_server_alone_meets_nobody_that_is_known():

@@ -6,6 +6,7 @@ are two programs, each of which counts from the first GPU that it sees. Sources:
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -103,10 +104,10 @@ def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str],
 
 def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     train = launch.number("trainer_nodes") * launch.number("trainer_per_node")
-    tensor = max(1, launch.number("tensor"))
+    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     apart = any(word in launch.text for word in launch.framework.apart)
     rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
-    refused = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
+    refused = [f"{rollout} rollout GPUs are no multiple of an engine's {tensor} (tensor, data, pipeline): verl refuses"] * (rollout % tensor > 0)
     how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
@@ -115,7 +116,8 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
 
 
 def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
-    sizes = {role: launch.number(f"{role}_nodes") * launch.number(f"{role}_per_node") for role in ("trainer", "ref", "critic", "reward")}
+    shape = {role: (launch.number(f"{role}_nodes"), launch.number(f"{role}_per_node")) for role in ("trainer", "ref", "critic", "reward")}
+    sizes = {role: math.prod(told) for role, told in shape.items()}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
     has = {"ref": float(launch.told("kl") or 0) > 0, "critic": bool(launch.told("has_critic")),
@@ -133,8 +135,12 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     refusals = []
     if shares and engines and engines * tensor != sizes["trainer"]:
         refusals.append(f"OpenRLHF refuses this: {sizes['trainer']} actor GPUs must equal {engines} engines of {tensor}")
-    if (together or launch.on("share_ref")) and has["ref"] and sizes["ref"] != sizes["trainer"]:
-        refusals.append(f"OpenRLHF refuses this: actor and reference share GPUs, so {sizes['trainer']} must equal {sizes['ref']}")
+    shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
+    shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
+    refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
+                 for a, b in shared if shape[a] != shape[b]]
+    if together and asynchronous and launch.on("sleep"):
+        refusals.append("OpenRLHF refuses this: asynchronous training with vLLM's sleep mode")
     if together and asynchronous:
         notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
     return _ray(parts, gpus * nodes, "ipc" if handed_over else "xccl" if launch.told("backend") == "nccl" else "gloo", notes, refusals)
