@@ -107,7 +107,7 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     apart = any(word in launch.text for word in launch.framework.apart)
     rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
-    refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline) of an engine"] * bool(rollout % tensor)
+    refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"] * bool(rollout % tensor)
     how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
