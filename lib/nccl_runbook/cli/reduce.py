@@ -12,17 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-            if found is not None or code is not None and not text:
-                return code, found
-            if stop:
-                raise InterruptedError(stop.why)
-            time.sleep(0 if text else POLL_S)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _too_late(*_: Any) -> None:
-    raise TimeoutError
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -133,8 +123,8 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
 
 def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float,
              stop: Stop) -> tuple[int | None, str | None]:
-    """The exit code once the log is read, or the first line that says that it failed; TimeoutError at the deadline, in the middle of a search,
-    too; InterruptedError once stopped. In pieces: a job may print faster than this reads."""
+    """The exit code once the log is read, or the first line that says that it failed. In pieces: a job may print faster than this reads.
+    TimeoutError at the deadline, in the middle of a search, too; InterruptedError once stopped."""
     signal.signal(signal.SIGALRM, _too_late)
     signal.setitimer(signal.ITIMER_REAL, deadline_s)
     try:
@@ -143,7 +133,17 @@ def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | Non
             code, text = job.poll(), lines.read(PIECE) if wanted else ""
             *whole, rest = (rest + text + "\n" * (code is not None and not text)).split("\n")  # a line may come in pieces
             found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
-           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says{tried.line}"}[tried.outcome]
+            if found is not None or code is not None and not text:
+                return code, found
+            if stop:
+                raise InterruptedError(stop.why)
+            time.sleep(0 if text else POLL_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_late(*_: Any) -> None:
+    raise TimeoutError
 
 
 def _looked_at(pid: int) -> str:
@@ -166,11 +166,7 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-<<<<<<< HEAD
-           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
-=======
-           "otherwise": f"ended with exit code {tried.code}, not as --fail-on says{tried.line}"}[tried.outcome]
->>>>>>> aud4
+           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says{tried.line}"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
