@@ -238,6 +238,17 @@ def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refuse
     assert done.returncode == 2 and "not told in this file" in done.stderr and done.stdout == ""
 
 
+def test_a_bomb_of_merges_is_read_in_no_time():
+    bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 8)}]}}\n" for i in range(1, 7))
+    assert quickest_s(lambda: training_file.read(bomb + OLD), 2) < 0.5
+
+
+def test_what_is_merged_holds_where_nothing_else_is_said():
+    found = training_file.read("one: &one {n_gpus_per_node: 2, n_nodes: 3}\ntwo: &two {n_gpus_per_node: 5, other: 7}\nnothing: null\n"
+                               "cluster: {n_nodes: 4, <<: [*one, *two]}\nnot: &not {cluster: {n_nodes: 9}}\n<<: *not\n")
+    assert (found.gpus, found.nodes, found.flat["cluster.other"]) == (2, 4, "7") and "nothing" not in found.flat
+
+
 def test_references_that_multiply_are_cut():
     """100 references to itself, four levels deep, would be 100 million copies."""
     assert len(training_file.read("allocation_mode: " + "${allocation_mode}" * 100).mode) <= 2000
