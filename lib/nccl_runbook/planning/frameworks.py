@@ -117,24 +117,23 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
 
 def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     shape = {role: (launch.number(f"{role}_nodes"), launch.number(f"{role}_per_node")) for role in ("trainer", "ref", "critic", "reward")}
-    sizes = {role: math.prod(told) for role, told in shape.items()}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
     has = {"ref": float(launch.told("kl") or 0) > 0, "critic": bool(launch.told("has_critic")),
            "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
-    parts = [_part("trainer", "deepspeed", "actor", sizes["trainer"])]
+    parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
         critic = [i for i, p in enumerate(parts) if p.name == "critic" and role == "reward" and launch.on("share_reward")]
         actor = [0] * (together or role == "ref" and launch.on("share_ref"))
-        parts.append(_part("trainer", "deepspeed", role, sizes[role], anchor=next(iter(actor + critic), None)))
+        parts.append(_part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)))
     shares = together and not asynchronous
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
     refusals = []
-    if shares and engines and engines * tensor != sizes["trainer"]:
-        refusals.append(f"OpenRLHF refuses this: {sizes['trainer']} actor GPUs must equal {engines} engines of {tensor}")
+    if shares and engines and engines * tensor != parts[0].world_size:
+        refusals.append(f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}")
     shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
     shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
     refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])

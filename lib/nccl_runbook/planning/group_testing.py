@@ -49,9 +49,7 @@ class _Seen:
     def told(self, group: Iterable[int]) -> Optional[bool]:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
         here = frozenset(group)
-        if any(passed and here <= known for known, passed in self.known.items()):
-            return True
-        return False if any(not passed and known <= here for known, passed in self.known.items()) else None
+        return max((passed for known, passed in self.known.items() if (here <= known if passed else known <= here)), default=None)
 
     def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
         """Whether each of these disjoint groups passes. What fails is repeated at once: a failure counts if it recurs in a fresh world."""
@@ -60,9 +58,8 @@ class _Seen:
         passed = (yield new) if new else {}
         failed = [g for g in new if not passed[g]]
         again = (yield failed) if failed else {}
-        for group in failed:
-            if again[group]:
-                raise _Unsteady(group)
+        for group in (g for g in failed if again[g]):
+            raise _Unsteady(group)
         self.known.update({frozenset(g): passed[g] for g in new})
         return [not g or bool(self.told(g)) for g in asked]
 
