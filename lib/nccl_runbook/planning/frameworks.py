@@ -163,11 +163,12 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     sees, server = launch.trainer_sees or everything, launch.server_sees or everything
     processes = launch.number("processes")
     if launch.told("mode") != "server":
-        parts = [_part("trainer", "accelerate", "trainer", processes)]
-        parts.append(_part("engine", "vllm", "vllm", max(1, processes // max(1, launch.number("tensor"))), launch.number("tensor"), 0))
-        note = "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"
-        groups = _seats(sees[:processes], ())
-        return Mode(tuple(parts), None), Placed(groups, "clean" if processes <= len(sees) else "zero-visible", (note,))
+        tensor = max(1, launch.number("tensor"))
+        parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0)]
+        notes = [f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"] * bool(processes % tensor)
+        verdict = "refused" if notes else "clean" if processes <= len(sees) else "zero-visible"
+        notes += ["vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"]
+        return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, tuple(notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
     parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm-serve", data, tensor)]
     used, held = server[:tensor * data], sees[:processes]
