@@ -274,6 +274,22 @@ def test_nothing_of_the_command_outlives_a_killed_runner(how):
     assert alive(mark) == []
 
 
+def test_an_interrupt_tells_the_runs_so_far(tmp_path):
+    """Three runs end at once, the fourth never: A to warm up, then A B B."""
+    code = f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) -lt 4 ] || exec sleep 600"
+    runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook.cli.main", "ab", ".", "A=1", "--json", "--", "sh", "-c", code], env=CLEAN,
+                              stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while len(alive("600")) < 1 and time.monotonic() < until:
+        time.sleep(0.1)
+    runner.send_signal(signal.SIGINT)
+    told = json.loads(runner.communicate(timeout=60)[0])
+    jsonschema.validate(told, SCHEMA)
+    assert (runner.returncode, told["exit_code"], told["verdict"]) == (130, 130, "unknown")
+    assert [s["arm"] for s in told["warm_up"] + told["samples"]] == ["A", "A", "B"] and all(s["ended"] == "passed" for s in told["samples"])
+    assert "interrupted (SIGINT) after 2 of 12 runs" in [f["text"] for f in told["findings"]]
+
+
 def test_a_command_that_does_not_end_is_ended_at_its_deadline():
     began = time.monotonic()
     done = run(".", "A=1", "--json", "--budget", "3s", "--", "sleep", "600")

@@ -53,7 +53,7 @@ ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
-BESIDE = {"sync_ways", "fast_disk"}
+BESIDE = {"sync_ways", "sync_bytes", "fast_disk"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

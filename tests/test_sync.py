@@ -1,11 +1,13 @@
 """Weight syncs on real Gloo ranks: what is written, what is caught, what is left behind."""
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +16,8 @@ from pathlib import Path
 import bench_sync
 import pytest
 import torch
+import torch.distributed as dist
+from book_samples import CLI, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap, to_json
@@ -23,9 +27,11 @@ from nccl_runbook.knowledge import models
 from nccl_runbook.planning.placement import place
 from nccl_runbook.probes import sync
 from nccl_runbook.rules import weight_sync as rules
+from processes import children, gone, start_time
 from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib" / "nccl_runbook" / "ranks"))
+import sync_bytes  # noqa: E402
 import sync_ways  # noqa: E402
 import weight_sync  # noqa: E402
 
@@ -103,21 +109,51 @@ def test_the_facts_know_the_methods_of_the_rank():
     assert METHODS == (*list(weight_sync.METHODS)[:4], "nccl-one-gpu", *list(weight_sync.METHODS)[4:])
 
 
-def test_the_pattern_differs_in_every_word_between_tensors_and_repeats():
-    pattern = weight_sync.Pattern(torch.device("cpu"))
-    a, b = torch.zeros(10000, dtype=torch.uint8), torch.zeros(10000, dtype=torch.uint8)
+def test_stale_swapped_and_shifted_bytes_show_in_every_tensor_and_no_others(monkeypatch):
+    monkeypatch.setattr(sync_bytes, "CHUNK", 1 << 12)  # words: the second tensor lies in three rounds of the pattern
+    sizes, pattern = [1536, 20000, 512, 0, 10000, 20000], sync_bytes.Pattern(torch.device("cpu"))
+    a, b = (sync_bytes.laid(sync_bytes.slabs(sizes, "cpu"), sizes) for _ in "ab")
+    pattern.lay(sizes, a, [0] * 6)
+    pattern.fill(7)
+    assert pattern.differing(7) == {} and 5 < len(pattern.pieces) < 12, "what lies end to end is one piece a round"
+    assert all(pattern.differing(other) == {i: n // 2 for i, n in enumerate(sizes) if n} for other in (0, 6, 8, 300))
+    pattern.lay(sizes, b, [0] * 6)
+    b[0].copy_(a[0]), b[1].copy_(a[5]), b[2].copy_(a[2]), b[4][2:].copy_(a[4][:-2]), b[5].copy_(a[5])
+    found = pattern.differing(7)
+    assert list(found) == [1, 4] and found[1] > 9900 and found[4] > 4900
+    b[1].copy_(a[1]), b[4].copy_(a[4]), b[5][19999:].bitwise_xor_(64)
+    assert pattern.differing(7) == {5: 1}
+
+
+def test_a_part_of_each_tensor_is_compared_with_that_part():
+    pattern = sync_bytes.Pattern(torch.device("cpu"))
     sizes = [10000, 10000]
-    pattern.fill(sizes, [a, b], 7)
-    assert not (a.view(torch.int16) == b.view(torch.int16)).any()
-    assert pattern.differing(sizes, [a, b], [0, 0], 7) == [0, 0] and pattern.differing(sizes, [b, a], [0, 0], 7) == [5000, 5000]
-    assert all(pattern.differing(sizes, [a, b], [0, 0], other) == [5000, 5000] for other in (0, 6, 8, 300))
-    assert pattern.differing(sizes, [a[2000:6000], b[:500]], [2000, 0], 7) == [0, 0]
-    assert pattern.differing(sizes, [a[2000:6000], b[:500]], [1998, 0], 7)[0] == 2000
+    whole = sync_bytes.laid(sync_bytes.slabs(sizes, "cpu"), sizes)
+    pattern.lay(sizes, whole, [0, 0])
+    pattern.fill(3)
+    pattern.lay(sizes, [whole[0][2000:6000], whole[1][:500]], [2000, 0])
+    assert pattern.differing(3) == {}
+    pattern.lay(sizes, [whole[0][2000:6000], whole[1][:500]], [1998, 0])
+    assert list(pattern.differing(3)) == [0] and pattern.differing(3)[0] > 1990
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=12), st.integers(600, 4000), st.integers(2, 32))
+def test_tensors_lie_apart_in_memory_and_so_do_parts_of_them(sizes, slab, part):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync_bytes, "SLAB", slab)
+        memory = sync_bytes.slabs(sizes, "cpu")
+    for wanted in (sizes, [size // part for size in sizes]):
+        views = sync_bytes.laid(memory, wanted)
+        assert [v.numel() for v in views] == wanted and all(v.storage_offset() % sync_bytes.ALIGN == 0 for v in views)
+        for number, view in enumerate(views):
+            view.fill_(number)
+        assert all((view == number).all() for number, view in enumerate(views))
 
 
 @pytest.mark.parametrize(("sizes", "limit", "wanted"), [([4, 4, 4], 8, [[0, 1], [2]]), ([9], 9, [[0]]), ([1, 9, 1], 9, [[0], [1], [2]])])
 def test_buckets_keep_the_order_and_the_limit(sizes, limit, wanted):
-    assert weight_sync.buckets_of(sizes, limit) == wanted
+    assert sync_bytes.buckets_of(sizes, limit) == wanted
 
 
 spans = st.lists(st.tuples(st.sampled_from(sync_ways.PHASES), st.floats(0, 1), st.floats(0, 1)).map(lambda s: (s[0], min(s[1:]), max(s[1:]))), max_size=9)
@@ -134,6 +170,47 @@ def test_phases_add_up_however_they_overlap(found, total):
 
 def test_what_is_hidden_behind_the_wire_costs_nothing():
     assert sync_ways.shares([("wire", 1, 3), ("pack", 0, 2), ("load", 2.5, 4)], 5.0) == {"pack": 1, "wire": 2, "load": 1, "other": 1}
+
+
+class Watched(sync_ways.Clock):
+    """Counts how often the host waits for the device while no phase is measured."""
+
+    held, waits, loose = 0, 0, 0
+
+    @contextlib.contextmanager
+    def host(self, phase):
+        with super().host(phase):
+            self.held += 1
+            yield
+            self.held -= 1
+
+    def wait(self):
+        super().wait()
+        self.waits, self.loose = self.waits + 1, self.loose + (self.held == 0)
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """A group of this process alone, with the tensors of TINY."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    arguments = ["weight_sync.py", "--method", "gloo-per-tensor", "--spec", json.dumps(TINY), "--cpu", "--buckets", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    sync = weight_sync.Sync(weight_sync.arguments(), 0, 1, torch.device("cpu"))
+    sync.prepare()
+    yield sync
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("way", [sync_ways.per_tensor, sync_ways.listed, sync_ways.flat])
+def test_whoever_waits_for_the_device_counts_it_for_a_phase(alone, way):
+    """On H200 the notice of 290 broadcasts' ends, in no phase, was a tenth of a sync."""
+    alone.buckets, alone.stage = sync_bytes.buckets_of(alone.sizes, alone.bucket_bytes(1)), [torch.zeros(1 << 20, dtype=torch.uint8) for _ in "ab"]
+    clock = Watched(alone.device)
+    before = clock.loose
+    way(alone, clock)
+    assert clock.waits > before and clock.loose == before
+    clock.stop()
+    assert clock.loose == before + 1, "near miss: the last byte of all is waited for when the clock stops"
 
 
 def test_the_speed_entries_run_without_a_gpu(engine):
@@ -202,6 +279,30 @@ def test_an_arm_that_the_deadline_ends_leaves_nothing_and_is_called_slow(engine,
     arm = runs.arms["disk"]
     assert arm.timed_out and len(arm.syncs) > 5 and list(tmp_path.iterdir()) == []
     assert [f.id for f in rules.judge(runs, place(runs.devices))] == ["weight-sync-too-slow", "rehearsed-without-gpu"]
+
+
+def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
+    """disk is at work for ten seconds; the one before it is measured, the one behind it is not."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1,
+                                                      "intermediate_size": 160, "vocab_size": 1000}))
+    runner = subprocess.Popen([*CLI, "sync", "--model", str(tmp_path), "--layers", "1", "--methods", "gloo-flat,disk,fast-disk", "--repeats", "1000",
+                               "--directory", str(tmp_path), "--budget", "10m", "--json"], env=with_library(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = [runner.stderr.readline() for _ in range(2)]
+    wait_for_one(tmp_path, "nccl-runbook-sync-*/*")
+    below = {pid: start_time(pid) for pid in children(runner.pid)}
+    runner.send_signal(signal.SIGTERM)
+    out, err = runner.communicate(timeout=60)
+    arms, why = json.loads(out)["facts"]["runs"]["arms"], "interrupted (SIGTERM)"
+    assert runner.returncode == 143 and gone(below) and [p.name for p in tmp_path.iterdir()] == ["config.json"]
+    assert "running gloo-flat" in said[0] and re.match(r"\[1/3\] gloo-flat: first [0-9.]+ s, steady [0-9.]+ s, all compared, all right; running disk", said[1])
+    assert len(arms["gloo-flat"]["syncs"]) == 1000 and arms["disk"]["stopped"] == why and arms["fast-disk"] == {"reason": "not-run", "detail": why}
+    assert why in err and {f["id"] for f in json.loads(out)["findings"]} >= {"weight-sync-interrupted", "not-seen"}
+
+
+def wait_for_one(folder, pattern):
+    until = time.monotonic() + 60
+    while not list(folder.glob(pattern)) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def test_only_old_folders_of_ours_are_swept(engine, tmp_path):

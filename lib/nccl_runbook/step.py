@@ -24,7 +24,7 @@ from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.parameters import check_names, check_range, coerce
-from nccl_runbook.redact import Redactor
+from nccl_runbook.redact import Redactor, plain
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
@@ -118,6 +118,11 @@ class Step:
             self.record.facts = to_json(self.facts)
             self.save()
         return self.facts[fact]
+
+    def say(self, line: str) -> None:
+        """A line of progress, for a reader who waits at a cell."""
+        if self.by_hand:
+            print(plain(self.redactor.text(line)), flush=True)
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
         """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""

@@ -62,13 +62,19 @@ def end_on_signals() -> None:
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
 
 
+def say(line: str) -> None:
+    """Progress, on standard error."""
+    print(plain(Redactor(os.environ).text(line)), file=sys.stderr, flush=True)
+
+
 def tell(answer: str | dict[str, Any]) -> None:
     """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey."""
     import json
 
     redactor = Redactor(os.environ)
     as_json = isinstance(answer, dict)
-    print(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)))
+    print(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)),
+          flush=True)
 
 
 def write(path: Path, text: str) -> None:

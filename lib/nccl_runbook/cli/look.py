@@ -12,7 +12,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.facts.live import Live
 from nccl_runbook.findings import exit_code
-from nccl_runbook.redact import Redactor, plain
+from nccl_runbook.redact import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,12 +38,7 @@ def look(
 
     if record and (pid or save):
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
-    redactor = Redactor(os.environ)
-
-    def tell(line: str) -> None:
-        print(plain(redactor.text(line)), file=sys.stderr, flush=True)
-
-    looks = _recorded(record) if record else [_seen(pid, gap, save, tell)]
+    looks = _recorded(record) if record else [_seen(pid, gap, save, answer.say)]
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)

@@ -6,26 +6,33 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from nccl_runbook.cli import answer
+
+if TYPE_CHECKING:
+    from nccl_runbook.book.visit import Stop
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
 LOOK_S = 3.0
 POLL_S = 0.2
+PIECE = 1 << 20  # characters
 
 
 @dataclasses.dataclass
 class Tried:
-    """One combination. ``outcome``: passed, failed, hung (at the deadline), otherwise (it ended badly, but not as --fail-on says)."""
+    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (it ended badly, but not as --fail-on
+    says)."""
 
     values: dict[str, str]
     outcome: str = "passed"
@@ -48,10 +55,9 @@ def reduce(
     json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
+    from nccl_runbook.book.visit import Stop
     from nccl_runbook.planning import reduction
-    from nccl_runbook.redact import Redactor
 
-    say = Redactor(os.environ).text
     try:
         combinations, wanted = reduction.smallest_first(reduction.axes_of(axis)), re.compile(fail_on)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,31 +66,32 @@ def reduce(
     except OSError as error:
         answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
     tried: list[Tried] = []
-    answer.end_on_signals()
-    for values in combinations:
-        words = reduction.command_for(command, values)
-        stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
-        try:
-            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem))
-        except ValueError as error:
-            answer.leave(error)
-        print(say(_line(tried[-1])), file=sys.stderr if json else sys.stdout, flush=True)
-        if tried[-1].failed:
-            break
-    document = _document(tried, len(combinations))
-    answer.tell(document if json else document["sentence"])
+    with Stop() as stop:
+        for values in combinations:
+            words = reduction.command_for(command, values)
+            stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
+            try:
+                tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem, stop))
+            except ValueError as error:
+                answer.leave(error)
+            (answer.say if json else answer.tell)(_line(tried[-1]))
+            if tried[-1].failed or stop:
+                break
+        document = _document(tried, len(combinations), stop)
+        answer.tell(document if json else document["sentence"])
     sys.exit(document["exit_code"])
 
 
-def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | None, deadline_s: float, repeats: int, stem: Path) -> Tried:
-    """Up to ``repeats`` runs, none after the first failure."""
+def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | None, deadline_s: float, repeats: int, stem: Path,
+         stop: Stop) -> Tried:
+    """Up to ``repeats`` runs, none after the first failure or a stop."""
     tried = Tried(values)
-    while tried.runs < repeats and not tried.failed:
+    while tried.runs < repeats and not tried.failed and (not stop or not tried.runs):
         tried.runs += 1
         tried.logs.append(f"{stem}-run{tried.runs}.log")
         began = time.monotonic()
         with open(tried.logs[-1], "wb") as log:
-            outcome, tried.code, line = _run(words, values, wanted, deadline_s, log, tried)
+            outcome, tried.code, line = _run(words, values, wanted, deadline_s, log, tried, stop)
         tried.seconds.append(round(time.monotonic() - began, 1))
         if outcome != "passed":
             tried.outcome, tried.line = outcome, line
@@ -93,27 +100,50 @@ def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | Non
 
 
 def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
-         tried: Tried) -> tuple[str, int | None, str]:
+         tried: Tried, stop: Stop) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch.command import supervised
 
     if not shutil.which(words[0]):
         answer.leave(f"cannot start {words[0]}: there is no such program", 2)
-    until = time.monotonic() + deadline_s
     with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
+        try:
+            code, found = _watched(job, lines, wanted, deadline_s, stop)
+        except InterruptedError as why:
+            return "interrupted", None, str(why)
+        except TimeoutError:
+            if job.poll() is not None:
+                return "otherwise", job.poll(), f"; its log was still being searched after {deadline_s:g} s"
+            tried.look = _looked_at(job.pid)
+            return "hung", None, f"still running after {deadline_s:g} s"
+    if found is not None:
+        return "failed", code, found.strip()[:400]
+    return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
+
+
+def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float,
+             stop: Stop) -> tuple[int | None, str | None]:
+    """The exit code once the log is read, or the first line that says that it failed. In pieces: a job may print faster than this reads.
+    TimeoutError at the deadline, in the middle of a search, too; InterruptedError once stopped."""
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s)
+    try:
         rest = ""
         while True:
-            code = job.poll()
-            *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
+            code, text = job.poll(), lines.read(PIECE) if wanted else ""
+            *whole, rest = (rest + text + "\n" * (code is not None and not text)).split("\n")  # a line may come in pieces
             found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
-            if found is not None:
-                return "failed", code, found.strip()[:400]
-            if code is not None:
-                return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
-            if time.monotonic() > until:
-                tried.look = _looked_at(job.pid)
-                return "hung", None, f"still running after {deadline_s:g} s"
-            time.sleep(POLL_S)
+            if found is not None or code is not None and not text:
+                return code, found
+            if stop:
+                raise InterruptedError(stop.why)
+            time.sleep(0 if text else POLL_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_late(*_: Any) -> None:
+    raise TimeoutError
 
 
 def _looked_at(pid: int) -> str:
@@ -136,22 +166,26 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-           "otherwise": f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
+           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says{tried.line}"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
 
 
-def _document(tried: list[Tried], count: int) -> dict[str, Any]:
+def _document(tried: list[Tried], count: int, stop: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     if failing:
         why = failing.look or failing.line or f"exit code {failing.code}"
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
+    elif stop:
+        done = sum(t.outcome != "interrupted" for t in tried)
+        sentence = f"{stop.why} after {done} of {count} combinations, none of which failed as asked"
     elif otherwise:
         log = shlex.quote(otherwise[0].logs[-1])
         sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
         sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
-    return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": 3 if failing else 4, "sentence": sentence,
+    code = 128 + stop.signal if stop.signal else 3 if failing else 4
+    return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

@@ -1,6 +1,8 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
 from __future__ import annotations
 
+import contextlib
+import functools
 import shlex
 import sys
 import tempfile
@@ -12,6 +14,9 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nccl_runbook.book.visit import Stop
     from nccl_runbook.report.tables import Table
     from nccl_runbook.step import Step
 
@@ -41,24 +46,28 @@ def sync(
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.book.visit import Stop
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
     from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
-    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
+    answer.end_on_signals()  # until something is measured
+    stop = Stop()
+    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder, contextlib.ExitStack() as measuring:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,
                      "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
             step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
-            tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
+            begin = functools.partial(measuring.enter_context, stop)
+            told = _own(step, trace, pid, begin) if trace or pid else _measured(step, tensor_parallel, begin)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
             answer.leave(error)
-        _finish(step, tables, json, html, fail_on)
+        _finish(step, told, stop.signal or 0, json, html, fail_on)
 
 
-def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _own(step: Step, trace: str, pids: list[int], begin: Callable[[], Stop]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.evidence import sync_trace
     from nccl_runbook.facts import Gap
     from nccl_runbook.knowledge.sync_choice import phase_of
@@ -69,15 +78,16 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
 
     if not trace:
         told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
-        print(f"nccl-runbook: {told}; nothing in them is stopped or changed", file=sys.stderr, flush=True)
+        answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
+    stop = begin()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
-        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of, stopped=lambda: stop.why)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
     return sync_choice.own_sync(own), ("own",), [own_table(own)]
 
 
-def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _measured(step: Step, tensor_parallel: int, begin: Callable[[], Stop]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.knowledge import models
     from nccl_runbook.planning import placement
     from nccl_runbook.planning.intended import intend
@@ -91,15 +101,20 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
+    stop = begin()
+    if somebody is None:
+        step.engine.stopped = lambda: stop.why
     runs = step.collect("runs", probe.collect, lambda: step.engine,
                         lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
-                        p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody)
+                        p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
+                        say=answer.say)
     tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(sync_choice.topology(runs))]
     findings = allocation.intention(intended, weight_sync.judge(runs, plan))
     return findings, weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
-def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
+def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], signal: int, json: bool, html: Path | None,
+            fail_on: str) -> None:
     from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -108,7 +123,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     step.finish(findings, rests_on, tables)
     record = step.record
     info = RunInfo(id="sync", started=record.started, command=shlex.join(["nccl-runbook", *sys.argv[1:]]), planned=[STEP],
-                   asked=[STEP], fail_on=fail_on)
+                   asked=[STEP], fail_on=fail_on, interrupted=bool(signal), signal=signal)
     document = verdict_document(info, [record])
     if html:
         answer.write(html, render_index(document, [record]))

@@ -60,7 +60,7 @@ class Comparison:
     """A against B. ``what``: what was run, in words; ``unit``: of its figures ("s", "" for the user's own); ``more_is_better``: of the
     figures; ``left_out``: name -> why it was not changed; ``warm_up``: runs that do not count, in ranks with NCCL's log at INFO, to see
     that a setting acted; ``samples``: the interleaved runs A B B A A B ..., in order; ``wanted``: how many of them; ``walk``: a Gap where
-    there was nothing to walk."""
+    there was nothing to walk; ``stopped``: who ended it before its end, "" for nobody."""
 
     what: str
     unit: str
@@ -72,3 +72,4 @@ class Comparison:
     warm_up: List[Sample]
     samples: List[Sample]
     walk: Union[Walk, Gap]
+    stopped: str = ""

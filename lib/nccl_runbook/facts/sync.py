@@ -54,7 +54,7 @@ class SyncArm:
 
     ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks raised, by rank;
     ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed; ``by``: whose
-    save and load the disk methods used.
+    save and load the disk methods used; ``stopped``: who ended it before its end, such as "interrupted (SIGTERM)", "" for nobody.
     """
 
     method: str
@@ -72,6 +72,16 @@ class SyncArm:
     last_lines: List[str] = dataclasses.field(default_factory=list)
     variants: List[SyncVariant] = dataclasses.field(default_factory=list)
     by: str = ""
+    stopped: str = ""
+
+    @property
+    def said(self) -> str:
+        """How it went, in a few words."""
+        if self.wrong:
+            return f"wrong: {self.wrong[0]['tensor']}"
+        if self.shortage and not self.complete:
+            return "not enough " + self.shortage.what
+        return "all compared, all right" if self.complete else self.stopped or ("did not end in time" if self.timed_out else "did not pass")
 
     @property
     def complete(self) -> bool:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Dict, Iterator, List, Mapping, Pattern
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Pattern
 
 from nccl_runbook.facts.comparison import Sample
 
@@ -23,6 +23,7 @@ LAST_LINES = 20
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 KILLED_S = 1.0
+STOP_S = 0.2  # how soon a stop is seen
 
 
 @contextlib.contextmanager
@@ -72,7 +73,19 @@ def _figures(found: IO[str]) -> Dict[str, List[float]]:
     return figures
 
 
-def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float) -> Sample:
+def wait(child: subprocess.Popen, seconds: float, stopped: Callable[[], str]) -> int:
+    """The exit code; TimeoutExpired once so many seconds have gone, or ``stopped`` says why."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return child.wait(max(0.0, min(STOP_S, until - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if stopped() or time.monotonic() >= until:
+                raise
+
+
+def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float,
+        stopped: Callable[[], str] = lambda: "") -> Sample:
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
     the seconds of the whole run."""
     began = time.monotonic()
@@ -83,10 +96,10 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
             reader = _Reader(child.stdout, matcher.stdin)
             reader.start()
             try:
-                code = child.wait(deadline_s)
+                code = wait(child, deadline_s, stopped)
                 ended = "passed" if code == 0 else f"exit code {code}"
             except subprocess.TimeoutExpired:
-                ended = f"not done after {deadline_s:.0f} s"
+                ended = stopped() or f"not done after {deadline_s:.0f} s"
             wall_s = time.monotonic() - began
         reader.join(1.0)
         try:

@@ -25,11 +25,12 @@ __all__ = ["Engine", "EngineError"]
 _FORK_MAY_DIFFER = re.compile(
     r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
-_BESIDE = {"weight_sync.py": ("sync_ways.py", "fast_disk.py")}  # rank files that another one imports
+_BESIDE = {"weight_sync.py": ("sync_ways.py", "sync_bytes.py", "fast_disk.py")}  # rank files that another one imports
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000
 PREPARE_S = 60.0  # until the ranks of a world have their CUDA contexts; after that its own deadline counts
+POLL_S = 0.2  # how soon a stop is seen
 AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 
@@ -70,13 +71,14 @@ class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
     ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
-    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs.
+    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
     Raises EngineError if the interpreter cannot import torch.
     """
 
     def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
         self.history: List[World] = []
+        self.stopped: Callable[[], str] = lambda: ""
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
         self._next = self._cancels = 0
@@ -89,12 +91,22 @@ class Engine:
     def run_all(self, requests: List[WorldRequest], keep: bool = True) -> List[World]:
         """Run these worlds at the same time; returns when the last has ended. ``keep``: list them in ``history``."""
         running = [self._start(request) for request in requests]
-        for world in running:
-            world.done.wait(world.request.deadline_s + KILL_ALLOWANCE_S)
+        try:
+            for world in running:
+                self._wait(world.done, world.request.deadline_s + KILL_ALLOWANCE_S)
+        except BaseException:  # an interrupted cell, say: nothing of it stays on the GPUs
+            self.cancel()
+            raise
         worlds = [self._world(w) for w in running]
         if keep:
             self.history.extend(worlds)
         return worlds
+
+    def _wait(self, event: threading.Event, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not event.wait(POLL_S) and time.monotonic() < until:
+            if self.stopped():
+                self.cancel()
 
     def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
         """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what no result can feel overlaps.
@@ -113,13 +125,13 @@ class Engine:
         prepare()
         while held:
             world = held.pop(0)
-            world.ready.wait(PREPARE_S)
+            self._wait(world.ready, PREPARE_S)
             for earlier in begun if world.request.timed else []:
                 earlier.done.wait(KILL_ALLOWANCE_S)
             self._link(world.request.env).send(do="go" if self._cancels == cancels else "cancel", world=world.number)
             if not world.request.timed:
                 prepare()
-            world.idle.wait(world.request.deadline_s + KILL_ALLOWANCE_S)
+            self._wait(world.idle, world.request.deadline_s + KILL_ALLOWANCE_S)
             begun.append(world)
             prepare()
         for world in begun:

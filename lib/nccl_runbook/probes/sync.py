@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
@@ -27,8 +27,9 @@ _RUN_AS = {"nccl-one-gpu": "nccl-flat"}
 
 
 def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual", directory: str = "",
-            repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1) -> SyncRuns:
-    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent.
+            repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1,
+            say: Callable[[str], None] = lambda _: None) -> SyncRuns:
+    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or the engine is stopped; ``say`` hears of each.
 
     ``spec``: the model's tensors as knowledge/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
     ``directory``: where the disk methods write, the temporary folder if empty; nothing is left there, nor in /dev/shm. ``methods``:
@@ -44,14 +45,26 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
     if local and any("disk" in m and "shm" not in m for m in chosen) and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK):
         raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
-    for method in chosen:
+    arms: Dict[str, Union[SyncArm, Gap]] = {}
+    say(f"weight sync of {spec['name']}: running {chosen[0]}, {deadline_s:.0f} s for all {len(chosen)} methods")
+    for method, following in zip(chosen, [*chosen[1:], ""]):
         place = _SHM if "shm" in method else parent
         _sweep(place)
         try:
-            worlds[method] = _world(engine, method, spec, devices, os.path.join(place, name), told, ends - time.monotonic())
+            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, ends - time.monotonic())
         finally:
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
-    return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, tp)
+        arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
+        then = f"; running {following}" if following and not engine.stopped() else ""
+        say(f"[{len(arms)}/{len(chosen)}] {method}: {_said(arms[method])}{then}")
+    return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
+
+
+def _said(arm: Union[SyncArm, Gap]) -> str:
+    """One method in a line."""
+    if isinstance(arm, Gap):
+        return f"not run: {arm.detail}"
+    return (f"first {arm.first_s:.3f} s, steady {arm.steady_s:.3f} s, " if arm.syncs else "") + arm.said
 
 
 def _numbers(name: str, text: str, least: int) -> str:
@@ -83,6 +96,8 @@ def _buckets(method: str) -> str:
 
 def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, told: List[str],
            left_s: float) -> Union[World, Gap]:
+    if engine.stopped():
+        return Gap("not-run", engine.stopped())
     if left_s < _LEAST_S:
         return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left")
     if method.startswith(_ON_GPUS) and devices[0] is None:
@@ -128,7 +143,7 @@ def _held(folder: str) -> bool:
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
-          worlds: Dict[str, Union[World, Gap]], tp: int) -> SyncRuns:
+          worlds: Dict[str, Union[World, Gap]], arms: Dict[str, Union[SyncArm, Gap]], tp: int) -> SyncRuns:
     ran = [w for w in worlds.values() if isinstance(w, World)]
     hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
     moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
@@ -136,7 +151,7 @@ def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_
         model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"], tensors=moved.get("tensors", 0),
         size_bytes=moved.get("bytes", 0), repeats=repeats, directory=parent, file_system=file_system, devices=list(devices),
         gpu_names=[h.get("name", "") for h in hellos], uuids=[h.get("uuid", "") for h in hellos],
-        arms={m: w if isinstance(w, Gap) else _arm(m, w) for m, w in worlds.items()}, tensor_parallel=tp)
+        arms=arms, tensor_parallel=tp)
 
 
 def _file_system(directory: str) -> str:
@@ -152,7 +167,7 @@ def _file_system(directory: str) -> str:
     return kinds.get(path, "")
 
 
-def _arm(method: str, world: World) -> SyncArm:
+def _arm(method: str, world: World, stopped: str) -> SyncArm:
     failed = [r for r in world.ranks if r.code != 0 or r.outcome != "exited"]
     shortages = [Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")]
     moved = [(r.rank, e) for r in world.ranks for e in [*r.named("sync"), *r.named("variant")]]
@@ -164,7 +179,7 @@ def _arm(method: str, world: World) -> SyncArm:
         timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
         transports=world.transports if method.startswith("nccl") and not failed else {}, shell_line=world.shell_line,
         last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]], variants=_variants(world.ranks),
-        by=moved[0][1].get("by", "") if moved else "")
+        by=moved[0][1].get("by", "") if moved else "", stopped=stopped if failed else "")
 
 
 def _variants(ranks: List[RankResult]) -> List[SyncVariant]:

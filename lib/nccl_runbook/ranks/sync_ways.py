@@ -6,6 +6,7 @@ its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
 import base64
 import collections
 import contextlib
+import functools
 import json
 import os
 import threading
@@ -18,8 +19,22 @@ import torch.distributed as dist
 FIRST = 504  # bytes of a message that go with its length
 LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy (H200: 9 us a launch)
 PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")  # what counts where two overlap: the first of these
-LAUNCH = " launch"  # what the host does to queue a phase's work: counts for that phase where nothing runs
+LAUNCH = " launch"  # what the host does to queue a phase's work, and to learn that it is done: counts for that phase where nothing runs
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
+
+
+class Span:
+    """A phase on the host, from when it is made on. No generator: five of those a tensor took 12 us, which no phase counted."""
+
+    def __init__(self, clock, phase):
+        self.clock, self.phase, self.first = clock, phase, time.perf_counter()
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.clock.spans.append((self.phase, self.first - self.clock.began, time.perf_counter() - self.clock.began))
 
 
 class Clock:
@@ -42,11 +57,8 @@ class Clock:
         event.record()
         return event
 
-    @contextlib.contextmanager
     def host(self, phase):
-        began = time.perf_counter()
-        yield
-        self.spans.append((phase, began - self.began, time.perf_counter() - self.began))
+        return Span(self, phase)
 
     @contextlib.contextmanager
     def queued(self, phase, stream=None):
@@ -56,10 +68,15 @@ class Clock:
                 yield
                 self.wait()
             return
-        with torch.cuda.stream(stream), self.host(phase + LAUNCH):
+        with self.host(phase + LAUNCH), torch.cuda.stream(stream):
             first = self.mark()
             yield
             self.events.append((phase, first, self.mark()))
+
+    def notice(self, phase):
+        """Wait for the device: that the host learns of its end a little later belongs to that phase, too."""
+        with self.host(phase + LAUNCH):
+            self.wait()
 
     def stop(self):
         """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
@@ -71,14 +88,18 @@ class Clock:
 
 def shares(spans, total):
     """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where none does."""
-    edges = sorted([(a, 1, p) for p, a, b in spans] + [(b, -1, p) for p, a, b in spans])
-    found, running, last = collections.Counter(), collections.Counter(), 0.0
-    for at, step, phase in [*edges, (total, 0, "other")]:
-        now = min(max(at, last), total)
-        found[next((p for p in ORDER if running[p]), "other").replace(LAUNCH, "")] += now - last
-        running[phase] += step
-        last = now
-    return {p: s for p, s in found.items() if s > 0}
+    bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
+    edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
+    found, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0  # now: the bits of all that runs
+    for at, step, bit in [*edges, (total, 0, 0)]:
+        at = min(max(at, last), total)
+        found[now & -now] += at - last
+        running[bit] += step
+        now, last = now | bit if running[bit] else now & ~bit, at
+    seconds = collections.Counter()
+    for bit, spent in found.items():
+        seconds[ORDER[bit.bit_length() - 1].replace(LAUNCH, "") if bit else "other"] += spent
+    return {p: s for p, s in seconds.items() if s > 0}
 
 
 def tell(sync, message):
@@ -115,7 +136,7 @@ def per_tensor(sync, clock):
     for i in range(len(sync.sizes)):
         announce(sync, clock, [i])
         _send(sync, clock, i, sync.stage[0][:sync.sizes[i]] if sync.staged else None)
-        clock.wait()
+        clock.notice("wire")
         acknowledge(sync, clock)
 
 
@@ -200,7 +221,7 @@ def ipc(sync, clock):
             sync.opened.update(zip(new, map(opened, handles) if sync.rank else handles))
         if sync.rank:
             _copy(sync, clock, group)
-        clock.wait()
+        clock.notice("wire")
         acknowledge(sync, clock)
 
 
@@ -223,7 +244,7 @@ def ipc_flat(sync, clock):
             with clock.queued("pack", sync.wire):
                 for part, i in zip(sync.stage[k % 2][:sum(sizes)].split(sizes), bucket):
                     part.copy_(sync.views[i], non_blocking=True)
-            clock.wait()
+            clock.notice("pack")
         with clock.host("control" if sync.rank == 0 else "wait"):  # the message of a bucket also says that the one before last is free
             handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
             clock.wait()
@@ -248,8 +269,9 @@ def opened(message):
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[message["at"]:message["at"] + message["n"]]
 
 
+@functools.lru_cache(maxsize=None)
 def library():
-    """safetensors' own save and load, where this interpreter has them and they work without NumPy; else None."""
+    """safetensors' own save and load, where this interpreter has them and they work without NumPy; else None. Asked before any sync."""
     try:
         import safetensors
         import safetensors.torch

@@ -1,9 +1,9 @@
 """One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer, the others are the engines.
 
-Standard library, torch (>= 2.2, Python >= 3.9) and two files beside it: sync_ways.py, the methods, and fast_disk.py, which a trainer can
-take as it is. It runs under the runbook's engine and under torchrun:
+Standard library, torch (>= 2.2, Python >= 3.9) and three files beside it: sync_ways.py, the methods, sync_bytes.py, the tensors, and
+fast_disk.py, which a trainer can take as it is. It runs under the runbook's engine and under torchrun:
     torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk --spec '{"head": [...], ...}' --directory /tmp/sync
-Every tensor holds bytes that differ by tensor, place and repeat, which the engines make again by themselves and compare: stale,
+Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and compare: stale,
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
 space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import fast_disk  # noqa: E402
+import sync_bytes  # noqa: E402
 import sync_ways  # noqa: E402
 
 METHODS = {
@@ -31,7 +32,6 @@ METHODS = {
 }
 FAULTS = ("corrupt", "stale", "torn", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
-CHUNK = 1 << 20           # elements of the pattern, and the step in which bytes are made and compared
 SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
 SMALL = 16                # a part of every tensor, for t = N a + B / b from two sizes
 
@@ -121,53 +121,6 @@ def drop(*paths):
             os.remove(path)
 
 
-class Pattern:
-    """Bytes that every rank makes alike. Chunk c of repeat r is a fixed random sequence plus a number that no other chunk of that
-    repeat (below 128 GiB) and no other repeat of that chunk (below 65,536) has, so that all 16-bit words differ between them."""
-
-    def __init__(self, device):
-        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5), dtype=torch.int16)
-        self.base = words.to(device)
-        self.scratch = torch.empty_like(self.base)
-
-    def pieces(self, sizes, tensors, starts, repeat):
-        """(index, words of this rank, base to add to, the number to add) for every chunk of every tensor that this rank holds a part of.
-
-        ``sizes``: bytes of the whole tensors; ``starts``: the byte of each at which this rank's part begins.
-        """
-        number = 0
-        for index, (size, tensor, start) in enumerate(zip(sizes, tensors, starts)):
-            words, start = tensor.view(torch.int16), start // 2
-            for first in range(0, size // 2, CHUNK):
-                a, b = max(first, start), min(first + CHUNK, start + len(words))
-                if a < b:
-                    yield index, words[a - start:b - start], self.base[a - first:b - first], (number * 40503 + repeat) % 65536 - 32768
-                number += 1
-
-    def fill(self, sizes, tensors, repeat):
-        for _, words, base, number in self.pieces(sizes, tensors, [0] * len(sizes), repeat):
-            torch.add(base, number, out=words)
-
-    def differing(self, sizes, tensors, starts, repeat):
-        """Number of 16-bit words that differ, for each tensor."""
-        counts = torch.zeros(len(tensors), dtype=torch.int64, device=self.base.device)
-        for index, words, base, number in self.pieces(sizes, tensors, starts, repeat):
-            counts[index] += torch.count_nonzero(torch.add(base, number, out=self.scratch[:len(words)]) != words)
-        return counts.tolist()
-
-
-def buckets_of(sizes, limit):
-    """Indices of consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
-    found, room = [], 0
-    for index, size in enumerate(sizes):
-        if size > room:
-            found.append([])
-            room = limit
-        found[-1].append(index)
-        room -= size
-    return found
-
-
 def host_free_bytes():
     """MemAvailable; more than anybody needs where the kernel does not say."""
     try:
@@ -194,7 +147,7 @@ class Sync:
         self.through_cpu = not self.on_host and not self.on_gpu
         self.staged = self.through_cpu or (args.tp > 1 and rank > 0)
         self.mib = [int(n) for n in args.buckets.split(",")]
-        self.made, self.opened, self.pinned, self.data, self.wire, self.side = False, {}, None, None, None, None
+        self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
 
     def lay_out(self, shapes):
         """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in bytes."""
@@ -208,7 +161,7 @@ class Sync:
                 self.rows[name], shape = (part * each, (part + 1) * each), torch.Size([each, *shape[1:]])
             self.starts.append(size // self.args.tp * part if split else 0)
             self.own_shapes.append(shape)
-        self.total = sum(self.sizes)
+        self.total, self.own_sizes = sum(self.sizes), [shape.numel() * width for shape in self.own_shapes]
 
     def own(self, i, whole):
         """This rank's part of the bytes of tensor ``i``."""
@@ -232,7 +185,7 @@ class Sync:
 
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
-        own, staging = sum(s.numel() for s in self.own_shapes) * self.dtype.itemsize, self.staging()[0] * self.staging()[1]
+        own, staging = sum(map(sync_bytes.padded, self.own_sizes)), self.staging()[0] * self.staging()[1]
         lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
         copies = self.total if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host) else 0
         needed = (0 if self.on_gpu else staging + lanes) * self.size + copies + SPARE_BYTES + (own * self.size if self.on_host else 0)
@@ -247,8 +200,9 @@ class Sync:
 
     def prepare(self):
         """Allocate and touch all memory, so that no first sync pays for page faults of the measurement itself."""
-        self.memory = [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in self.own_shapes]
-        self.pattern = Pattern(self.device)
+        self.memory, self.pattern = sync_bytes.slabs(self.own_sizes, self.device), sync_bytes.Pattern(self.device)
+        if self.args.method.startswith("disk"):
+            sync_ways.library()
         size, count = self.staging()
         where = self.device if self.on_gpu else torch.device("cpu")
         self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu) for _ in range(count)]
@@ -259,8 +213,11 @@ class Sync:
         self.show()
 
     def show(self):
-        self.shaped = [m.view(-1)[:shape.numel()].view(shape) for m, shape in zip(self.memory, self.own_shapes)]
-        self.views = [t.view(-1).view(torch.uint8) for t in self.shaped]
+        """The views that move, in memory that is there; handles of others lead elsewhere."""
+        self.views = sync_bytes.laid(self.memory, self.own_sizes)
+        self.shaped = [view.view(self.dtype).view(shape) for view, shape in zip(self.views, self.own_shapes)]
+        self.pattern.lay(self.sizes, self.views, self.starts)
+        self.opened = {}
 
     def run(self):
         """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and engines that are busy."""
@@ -281,7 +238,7 @@ class Sync:
                 drop(self.path("weights"), self.args.directory if self.made else "")
 
     def several(self, event, repeats, mib, busy):
-        self.buckets = buckets_of(self.sizes, self.bucket_bytes(mib))
+        self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
         with sync_ways.Busy(self.device, busy if self.rank else 0):
             about = {"event": event, "bucket_mib": mib, "busy": busy}
             return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1) for repeat in range(repeats)])
@@ -292,10 +249,10 @@ class Sync:
         if self.kind == "die" and self.number:
             os._exit(9)
         if self.rank == 0:
-            self.pattern.fill(self.sizes, self.views, self.number)
+            self.pattern.fill(self.number)
             at = 0
             for view in self.views if self.pinned is not None else []:
-                self.pinned[at:at + len(view)].copy_(view)
+                self.pinned[at:at + len(view)].copy_(view, non_blocking=True)
                 at += len(view)
         before = self.views[-1].clone() if self.kind == "stale" else None
         together()
@@ -306,8 +263,8 @@ class Sync:
             self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
         elif before is not None:
             self.views[-1].copy_(before)
-        differing = self.pattern.differing(self.sizes, self.views, self.starts, self.number) if self.rank else []
-        wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in enumerate(differing) if n]
+        differing = self.pattern.differing(self.number) if self.rank else {}
+        wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in differing.items()]
         emit({**about, "method": self.args.method, "seconds": clock.seconds, "bytes": self.total, "tensors": len(self.names),
               "phases": clock.phases, "by": self.by, "verified": not wrong, "compared": bool(self.rank), "wrong": wrong[:5],
               "wrong_count": len(wrong), "fsync_s": fsync(path) if path and last and about["event"] == "sync" else None})

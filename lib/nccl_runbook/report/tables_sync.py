@@ -89,22 +89,12 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if isinstance(arm, Gap):
         return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
     steady = arm.steady
+    word = Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
     if steady is None or arm.first_s is None:
-        return [method, "", "", "", "", "", _verdict(arm)]
+        return [method, "", "", "", "", "", word]
     rate = runs.size_bytes / steady.seconds / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine),
-            _verdict(arm)]
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine), word]
 
 
 def _phases(phases: dict[str, float]) -> str:
     return ", ".join(f"{name} {seconds:.4f}" for name, seconds in phases.items())
-
-
-def _verdict(arm: SyncArm) -> Cell:
-    if arm.wrong:
-        return Cell(f"wrong: {arm.wrong[0]['tensor']}", "broken")
-    if arm.complete:
-        return Cell("all compared, all right", "ok")
-    if arm.shortage:
-        return Cell("not enough " + arm.shortage.what, "unknown")
-    return Cell("did not end in time" if arm.timed_out else "did not pass", "unknown")

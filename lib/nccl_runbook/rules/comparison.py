@@ -128,7 +128,8 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
     """Findings about one comparison; one at least, unless none was asked for (absent). ``ranks``: a fresh rank of each arm."""
     if isinstance(c, Gap):
         return [] if c.reason == "absent" else [Finding("not-compared", Severity.UNKNOWN, f"A and B were not compared: {c.detail}")]
-    return [*_settled(c), *_left_out(c), *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+    ended = [Finding("interrupted", Severity.UNKNOWN, f"{c.stopped} after {len(c.samples)} of {c.wanted} runs")] if c.stopped else []
+    return [*_settled(c), *ended, *_left_out(c), *([] if isinstance(ranks, Gap) else _libraries(ranks))]
 
 
 def _libraries(ranks: Environment) -> list[Finding]:
@@ -152,7 +153,7 @@ def _settled(c: Comparison) -> list[Finding]:
         return [_inconclusive(c)]
     told = [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))] if not failing else [_failing(c, failing)]
     if not told:
-        few = f"{len(c.samples)} of {c.wanted} runs fitted into the budget: too few to compare"
+        few = f"{len(c.samples)} of {c.wanted} runs {'were done' if c.stopped else 'fitted into the budget'}: too few to compare"
         return [Finding("too-few-runs", Severity.UNKNOWN, few)]
     return [*_walked(c, worst_first(told)[0].severity), *told]
 

@@ -36,7 +36,7 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     if arm.complete and not arm.wrong:
         return shared_gpu_not_refused(arm, runs, plan)
     refusal = refused(arm, runs, plan) or failed_on_one_gpu(arm, runs, plan)
-    return wrong_bytes(arm) or not_enough(arm) or refusal or did_not_end(arm) or failed(arm)
+    return wrong_bytes(arm) or not_enough(arm) or interrupted(arm) or refusal or did_not_end(arm) or failed(arm)
 
 
 def _said(arm: SyncArm) -> list[str]:
@@ -111,6 +111,14 @@ def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Fin
         return None
     return Finding("shared-gpu-not-refused", Severity.NOTE, "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
                    (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),))
+
+
+def interrupted(arm: SyncArm) -> Finding | None:
+    """Ended from outside: that says nothing of the method."""
+    if not arm.stopped:
+        return None
+    evidence = Evidence(f"{len(arm.syncs)} syncs were finished in {arm.wall_s:.0f} s", _source(arm))
+    return Finding("weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}", (evidence,))
 
 
 def did_not_end(arm: SyncArm) -> Finding | None:
