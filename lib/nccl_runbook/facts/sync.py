@@ -80,8 +80,12 @@ class SyncArm:
         if self.wrong:
             return f"wrong: {self.wrong[0]['tensor']}"
         if self.shortage and not self.complete:
-            return "not enough " + self.shortage.what
+            return f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, {self.shortage.free_bytes} free"
         return "all compared, all right" if self.complete else self.stopped or ("did not end in time" if self.timed_out else "did not pass")
+
+    def __str__(self) -> str:
+        took = f"first {self.first_s:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
+        return f"{self.method}: {took}{self.said}"
 
     @property
     def complete(self) -> bool:
