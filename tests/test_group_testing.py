@@ -106,6 +106,32 @@ def test_two_gpus_and_a_gpu_beside_a_pair():
         check(n, lambda d: (d.kind, d.gpus, d.pairs) == ("several", (0,), ((2, 4),)), gpus=[0], pairs=[(2, 4)])
 
 
+def across(sides):
+    return [tuple(sorted(p)) for one, two in itertools.combinations(sides, 2) for p in itertools.product(one, two)]
+
+
+@pytest.mark.parametrize("sides", [((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 3), (1, 2), (4, 5)), ((0, 1, 2), (3, 4, 5), (6, 7)), ((0, 1), (2,), (3, 4, 5))])
+def test_a_split_into_more_than_two_sets_accuses_no_gpu(sides):
+    """Such as P2P that works below one PCIe switch only, with four of them."""
+    check(sum(map(len, sides)), lambda d: (d.kind, d.sides and set(d.sides)) == ("split", set(sides)), pairs=across(sides))
+
+
+@pytest.mark.parametrize(("n", "fault"), [(5, {"gpus": [0, 2, 3]}), (6, {"gpus": [0, 3, 4, 5]}), (12, {"gpus": range(12)}), (12, {"gpus": range(11)}),
+                                          (6, {"gpus": [5], "above": 2}), (4, {"gpus": [3], "above": 2})])
+def test_a_gpu_is_accused_only_if_it_fails_with_partners_known_to_be_good(n, fault):
+    assert run(n, fails(**fault))[0].kind == "unclear"
+
+
+@pytest.mark.parametrize("n", [4, 8, 33])
+@pytest.mark.parametrize("p", [0.9, 0.97])
+def test_what_passes_once_by_chance_does_not_turn_one_fault_into_another(n, p):
+    faults = [("pairs", {"pairs": [(0, n - 1)]}), ("gpus", {"gpus": [n // 2]}), ("split", {"sides": [range(n // 2), range(n // 2, n)]})]
+    for kind, fault in faults:
+        chance = random.Random(f"{n}{p}{kind}")
+        told = [run(n, fails(**fault), chance, p)[0].kind for _ in range(50)]
+        assert sum(k not in (kind, "intermittent") for k in told) <= 1, (fault, told)
+
+
 def test_disjoint_groups_run_at_once():
     assert max(run(8, fails(pairs=[pair]))[2] for pair in itertools.combinations(range(8), 2)) <= 35
 

@@ -240,6 +240,22 @@ def test_only_who_is_named_like_a_rank_and_began_with_it_can_be_the_one_that_end
             one.wait()
 
 
+def test_orphans_of_two_launchers_are_two_jobs() -> None:
+    """Without MASTER_PORT ranks are told apart by their launcher; where that died, all of them are children of pid 1."""
+    env = {**{n: v for n, v in os.environ.items() if n not in live_processes.NAMES}}
+    launch = ["sh", "-c", "for r in 0 1; do RANK=$r sleep 60 > /dev/null & echo $!; done"]
+    jobs = [[int(pid) for pid in subprocess.run(launch, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True).stdout.split()] for _ in range(2)]
+    try:
+        if {live_processes.ancestors(pid)[0] for job in jobs for pid in job} != {1}:
+            pytest.skip("orphans do not go to pid 1 here")
+        found = live_processes.processes()
+        told = [{found[pid].job for pid in job} for job in jobs]
+        assert [len(names) for names in told] == [1, 1] and told[0] != told[1], told
+    finally:
+        for pid in (pid for job in jobs for pid in job):
+            os.kill(pid, signal.SIGKILL)
+
+
 SERVED = """
 import os, sys, time
 os.environ.update(RANK="0", WORLD_SIZE="1")

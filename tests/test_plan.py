@@ -1,7 +1,9 @@
 """AReaL's allocation strings over the tags, who gets which GPU, and what to do about it."""
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
 from nccl_runbook.knowledge import allocation as knowledge
 from nccl_runbook.planning.allocation import Refused, from_roles, parse
-from nccl_runbook.planning.groups import Site, place
+from nccl_runbook.planning.groups import LAUNCHERS, Site, place
 from nccl_runbook.planning.intended import intend
 from nccl_runbook.planning.other_eras import spans, valid_at, written_for
 from nccl_runbook.planning.placement import place as place_ranks
@@ -273,6 +275,25 @@ def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, 
     row = knowledge.newest()
     assert rules.fitting(parse(text, row), Site(gpus)) == smaller
     assert not smaller or placed(smaller, gpus).verdict == "clean"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(ONE_OF_EACH), st.sampled_from(["sglang", "vllm"]), st.sampled_from(["fsdp", "megatron"]), st.tuples(*[st.integers(1, 6)] * 4),
+       st.builds(Site, st.integers(1, 9), st.sampled_from(LAUNCHERS), st.integers(1, 3), st.sampled_from(["xccl", "disk"])))
+def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(tag, engine, trainer, sizes, site):
+    d, t, n, c = sizes
+    row, text = knowledge.at(tag), f"{engine}:d{d}t{t}+{trainer}:d{n}c{c}"
+
+    def verdict(text, **changed):
+        return place(parse(text, row), dataclasses.replace(site, **changed)).verdict
+
+    found = rules.judge(text, parse(text, row), place(parse(text, row), site), row, site)
+    assert bool(found.remedy) == (verdict(text) != "clean")
+    for remedy in found.remedy:
+        assert not remedy.text.startswith("Update the weights through disk") or verdict(text, update="disk") != "duplicate"
+        assert not remedy.text.startswith("Ask for") or verdict(remedy.lines[0]) == "clean"
+        told = re.match(r"Give the job (\d+) (GPU|node)", remedy.text)
+        assert not told or verdict(text, **{"gpus" if told[2] == "GPU" else "nodes": int(told[1])}) == "clean"
 
 
 def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():

@@ -217,6 +217,27 @@ def test_a_bomb_of_aliases_is_read_in_no_time():
     assert training_file.read(bomb).mode == "" and quickest_s(lambda: training_file.read(bomb), 2) < 2
 
 
+def test_a_bomb_of_wide_maps_is_read_in_no_time():
+    bomb = "a0: &a0 {}\n" + "".join(f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(6))}}}\n" for i in range(1, 30))
+    assert quickest_s(lambda: training_file.read(bomb), 2) < 1.5
+
+
+@pytest.mark.parametrize("nested", ["[" * 100_000, "{a: " * 60_000, "- " * 100_000, "a: " + "[" * 100_000 + "]" * 100_000])
+def test_a_file_nested_without_end_is_named_and_costs_its_folder_nothing(nested, tmp_path):
+    """libyaml builds by recursion and ends the whole process there."""
+    (tmp_path / "a.yaml").write_text(nested)
+    (tmp_path / "b.yaml").write_text(OLD)
+    done = run(str(tmp_path), "--json")
+    told = json.loads(done.stdout)
+    assert [p["file"] for p in told["plans"]] == ["b.yaml"] and told["left_out"] == ["a.yaml: no YAML that can be read"], done.stderr
+
+
+def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refused(tmp_path):
+    (tmp_path / "t.yaml").write_text("allocation_mode: ${oc.env:MODE,sglang:d1+fsdp:d1}\ncluster: {n_gpus_per_node: 2}\n")
+    done = run(str(tmp_path / "t.yaml"))
+    assert done.returncode == 2 and "not told in this file" in done.stderr and done.stdout == ""
+
+
 def test_references_that_multiply_are_cut():
     """100 references to itself, four levels deep, would be 100 million copies."""
     assert len(training_file.read("allocation_mode: " + "${allocation_mode}" * 100).mode) <= 2000

@@ -159,3 +159,20 @@ def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> 
     """{n} is filled in so often that the line is longer than Linux takes for one word (128 KiB)."""
     ended = reduce(tmp_path, "--axis", f"n={'x' * 60_000}", "--", "echo", "{n}{n}{n}")
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "nccl-runbook: cannot start echo: Argument list too long\n")
+
+
+@pytest.mark.parametrize(("job", "wanted", "said"), [
+    ("yes | head -c 400M; sleep 60", "Watchdog", "HUNG: still running after 2 s"),
+    ("printf a%.0s {1..40}; echo b; sleep 60", "(a+)+$", "HUNG: still running after 2 s"),
+    ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", "exit code 1, not as --fail-on says; its log was still being searched after 2 s")])
+def test_the_deadline_holds_whatever_the_job_prints_and_the_expression_costs(tmp_path: Path, job: str, wanted: str, said: str) -> None:
+    """`yes` prints faster than anybody reads: what had come since the last look was once read whole, and filled the memory of a machine."""
+    lib = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({300 << 20}, {300 << 20})); from nccl_runbook.cli.main import main; main()"
+    call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--deadline", "2", "--fail-on", wanted, "--", "bash", "-c", job]
+    ended = subprocess.run([sys.executable, "-c", lib, *call], env=with_library(), capture_output=True, text=True, timeout=60)
+    assert said in ended.stdout and not ended.stderr, ended.stdout + ended.stderr
+    shutil.rmtree(tmp_path / "logs")
+
+
+def test_an_empty_line_may_be_what_is_looked_for(tmp_path: Path) -> None:
+    assert reduce(tmp_path, "--axis", "n=1", "--fail-on", "^$", "--", "echo").returncode == 3

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, RasCommunicator, RasRank, Socket, Stack
+from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes
 from nccl_runbook.rules.live import Picture, judge, verdict
@@ -406,6 +406,66 @@ def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:
     looks = [dataclasses.replace(host(*one), ras=[steps]) for one in (("node1", (0, 1), 100), ("node2", (2, 3), 1))]
     found = told(*looks)
     assert (found.kind, culprits(found)) == ("slow", [2]), found.sentence
+
+
+def on_two_hosts(*ranks: LiveRank, **more) -> list[Live]:
+    """The first half of the ranks on one host, the others on another, where the same pids come again: each has its own container."""
+    half = len(ranks) // 2
+    hosts = [[dataclasses.replace(r, pid=100 + at, job="10.0.0.1:29500") for at, r in enumerate(part)] for part in (ranks[:half], ranks[half:])]
+    return [s.look(*part, host=name, **more) for name, part in zip(("node1", "node2"), hosts, strict=True)]
+
+
+def test_where_pids_repeat_on_another_host_only_the_one_at_fault_is_accused() -> None:
+    def stepping(number: int, waits: int):
+        return s.rank(number, s.IN_ALL_REDUCE, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1, 0, 2, 0), moments={"S futex": waits, "S hrtimer_nanosleep": 100 - waits})
+
+    slow = told(*on_two_hosts(stepping(0, 90), stepping(1, 91), stepping(2, 88), stepping(3, 10)))
+    assert (slow.kind, culprits(slow)) == ("slow", [3])
+    other = told(*on_two_hosts(*waiting(0, 1, 2), *waiting(3, world=5)))
+    assert (other.kind, culprits(other)) == ("mismatch", [3])
+    assert not any("(rank" in line for line in other.not_seen), "what nobody has is told of all"
+    looks = on_two_hosts(*(s.rank(n, s.IN_ALL_REDUCE, nccl="/x/libnccl.so.2") for n in range(4)))
+    watts = [[205.0, 207.0], [206.0, 122.0]]
+    stuck = told(*(dataclasses.replace(look, gpus=[s.gpu(at, 100, w, 100 + at) for at, w in enumerate(drawn)]) for look, drawn in zip(looks, watts, strict=True)))
+    assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [3])
+
+
+def test_a_rank_that_ends_within_the_look_is_told_as_that_and_nobody_is_accused() -> None:
+    gone = s.rank(2, s.SAVING, moments={"S futex_do_wait": 40, "gone": 57}, lines=(0, 0))
+    dead = s.rank(2, s.SAVING)
+    dead = dataclasses.replace(dead, samples=[*dead.samples[:-1], s.rank(2, s.SAVING, "Z").samples[-1]])
+    for one in (gone, dead):
+        found = told(s.look(*waiting(0, 1, 3), one))
+        assert (found.kind, found.culprits) == ("unknown", []) and found.sentence.startswith("rank 2 ended within this look")
+    assert "ended" not in told(s.look(*waiting(0, 1, 3), s.rank(2, s.SAVING))).sentence
+
+
+def test_two_processes_of_one_rank_are_told_beside_the_one_that_is_missing() -> None:
+    twice = dataclasses.replace(s.rank(1, s.IN_INIT), pid=999)
+    found = told(s.look(*(s.rank(n, s.IN_INIT) for n in (0, 1, 3)), twice))
+    assert culprits(found) == [2] and "; rank 1 is there 2 times; 4 ranks wait for it" in found.sentence
+    assert "times" not in told(s.look(*(s.rank(n, s.IN_INIT) for n in (0, 1, 3)))).sentence
+
+
+def threaded(number: int, frames: list[Frame], cpu_s: float = 0.0) -> LiveRank:
+    """A rank whose main thread only waits for the one that trains."""
+    joins = [Frame("join", "/usr/lib/python3.11/threading.py", 1119), Frame("<module>", "/home/a/train.py", 90)]
+    one = s.rank(number, joins)
+    def sample(seen, at):
+        second = dataclasses.replace(seen.threads[0], tid=7000 + number, cpu_s=5.0 + at * cpu_s, switches=at * round(100 * cpu_s))
+        return dataclasses.replace(seen, threads=[*seen.threads, second], stacks=[*seen.stacks, Stack(second.tid, "train", False, False, frames)])
+    return dataclasses.replace(one, samples=[sample(seen, at) for at, seen in enumerate(one.samples)])
+
+
+def test_a_rank_that_trains_in_a_thread_of_its_own_waits_where_that_thread_waits() -> None:
+    saving = s.rank(2, s.SAVING)
+    found = told(s.look(threaded(0, s.IN_ALL_REDUCE), *waiting(1, 3), saving))
+    assert (found.kind, culprits(found), len(found.victims)) == ("host-busy", [2], 3), found.sentence
+    all_so = s.look(threaded(0, s.IN_ALL_REDUCE), threaded(1, s.ASLEEP), threaded(2, s.IN_ALL_REDUCE))
+    found = told(dataclasses.replace(all_so, ranks=[dataclasses.replace(r, world_size=3) for r in all_so.ranks]))
+    assert culprits(found) == [1] and "train, train.py:30" in text([found], [all_so])
+    stepping = told(s.look(*(threaded(n, s.IN_ALL_REDUCE, cpu_s=0.5) for n in range(4))))
+    assert not stepping.culprits and stepping.kind in ("unknown", "healthy"), stepping.sentence
 
 
 def test_a_host_that_waits_for_its_gpu_may_step_on_unless_ras_tells() -> None:

@@ -41,6 +41,11 @@ CASES = {
     "only sockets": (seen(P2P_and_SHM_off="pass"), "sockets", "P2P and SHM off", None, None),
     "not the transport": (seen(), "not-the-transport", "", None, None),
     "not the transport, clean not run": (seen(clean="not run"), "inconclusive", "", None, None),
+    "over sockets it fails, the interface not tried": (seen(interface_pinned="not run"), "inconclusive", "", None, None),
+    "over what is left it fails, IB not tried": (seen(IB_off="not run"), "inconclusive", "", None, None),
+    "P2P off passes, and so does cuMem off without proof": (seen(P2P_off="pass", cuMem_off="no proof", NVLS_off="no proof"), "p2p", "P2P off",
+                                                            "p2p-broken-acs-iommu", "possible"),
+    "IB off passes, and so does GDR off without proof": (seen(IB_off="pass", GDR_off="no proof"), "ib", "IB off", "network-path-blocked", "possible"),
     "one protocol": (seen(simple_protocol_only="pass"), "protocol", "simple protocol only", "nccl-bug", "possible"),
     "the message says it": (seen("failed", message=True, SHM_off="pass"), "explained", "SHM off", None, None),
     "it comes and goes": (seen("once of twice", P2P_off="pass"), "inconclusive", "", None, None),
@@ -94,6 +99,7 @@ def test_the_whole_input_space_has_one_answer_and_none_claims_more_than_was_seen
             assert s.arms[told.arm] == "pass" and not any(d.REMOVES[c] < d.REMOVES[told.arm] for c in cures(s))
         if told.kind == "not-the-transport":
             assert "pass" not in s.arms.values() and s.arms["P2P and SHM off"] == "hung" and s.clean == "fail"
+            assert s.arms["interface pinned"] == "hung"
     assert kinds == {"healthy", "explained", "variable", "p2p", "shm", "nvls", "interface", "sockets", "not-the-transport", "inconclusive"}
 
 

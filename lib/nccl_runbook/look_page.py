@@ -76,6 +76,7 @@ def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List
     in_order = sorted(looks, key=lambda one: one.taken)
     seen: Dict[Tuple[str, int], List[str]] = {(look.host, r.pid): cells(look, r) for look in in_order for r in look.ranks}
     rows = [[*seen.get((v.host, v.pid or 0), [str(v.rank), v.host, *[""] * 6]), DOES[v.does]] for v in ordered(picture)]
+    rows = [[*row[:6], v.frame or row[6], *row[7:]] for row, v in zip(rows, ordered(picture))]
     keep = [i for i, _ in enumerate(COLUMNS) if any(row[i] for row in rows)]
     return [COLUMNS[i] for i in keep], [[row[i] for i in keep] for row in rows]
 

@@ -62,14 +62,14 @@ def test_an_algorithm_that_was_used_anyway_is_no_pass(on_gpus):
     assert {k for k in worlds[0].algorithms if k.startswith("algo")} == {"algo RING"}
 
 
-def test_twelve_worlds_take_at_most_eighteen_seconds_and_a_trial_three(on_gpus):
+def test_twelve_worlds_take_at_most_twenty_four_seconds_and_a_trial_three(on_gpus):
     if on_gpus.cuda_count() < 4:
         pytest.skip("needs four GPUs")
     args = ["--ops", "all_reduce", "--sizes", "4,1024,4096,16384,65536", "--repeats", "0", "--backend", "nccl", "--leave"]
     twelve = [WorldRequest(f"variant {n}", "check.py", every(on_gpus), args, {"NCCL_BENCH_VARIANT": str(n)}, timed=False) for n in range(12)]
     on_gpus.run(twelve[0])
     began = time.monotonic()
-    assert all(w.passed for w in on_gpus.run_in_turn(twelve)) and time.monotonic() - began < 18
+    assert all(w.passed for w in on_gpus.run_in_turn(twelve)) and time.monotonic() - began < 24
     began = time.monotonic()
     args = ["--ops", "all_reduce", "--sizes", "4,16777216", "--repeats", "5", "--leave"]
     assert on_gpus.run(WorldRequest("tried by hand", "check.py", every(on_gpus), args)).passed and time.monotonic() - began < 3.5

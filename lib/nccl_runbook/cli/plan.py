@@ -211,6 +211,8 @@ def _of_training(training: Training, where: str, asked: Asked, command: str) -> 
     if not roles and not training.mode:
         raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or training.mode
+    if "${" in text:
+        raise ValueError(f"{text[:200]} is not told in this file: name what it stands for instead of the file")
     return _areal(text, where, told, _gpus(asked, training.gpus), notes, roles, training.shares)
 
 

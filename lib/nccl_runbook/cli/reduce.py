@@ -6,11 +6,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -22,6 +24,7 @@ EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 -
 SCHEMA = "nccl-runbook/reduce/1"
 LOOK_S = 3.0
 POLL_S = 0.2
+PIECE = 1 << 20  # characters
 
 
 @dataclasses.dataclass
@@ -99,23 +102,45 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
 
     if not shutil.which(words[0]):
         answer.leave(f"cannot start {words[0]}: there is no such program", 2)
-    until = time.monotonic() + deadline_s
     with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
+        try:
+            code, found = _watched(job, lines, wanted, deadline_s)
+        except InterruptedError as why:
+            return "interrupted", None, str(why)
+        except TimeoutError:
+            if job.poll() is not None:
+                return "otherwise", job.poll(), f"; its log was still being searched after {deadline_s:g} s"
+            tried.look = _looked_at(job.pid)
+            return "hung", None, f"still running after {deadline_s:g} s"
+    if found is not None:
+        return "failed", code, found.strip()[:400]
+    return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
+
+
+def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float) -> tuple[int | None, str | None]:
+    """The exit code once the log is read, or the first line that says that it failed. In pieces: a job may print faster than this reads.
+    TimeoutError at the deadline, InterruptedError after a signal, both in the middle of a search, too."""
+    until = time.monotonic() + deadline_s
+
+    def look_up(*_: Any) -> None:
+        if stop.why():
+            raise InterruptedError(stop.why())
+        if time.monotonic() > until:
+            raise TimeoutError
+
+    signal.signal(signal.SIGALRM, look_up)
+    signal.setitimer(signal.ITIMER_REAL, POLL_S, POLL_S)
+    try:
         rest = ""
         while True:
-            code = job.poll()
-            *whole, rest = (rest + lines.read() + "\n" * (code is not None)).split("\n")  # a line may come in pieces
+            code, text = job.poll(), lines.read(PIECE) if wanted else ""
+            *whole, rest = (rest + text + "\n" * (code is not None and not text)).split("\n")  # a line may come in pieces
             found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
-            if found is not None:
-                return "failed", code, found.strip()[:400]
-            if code is not None:
-                return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
-            if stop.why():
-                return "interrupted", None, stop.why()
-            if time.monotonic() > until:
-                tried.look = _looked_at(job.pid)
-                return "hung", None, f"still running after {deadline_s:g} s"
-            time.sleep(POLL_S)
+            if found is not None or code is not None and not text:
+                return code, found
+            time.sleep(0 if text else POLL_S)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _looked_at(pid: int) -> str:
@@ -138,7 +163,7 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
+           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says{tried.line}"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"

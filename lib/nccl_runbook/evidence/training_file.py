@@ -15,6 +15,7 @@ from typing import Any
 MOST_BYTES = 1 << 20
 MOST_FILES = 500
 MOST_ALIASES = 1000
+MOST_LEVELS = 64
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _ROLES = ("rollout", "actor", "critic", "ref", "teacher")
 
@@ -67,7 +68,12 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
     if text.count("&") + text.count("*") > MOST_ALIASES:
         raise ValueError("more anchors and aliases than a configuration has")
     try:
-        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # both build plain values only
+        loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0  # both build plain values only
+        for event in yaml.parse(text, Loader=loader):  # the C one builds by recursion: 50,000 brackets end the process
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_LEVELS:
+                raise ValueError(f"more than {MOST_LEVELS} levels")
+        data = yaml.load(text, Loader=loader)
         return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -78,8 +84,8 @@ def _flat(data: dict[Any, Any]) -> dict[str, str]:
     """Plain values by dotted name; lists and what hangs deeper than eight levels are left out."""
     found: dict[str, str] = {}
     left = [("", data, 0)]
-    while left and len(found) < 5000:
-        prefix, part, depth = left.pop()
+    for _ in range(5000):  # aliases may make a small file endless
+        prefix, part, depth = left.pop() if left and len(found) < 5000 else ("", {}, 0)
         for key, value in part.items():
             name = f"{prefix}{key}"
             if isinstance(value, dict) and depth < 8:

@@ -34,11 +34,12 @@ LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 # a job ends with it, and it is no exception
-ABORT = r"(?:Duplicate GPU|Multiple ranks) detected|Multiple Ranks are using the same GPU|Test (?:NCCL|CUDA) failure|NCCL failure \S+:\d"
+ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)"
 # how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
+COMPLAINT = r"<hang>|<slow>|\bcrash|\babort(?:s|ed)? (?:with|while|when|at|in|on|after)\b|\bfails?\b|does(?:n.t| not) work|\bdies\b"
 _SHORTEST = 3  # a literal of two letters is in every line
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
@@ -89,9 +90,9 @@ def _spelt(expression: str) -> str:
     return expression
 
 
-def complains(words: str) -> bool:
-    """Whether a reporter's words say that something hung, died, failed or was slow."""
-    return bool(compiled(_spelt("(?i)<hang>|<slow>|\\bcrash|\\bfails?\\b|does(?:n.t| not) work|\\bdies\\b")).search(words))
+def says(words: str, what: str) -> bool:
+    """Whether a reporter's words say this, in the short forms of the table."""
+    return bool(compiled(_spelt("(?i)" + what)).search(words))
 
 
 @functools.cache

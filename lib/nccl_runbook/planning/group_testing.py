@@ -6,19 +6,20 @@ The model: a world fails if a faulty GPU is in it, or both ends of a faulty link
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
+from itertools import combinations
+from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Set, Tuple
 
 Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
-CONFIRM = 4  # how often the smallest group that fails, and the largest that pass, are run once more at the end
+CONFIRM = 4  # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones; ``pairs``: faulty links;
-    ``sides``: the two sets of a split; ``works_up_to``: GPUs, of a count-dependent fault; ``within``: the smallest group that was seen
+    ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent fault; ``within``: the smallest group that was seen
     to fail; ``failed`` of ``repeated`` runs of it, for an intermittent fault."""
 
     kind: str
@@ -35,7 +36,7 @@ Walk = Generator[Round, Answers, Diagnosis]
 
 
 class _Unsteady(Exception):
-    """A group both failed and passed, or what was seen contradicts itself; ``args[0]``: that group."""
+    """A group both failed and passed; ``args[0]``: that group."""
 
 
 class _Seen:
@@ -68,10 +69,19 @@ class _Seen:
     def passes(self, group: Iterable[int]) -> Generator[Round, Answers, bool]:
         return (yield from self.ask(group))[0]
 
-    def confirm(self, group: Group, passed: bool) -> Generator[Round, Answers, None]:
-        for _ in range(CONFIRM if group else 0):
-            if (yield [group])[group] != passed:
-                raise _Unsteady(group if not passed else self.gpus)
+    def confirm(self) -> Generator[Round, Answers, None]:
+        """The smallest group that failed must go on failing, the largest that passed must go on passing: what comes and goes passes once
+        by chance, and then it looks like another fault."""
+        passed = [k for k, fine in self.known.items() if fine]
+        most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
+        for group, fine in [(self.smallest, False)] * CONFIRM + [(g, True) for g in most * (CONFIRM // 2)]:
+            if (yield [group])[group] != fine:
+                raise _Unsteady(group)
+
+    @property
+    def smallest(self) -> Group:
+        """The smallest group that failed."""
+        return tuple(sorted(min((k for k, passed in self.known.items() if not passed), key=len)))
 
 
 def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
@@ -81,7 +91,9 @@ def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
     try:
         if (yield from seen.passes(seen.gpus)):
             raise _Unsteady(seen.gpus)
-        return (yield from _identify(seen))
+        told = yield from _identify(seen)
+        yield from seen.confirm()
+        return told
     except _Unsteady as unsteady:
         group, failed = tuple(unsteady.args[0]), 0
         for _ in range(repeats):
@@ -92,35 +104,34 @@ def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
 def _identify(seen: _Seen) -> Walk:
     alone = yield from seen.ask(*((g,) for g in seen.gpus))
     bad = {g for g, passed in zip(seen.gpus, alone) if not passed}
-    links, rest = set(), [g for g in seen.gpus if g not in bad]
+    stars, links, rest = set(), set(), [g for g in seen.gpus if g not in bad]
     while not (yield from seen.passes(rest)):
         link = yield from _failing_pair(seen, rest)
         if link is None:
-            return (yield from _count(seen, rest))
+            return Diagnosis("unclear", within=seen.smallest) if links or bad else (yield from _count(seen, rest))
         others = [g for g in rest if g not in link]
         rows = yield from _rows(seen, link, others)
-        sides = yield from _split(seen, link, others, rows)
-        if sides and not bad and not links:
-            yield from seen.confirm(link, False)
+        sides = () if links or bad else (yield from _split(seen, link, others, rows))
+        if sides:
             return Diagnosis("split", sides=sides, within=link)
-        stars = {end for end in link if others and set(rows[end]) == set(others)}
-        bad |= stars
+        stars |= {end for end in link if others and set(rows[end]) == set(others)}
         links |= {link, *(tuple(sorted((end, other))) for end in link for other in rows[end])}
         rest = others
-    pairs = sorted(p for p in links if not bad & set(p))
-    return (yield from _confirmed(seen, sorted(bad), pairs))
+    return (yield from _located(seen, bad, stars, sorted(p for p in links if not stars & set(p))))
 
 
-def _confirmed(seen: _Seen, bad: List[int], pairs: List[Group]) -> Walk:
-    """The faults found must go on failing, and everything without them must go on passing."""
-    smallest = next((tuple(sorted(k)) for k, passed in sorted(seen.known.items(), key=lambda i: len(i[0])) if not passed), ())
-    yield from seen.confirm(smallest, False)
+def _located(seen: _Seen, bad: Set[int], stars: Set[int], pairs: List[Group]) -> Walk:
+    """The faults found must explain everything: without them all pass, and a GPU that passes alone fails with partners known to be good."""
+    faulty, smallest = bad | stars, seen.smallest
     for end in range(2 if pairs else 1):
-        good = tuple(g for g in seen.gpus if g not in bad and g not in {p[end] for p in pairs})
-        if not (yield from seen.passes(good)):
-            raise _Unsteady(good)
-        yield from seen.confirm(good, True)
-    return Diagnosis("several" if bad and pairs else "gpus" if bad else "pairs", tuple(bad), tuple(pairs), within=smallest)
+        good = [g for g in seen.gpus if g not in faulty and g not in {p[end] for p in pairs}]
+        if stars and len(good) < 2 or not (yield from seen.passes(good)):
+            return Diagnosis("unclear", within=smallest)
+        for star in sorted(stars):
+            for partner in good[:ENOUGH_PARTNERS]:
+                if (yield from seen.passes([star, partner])):
+                    return Diagnosis("unclear", within=smallest)
+    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", tuple(sorted(faulty)), tuple(pairs), within=smallest)
 
 
 def _failing_pair(seen: _Seen, group: List[int]) -> Generator[Round, Answers, Optional[Group]]:
@@ -167,14 +178,25 @@ def _rows(seen: _Seen, link: Group, others: List[int]) -> Generator[Round, Answe
 
 
 def _split(seen: _Seen, link: Group, others: List[int], rows: Dict[int, List[int]]) -> Generator[Round, Answers, Tuple[Group, ...]]:
-    """The two sides, where every other GPU fails with exactly one end of the link, and the sides hold by themselves; else ()."""
-    a, b = link
-    if not rows[a] or not rows[b] or sorted(rows[a] + rows[b]) != sorted(others):
+    """The sides, where no other GPU passes with both ends of the link, and each side holds by itself; else (). GPUs that fail with both
+    ends make further sides. A side of one GPU is as good as a bad GPU, so at least two must have more."""
+    (a, b), sides = link, [[end, *(g for g in others if g not in rows[end])] for end in link]
+    left = [g for g in others if g in rows[a] and g in rows[b]]
+    if set(rows[a] + rows[b]) != set(others):
         return ()
-    if (yield from seen.passes([rows[a][0], rows[b][0]])):
+    while left:
+        side = [left[0]]
+        for other in left[1:]:
+            side += [other] if (yield from seen.passes([left[0], other])) else []
+        sides.append(side)
+        left = [g for g in left if g not in side]
+    if sum(len(side) > 1 for side in sides) < 2:
         return ()
-    sides = (tuple(sorted([a, *rows[b]])), tuple(sorted([b, *rows[a]])))
-    return sides if all((yield from seen.ask(*sides))) else ()
+    for one, two in combinations(sides, 2):
+        if (yield from seen.passes([one[-1], two[-1]])):
+            return ()
+    told = tuple(tuple(sorted(side)) for side in sides)
+    return told if all((yield from seen.ask(*told))) else ()
 
 
 def _count(seen: _Seen, rest: List[int]) -> Walk:
@@ -186,5 +208,4 @@ def _count(seen: _Seen, rest: List[int]) -> Walk:
     last = rest[-fails:]
     if fails < len(rest) and (yield from seen.passes(last)) or not (yield from seen.passes(last[1:])):
         return Diagnosis("unclear", within=tuple(rest[:fails]))
-    yield from seen.confirm(tuple(rest[:fails]), False)
     return Diagnosis("count", works_up_to=works, within=tuple(rest[:fails]))

@@ -94,7 +94,7 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     """Why this arm would tell nothing here, None if it may."""
     env, acts_on, _ = ARMS.get(name) or CPU_ARMS[name]
     if all(os.environ.get(k) == v for k, v in env.items()):
-        return Gap("not-run", SET_ALREADY)
+        return Gap("unsupported", SET_ALREADY)
     if name in ("IB off", "GDR off") and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
         return Gap("absent", "no InfiniBand or RoCE device here")
     used = seen(control.world)

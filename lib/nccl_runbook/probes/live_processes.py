@@ -88,19 +88,20 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
 def _process(pid: int, asked: bool) -> Optional[Process]:
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
     variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
-    parent = int(stat_fields(f"/proc/{pid}/stat")[1])
+    _, parent, _, session, *_ = stat_fields(f"/proc/{pid}/stat")
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
     if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
         return None
     nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
-    return Process(pid, parent, _job(pid, parent, variables), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+    return Process(pid, int(parent), _job(pid, parent, session, variables), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
 
 
-def _job(pid: int, parent: int, variables: Dict[str, str]) -> str:
+def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
     if "MASTER_PORT" not in variables:
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
-        return "Slurm " + ".".join(step) if len(step) == 2 else f"children of {parent}"
+        family = f"session {session}" if parent == "1" and session != str(pid) else f"children of {parent}"  # pid 1 has the orphans of all jobs
+        return "Slurm " + ".".join(step) if len(step) == 2 else family
     address = variables.get("MASTER_ADDR", "localhost")
     if LOOPBACK.match(address):
         address = "localhost"  # 127.0.0.1, ::1 and the name are one place

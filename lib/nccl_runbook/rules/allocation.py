@@ -78,16 +78,14 @@ def shared_lines(placed: Placed) -> list[str]:
 
 def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
     """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
-    found = []
-    if placed.verdict == "duplicate":
-        found.append(_disk(rules, mode, site))
+    by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
+    found = [_disk(rules, mode, site)] if by_update else []
     smaller = fitting(mode, site)
     if smaller:
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
-    found += _more(mode, site)
-    if placed.verdict == "duplicate":
-        found += _others(rules)
-    return found
+    found += [*_more(mode, site), *(_others(rules) if by_update else [])]
+    return found or [Remedy("you", f"Write another string: engines that fill whole nodes of {counted(site.gpus, 'GPU')}, which is how Ray hands "
+                                   "them out, and at least one node more for the trainer.")]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:

@@ -90,6 +90,9 @@ def _picture(job: str, members: Members) -> Picture:
 def _undecided(base: Picture, members: Members) -> Dict[str, str]:
     unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
     rested = [r for r, look in members if (look.host, r.pid) in unclear and came_to_rest(r)]
+    if ended := [v for v in base.ranks if v.does == "missing"]:
+        return {"sentence": f"{_names(ended)} ended within this look; of others that still run another look tells",
+                "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
     if not rested:
         return {"sentence": "who waits for whom cannot be told from what was seen", "decides": _stack_line(base.ranks)}
     return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
@@ -142,9 +145,8 @@ def _not_seen(members: Members) -> Iterable[str]:
         if isinstance(last, Gap) and rank.handled_signals:
             said.setdefault(f"stacks by signal: signal {rank.handled_signals[0]} is caught, but whose handler it is cannot be seen from "
                             "outside, so none was sent", []).append(str(rank.rank))
-    everybody = len({r.pid for r, _ in members})
     for text, names in said.items():
-        yield text if len(names) == everybody else f"{text} (rank {', '.join(names[:16])})"
+        yield text if len(names) == len(members) else f"{text} (rank {', '.join(names[:16])})"
     yield from filter(None, [_unseen(members)])
 
 
@@ -181,8 +183,8 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
         return None
     told = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks" for size, n in sizes.most_common(4))
     (common, most), (_, second) = sizes.most_common(2)
-    odd_pids = {r.pid for r, _ in members if r.world_size not in (common, None)} if most > second else set()
-    odd = [v for v in base.ranks if v.pid in odd_pids]
+    places = {(look.host, r.pid) for r, look in members if r.world_size not in (common, None)} if most > second else set()
+    odd = [v for v in base.ranks if (v.host, v.pid) in places]
     why = f"{_is(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
     return _told(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
 
@@ -205,8 +207,9 @@ def _missing(base: Picture, members: Members) -> Optional[Picture]:
     ended = list({e.pid: e for _, look in members for e in look.ended}.values())
     if len(ended) != 1 or len(gone) != 1:  # of several nobody can tell which rank each was
         in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
-        return _told(base, "dead", views, f"{_is(views)} not there: ended, or never started",
-                     "rendezvous-misconfigured" if in_init else "peer-crashed", "likely", (), "dmesg -T | grep -i -E 'oom|killed process'")
+        twice = "".join(f"; rank {n} is there {times} times" for n, times in collections.Counter(r.rank for r, _ in members).items() if times > 1)
+        return _told(base, "dead", views, f"{_is(views)} not there: ended, or never started{twice}", "rendezvous-misconfigured" if in_init else
+                     "peer-crashed", "likely", (), "dmesg -T | grep -i -E 'oom|killed process'")
     how = f"was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"exited with {ended[0].code}"
     return _told(base, "dead", views, f"is not there: its process {how}", "peer-crashed", "likely",
                  [Seen(f"a process of the same launcher, pid {ended[0].pid}, {how}", f"/proc/{ended[0].pid}/stat")],
@@ -279,15 +282,16 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
 
 def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     """Every GPU is busy and every rank launched the same, but one GPU draws another power than all others: it runs something else."""
-    drawn = {r.pid: gpu.power_w[-1] for r, look in members for gpu in [gpu_of(r, look)] if gpu and not isinstance(gpu.power_w[-1], Gap)}
+    drawn = {(look.host, r.pid): gpu.power_w[-1] for r, look in members for gpu in [gpu_of(r, look)]
+             if gpu and not isinstance(gpu.power_w[-1], Gap)}
     if len(drawn) < 3 or len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
         return None
     middle = statistics.median(drawn.values())
-    odd = [v for v in base.ranks if abs(drawn.get(v.pid, middle) - middle) > ODD_POWER * middle]
-    others = [watt for pid, watt in drawn.items() if pid not in [v.pid for v in odd]]
+    odd = [v for v in base.ranks if abs(drawn[v.host, v.pid] - middle) > ODD_POWER * middle]
+    others = [watt for watt in drawn.values() if abs(watt - middle) <= ODD_POWER * middle]
     if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
         return None
-    told = f"{drawn[odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
+    told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     seen = [Seen(f"power: {told}", "NVML")]
     if _stands_still(members):
         seen.append(Seen("every rank launched as many collectives, and none since", "NCCL RAS"))
@@ -324,10 +328,10 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step."""
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
-    waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), r.pid) for r, _ in members)
+    waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), look.host, r.pid) for r, look in members)
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
-    slowest = [v for v in base.ranks if v.pid == waits[0][1]]
+    slowest = [v for v in base.ranks if (v.host, v.pid) == waits[0][1:]]
     told = f"waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
     return _told(base, "slow", slowest, f"is slow: it {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "likely",
                  [Seen(told, "main threads, ten moments a second")], f"py-spy top --pid {slowest[0].pid}")

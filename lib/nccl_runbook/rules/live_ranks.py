@@ -46,12 +46,23 @@ class RankView:
 
 
 def view(rank: LiveRank, look: Live) -> RankView:
-    """What one rank did over the samples."""
+    """What one rank did over the samples: its main thread, or where that only sleeps another one that is in a collective in all of them."""
     stacks = main_stacks(rank)
     stack = stacks[-1] if stacks else None
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
+    inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
+    works = min(set.intersection(*inside), default=0) if inside and does == "asleep" else 0
+    if works:
+        return view(_led_by(works, rank), look)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
+
+
+def _led_by(tid: int, rank: LiveRank) -> LiveRank:
+    """The same with that thread in the place of the main one."""
+    samples = [dataclasses.replace(s, threads=sorted(s.threads, key=lambda t: t.tid != tid), stacks=s.stacks if isinstance(s.stacks, Gap) else
+                                   sorted(s.stacks, key=lambda t: t.tid != tid)) for s in rank.samples]
+    return dataclasses.replace(rank, samples=samples)
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
@@ -63,7 +74,7 @@ def numbered(rank: LiveRank, where: str, does: str) -> str:
 
 def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
     gpu = gpu_of(rank, look)
-    if not rank.samples:
+    if not rank.samples or "gone" in rank.main_thread or rank.samples[-1].threads[0].state in ("Z", "X"):
         return "missing"
     if all(s.threads[0].state in "Tt" for s in rank.samples):
         return "stopped"

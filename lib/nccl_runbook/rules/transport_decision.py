@@ -56,8 +56,8 @@ FAILING = ("hung", "failed", "wrong values")
 @dataclasses.dataclass(frozen=True)
 class Seen:
     """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the control at the end) of AGAIN,
-    ``arms`` by name of ARM, ``clean`` of CLEAN. ``settled``: clean passes and the guilty variables were proven; ``connected``: the
-    control was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
+    ``arms`` by name of ARM, without those that cannot act here; ``clean`` of CLEAN. ``settled``: clean passes and the guilty variables
+    were proven; ``connected``: the control was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
 
     control: str
     after: str = "not run"
@@ -127,11 +127,13 @@ def _by_arms(seen: Seen) -> Decision:
         return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(cures(seen))}")
     if arm:
         kind, cause = POINTS_TO[arm]
-        status = "likely" if seen.connected and kind not in ("algorithm", "protocol") else "possible"
+        narrower = any(word == "no proof" and REMOVES[name] < REMOVES[arm] for name, word in seen.arms.items())  # it passed: it may be that
+        status = "likely" if seen.connected and not narrower and kind not in ("algorithm", "protocol") else "possible"
         return Decision(kind, f"it passes with {arm} and fails without", arm, cause, cause and status)
     unproven = [name for name, word in seen.arms.items() if word == "no proof"]
     if unproven:
         return Decision("inconclusive", f"{', '.join(unproven)} passed, and NCCL's log does not show that it acted")
-    if seen.arms.get("P2P and SHM off") in FAILING and seen.clean != "not run":
+    untried = "not run" in (seen.clean, *map(seen.arms.get, ("IB off", "interface pinned")))  # what P2P and SHM off leaves in use
+    if seen.arms.get("P2P and SHM off") in FAILING and not untried:
         return Decision("not-the-transport", "it fails over sockets alone and without the variables of the environment too")
     return Decision("inconclusive", "too few of the tests were run to tell")

@@ -69,7 +69,7 @@ def seen(arms: Arms, message: bool) -> Seen:
     return Seen(
         control="lost" if control.world.ended == "lost" else word,
         after="not run" if isinstance(after, Gap) else "pass" if after.passed else "fail",
-        arms=outcomes(arms),
+        arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
         clean=("pass" if clean.trial.passed else "fail") if tried else "fail" if _nothing_to_clean(clean) else "not run",
         settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
         connected=bool(used(control.world)),

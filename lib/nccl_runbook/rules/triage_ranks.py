@@ -8,7 +8,7 @@ import re
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT
+from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT, says
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
@@ -224,5 +224,6 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
-    """An exception of the program's own, and no other rank is heard."""
-    return [Pointer("peer-crashed", "possible", (logs.raised,), (), 450)] if logs.raised else []
+    """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
+    place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), place)] if logs.raised else []
