@@ -21,6 +21,7 @@ _FOLDER = "nccl-runbook-sync-"
 _STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
+_KEPT_S = 12.0          # of the budget for each method that is still to come: a world and a first sync
 _ONE_GPU_S = 20.0
 _SHM = "/dev/shm"
 _ON_GPUS = ("nccl", "ipc")
@@ -52,7 +53,9 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
         place = _SHM if "shm" in method else parent
         _sweep(place)
         try:
-            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, ends - time.monotonic())
+            left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
+            share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
+            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, share_s)
         finally:
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
         arms[method] = world if isinstance(world, Gap) else _arm(method, world, stop.why())
@@ -93,7 +96,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     if stop.why():
         return Gap("not-run", stop.why())
     if left_s < _LEAST_S:
-        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left")
+        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left for it; alone: methods={method}")
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, and CUDA shows none")
     if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):
