@@ -133,12 +133,26 @@ def test_a_failed_check_is_not_harmless_whatever_stands_beside_it(tmp_path):
 
 
 @pytest.mark.parametrize("text", [
+    "[HAMI-core Warn(15:1405:utils.c:183)]: get default cuda from (null)\n[HAMI-core Msg(15:1405:libvgpu.c:855)]: Initialized\n",
+    "[HAMI-core ERROR (pid:7 thread=9 allocator.c:53)]: Device 0 OOM 3171158016 / 3145728000\n",
+    "vLLM engine: this topology needs no peer-to-peer access\n",
+])
+def test_what_a_healthy_job_prints_is_no_fault(tmp_path, text):
+    """HAMi's FAQ (2025) calls its Warn lines normal; its OOM is a limit on memory."""
+    assert not {h.cause for h in judged(tmp_path, text)} & {"vgpu-or-mig-unsupported", "engine-allreduce-needs-p2p"}
+
+
+@pytest.mark.parametrize("text", [
     "ssh: Could not resolve hostname worker-1: Name or service not known\n",
     "node0:7:7 [0] include/socket.h:333 NCCL WARN Call to bind failed : Address already in use\n",
     DONE.format("error 10, opcode 1, len 0, vendor err 136"),
     RAISED + "NotImplementedError: offload is not supported with this strategy\n",
     "Failed: Cuda error csrc/custom_all_reduce.cuh:455 'invalid argument'\nPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n",
     "RuntimeError: Address already in use\nthe port is free\n",
+    "name: EADDRINUSE\nany other port as well\n",
+    "WARNING: infoROM is corrupted at gpu 0000:1E:00.0\n",
+    "WARNING: your OpenFabrics subsystem is configured to only allow registering part of your physical memory.\n",
+    "a serving engine: speed requires P2P access\n",
 ])
 def test_a_line_that_leaves_several_causes_open_is_never_sure(tmp_path, text):
     assert {h.status for h in judged(tmp_path, text)} == {"possible"}

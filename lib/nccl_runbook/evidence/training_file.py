@@ -15,6 +15,8 @@ from typing import Any
 MOST_BYTES = 1 << 20
 MOST_FILES = 500
 MOST_LEVELS = 64
+MOST_ENTRIES = 20_000
+LONGEST_KEY = 100
 NOTHING = ("", "~", "null", "Null", "NULL")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _ROLES = ("rollout", "actor", "critic", "ref", "teacher")
@@ -79,17 +81,25 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
 
 
 def _flat(data: dict[str, Any]) -> dict[str, str]:
-    """Plain values by dotted name, those of "<<" where nothing else says them; lists and what hangs deeper than eight levels are left
-    out."""
+    """Plain values by dotted name; what "<<" brings holds where nothing nearer says anything of the name, be it null or another map. Lists
+    and what hangs deeper than eight levels are left out."""
     found: dict[str, str] = {}
+    taken: set[str] = set()
     left: list[tuple[str, Any, int]] = [("", data, 0)]
-    for _ in range(5000):  # aliases may make a small file endless
-        prefix, part, depth = left.pop() if left and len(found) < 5000 else ("", {}, 0)
-        for key, value in sorted(part.items(), key=lambda item: item[0] != "<<"):  # what is put first is taken last
-            name, several = (prefix, isinstance(value, list)) if key == "<<" else (f"{prefix}{key}.", False)
-            left += [(name, one, depth + 1) for one in (value[::-1] if several else [value]) if isinstance(one, dict) and depth < 8]
+    entries = 0
+    while left and entries < MOST_ENTRIES:  # aliases may make a small file endless
+        prefix, part, depth = left.pop()
+        entries += 1 + len(part)
+        merged = part.get("<<")
+        inner = [(prefix, one) for one in reversed(merged if isinstance(merged, list) else [merged])]  # what is put last is taken first
+        for key, value in part.items():
+            if key == "<<" or len(key) > LONGEST_KEY or (name := f"{prefix}{key}") in taken:
+                continue
+            taken.add(name)
+            inner.append((f"{name}.", value))
             if isinstance(value, str) and value not in NOTHING:
-                found.setdefault(name[:-1], value[:2000])
+                found[name] = value[:2000]
+        left += [(name, one, depth + 1) for name, one in inner if isinstance(one, dict) and depth < 8]
     return found
 
 
