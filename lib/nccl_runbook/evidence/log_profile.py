@@ -78,19 +78,10 @@ class _Reader:
         self._source, self._syncs = "", Counter[tuple[str, int | None]]()  # every rank may print the time of the same sync
 
     def read(self, source: Source, until: float) -> None:
-        rest, self._source = b"", source.name
-        for chunk in source.chunks():
-            rows = (rest + chunk).split(b"\n")
-            rest = rows.pop()[-(1 << 20) :]
+        self._source = source.name
+        for rows in source.rows(until):
             for raw in rows:
                 self._row(raw)
-            source.lines += len(rows)
-            if time.monotonic() > until:
-                source.left_out = f"reading stopped after {source.lines} lines: the time was up"
-                return
-        if rest:
-            self._row(rest)
-            source.lines += 1
 
     def _row(self, raw: bytes) -> None:
         if not _HINT.search(raw):

@@ -9,17 +9,19 @@ import lzma
 import os
 import stat
 import tarfile
+import time
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from nccl_runbook.evidence.log_file import HELD, _mib
-from nccl_runbook.evidence.log_kinds import DUMP
+from nccl_runbook.evidence.log_kinds import DUMP, kind
 from nccl_runbook.facts.logs import FileRead
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 20
+MAX_LINE = 2 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 _BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")  # \x80: a pickle, such as a flight-recorder dump
@@ -61,6 +63,27 @@ class Source:
             self.left_out, self.problem = (f"damaged after {_mib(total)}: {why}", "") if total else ("", f"cannot be read: {why}")
         finally:
             self.size = max(self.size, total)
+
+    def rows(self, until: float, logs_only: bool = False) -> Iterator[list[bytes]]:
+        """Its lines, many at a time; ends early, with a sentence in ``left_out`` or ``problem``, when the time is up, and at what is no log
+        where only those are wanted. ``lines`` counts those that were taken."""
+        rest = b""
+        for chunk in self.chunks():
+            self.kind, is_log = kind(chunk) if logs_only and not self.lines else (self.kind, True)
+            if not is_log:
+                self.problem = f"is {self.kind}"
+                return
+            *rows, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
+                rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
+            yield rows
+            self.lines += len(rows)
+            if time.monotonic() > until:
+                self.left_out = f"reading stopped after {self.lines} lines: the time was up"
+                break
+        if rest:
+            yield [rest]
+            self.lines += 1
 
     def _text(self) -> Iterator[bytes]:
         if self._file is None:

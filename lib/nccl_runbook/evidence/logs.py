@@ -18,7 +18,6 @@ from typing import BinaryIO
 
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_file import named
-from nccl_runbook.evidence.log_kinds import kind
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, ends, joined, plain
 from nccl_runbook.evidence.log_text import Said, pieces, rank_of_name, said
@@ -28,7 +27,6 @@ from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
-MAX_LINE = 2 << 20
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
@@ -80,23 +78,10 @@ class _Reader:
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
-        rest, self._before, self._opened = b"", b"", False
+        self._before, self._opened = b"", False
         self._began[source.name] = self._read
-        for chunk in source.chunks():
-            source.kind, is_log = kind(chunk) if not source.lines else (source.kind, True)
-            if not is_log:
-                source.problem = f"is {source.kind}"
-                return
-            rows = (rest + chunk).split(b"\n")
-            rest = rows.pop()
-            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
-                rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
+        for rows in source.rows(self._until, logs_only=True):
             self._rows(source, rows, tail)
-            if time.monotonic() > self._until:
-                source.left_out = f"reading stopped after {source.lines} lines: the time was up"
-                break
-        if rest:
-            self._rows(source, [rest], tail)
         self._last_words(source.name, tail, source.lines)
 
     def _rows(self, source: Source, rows: list[bytes], tail: collections.deque[tuple[int, bytes]]) -> None:
@@ -110,7 +95,6 @@ class _Reader:
                     self._take(of, source.name, number, text, own_rank)
             self._before, self._opened = raw, of.opens
         tail.extend(enumerate(map(ends, rows[-TAIL_LINES:]), number - min(len(rows), TAIL_LINES) + 1))
-        source.lines = number
 
     def _take(self, kind: Kind, name: str, number: int, text: str, own_rank: int | None) -> None:
         whole = joined(self._before, text) if self._opened else ""

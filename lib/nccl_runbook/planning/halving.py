@@ -2,10 +2,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Generator, Generic, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Generic, List, Optional, Sequence, Tuple, TypeVar
 
 T = TypeVar("T")
-Walk = Generator[Tuple[T, ...], Optional[bool], List[T]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Halved(Generic[T]):
     why_not: str = ""
 
 
-def _walk(suspects: List[T], beside: List[T]) -> Walk:
+def _guilty(suspects: List[int], beside: List[int], shows: Callable[[List[int]], bool]) -> List[int]:
     """The part of ``suspects`` without which the effect is gone, given that it shows with ``suspects`` and ``beside`` together.
 
     Where neither half does it alone, each half is searched with the other present (A. Zeller, "Yesterday, my program worked", 1999):
@@ -32,9 +31,9 @@ def _walk(suspects: List[T], beside: List[T]) -> Walk:
     middle = (len(suspects) + 1) // 2
     first, second = suspects[:middle], suspects[middle:]
     for half in (first, second):
-        if (yield tuple(half + beside)):
-            return (yield from _walk(half, beside))
-    return (yield from _walk(first, beside + second)) + (yield from _walk(second, beside + first))
+        if shows(half + beside):
+            return _guilty(half, beside, shows)
+    return _guilty(first, beside + second, shows) + _guilty(second, beside + first, shows)
 
 
 def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[bool]], most: int = 40) -> Halved[T]:
@@ -42,10 +41,9 @@ def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[boo
     None where that cannot be said. The caller has seen that it shows with all of them and not with none; ``most``: answers at most.
     """
     order, known = list(candidates), {frozenset(range(len(candidates))): True, frozenset(): False}
-    walk, asked = _walk(list(range(len(order))), []), 0
-    best = tuple(range(len(order)))
+    asked, best = 0, list(range(len(order)))
 
-    def answer(subset: Tuple[int, ...]) -> bool:
+    def answer(subset: List[int]) -> bool:
         nonlocal asked, best
         key = frozenset(subset)
         if key not in known:
@@ -57,12 +55,12 @@ def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[boo
                 raise _Ended("unclear")
             known[key] = told
         if known[key] and len(key) < len(best):
-            best = tuple(sorted(key))
+            best = sorted(key)
         return known[key]
 
     try:
-        guilty, why_not = tuple(sorted(_driven(walk, answer))), ""
-        if not answer(guilty) or answer(tuple(i for i in range(len(order)) if i not in guilty)):
+        guilty, why_not = sorted(_guilty(best, [], answer)), ""
+        if not answer(guilty) or answer([i for i in range(len(order)) if i not in guilty]):
             guilty, why_not = best, "confounded"
     except _Ended as end:
         guilty, why_not = best, str(end)
@@ -71,12 +69,3 @@ def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[boo
 
 class _Ended(Exception):
     """The walk cannot go on; the message is why."""
-
-
-def _driven(walk: Walk, answer: Callable[[Tuple[int, ...]], bool]) -> List[int]:
-    try:
-        question = next(walk)
-        while True:
-            question = walk.send(answer(question))
-    except StopIteration as end:
-        return end.value

@@ -85,7 +85,8 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
     whole = f"Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
-    return found or [Remedy("you", f"Write another string: {whole if site.launcher == 'ray' else 'this one is clean on no number of GPUs.'}")]
+    why = whole if site.launcher == "ray" else "this one is clean on no number of GPUs."
+    return found or [Remedy("you", f"Write another string: {why}")]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:

@@ -204,13 +204,14 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
 def findings(logs: Logs) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not logs.files and not logs.context:
-        return [no_log_named()]
+        return [Finding("no-log-named", Severity.SKIPPED, "no log was named: give logs the path of a file or a folder")]
     unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
     told = judge(logs)
     if not told or told[0].cause == "benign":
-        unread.append(no_cause_in_log(sentence(logs, told)))
+        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, told).removeprefix("Unknown: ")))
     elif all(h.status == "possible" for h in told):
-        unread.append(log_undecided(told[0]))
+        title = f"the log alone does not decide it: {told[0].title} ({told[0].status})"  # what is only possible is no verdict, never health
+        unread.append(Finding("log-undecided", Severity.UNKNOWN, title))
     return [*map(log_points_to_cause, told), *unread]
 
 
@@ -229,18 +230,5 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     )
 
 
-def log_undecided(lead: Hypothesis) -> Finding:
-    """What is only possible is no verdict, and never health."""
-    return Finding("log-undecided", Severity.UNKNOWN, f"the log alone does not decide it: {lead.title} ({lead.status})")
-
-
 def log_not_read(name: str, why: str) -> Finding:
     return Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))
-
-
-def no_cause_in_log(why: str) -> Finding:
-    return Finding("no-cause-in-log", Severity.UNKNOWN, why.removeprefix("Unknown: "))
-
-
-def no_log_named() -> Finding:
-    return Finding("no-log-named", Severity.SKIPPED, "no log was named: give logs the path of a file or a folder")
