@@ -231,6 +231,15 @@ def test_sizes_beyond_any_machine_take_no_time(site):
     assert ended.stdout.strip() == "broken"
 
 
+@pytest.mark.parametrize("shares", [{"actor": "actor"}, {"actor": "ref", "ref": "actor"}, {"actor": "ref", "ref": "rollout", "rollout": "actor"}])
+def test_roles_that_share_in_a_circle_are_refused_and_a_chain_shares_the_gpus_of_its_end(shares):
+    roles, row = {"rollout": "sglang:d2", "actor": "fsdp:d2", "ref": "fsdp:d2"}, knowledge.newest()
+    with pytest.raises(Refused, match="circle"):
+        from_roles(roles, shares, row)
+    chain = place(from_roles(roles, {"rollout": "ref", "ref": "actor"}, row), Site(8))
+    assert all([r.gpu for r in g.ranks] == [0, 1] for g in chain.groups if g.name != "weight-update")
+
+
 def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
     row = knowledge.newest()
     roles = {"rollout": "sglang:d2", "actor": "fsdp:d2", "ref": "fsdp:d2"}

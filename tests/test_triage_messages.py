@@ -132,6 +132,13 @@ def test_a_failed_check_is_not_harmless_whatever_stands_beside_it(tmp_path):
     assert "benign" not in [h.cause for h in judged(tmp_path, warning + "F20260101 util.h:9] Check failed: opened\n")]
 
 
+def test_a_progress_bar_of_a_long_log_does_not_make_its_words_speak(tmp_path):
+    """The bar's clue once asked the whole log for words of a hang, which are else asked of short ones only."""
+    words = (f"torch: error {chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} in a docstring\n" for n in range(3200))
+    text = "Epoch 0:  95%|### | 95/100 [00:39<00:02, 2.65it/s]\n" + "".join(words) + "a timeout of each store\nstep 100 loss 2.5\n"
+    assert judged(tmp_path, text) == []
+
+
 @pytest.mark.parametrize("text", [
     "[HAMI-core Warn(15:1405:utils.c:183)]: get default cuda from (null)\n[HAMI-core Msg(15:1405:libvgpu.c:855)]: Initialized\n",
     "[HAMI-core ERROR (pid:7 thread=9 allocator.c:53)]: Device 0 OOM 3171158016 / 3145728000\n",

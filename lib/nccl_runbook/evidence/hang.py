@@ -294,15 +294,14 @@ def _differences(columns: dict[int, Column], calls: dict[int, str], readings: di
     if len(columns) < 2:
         return []
     longest = max(columns, key=lambda r: (len(columns[r].calls), -r))
-    seqs: set[int] = set()
-    for column in columns.values():
-        seqs.update(_unlike(columns[longest], column))
+    seqs = {seq for column in columns.values() for seq in _unlike(columns[longest], column)}
     found = []
     for seq in sorted(seqs)[:MOST_DIFFERENCES]:
         by_call = grouped((c.calls[seq - c.first], rank) for rank, c in columns.items() if c.first <= seq < c.first + len(c.calls))
         before = _habit(columns, seq, by_call)
         if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
-            alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == column.desc]
+            desc = columns[longest].desc
+            alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == desc]
             there = collections.Counter(c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls))
             before = {call: there[call] if there[call] > 1 else 0 for call in by_call}  # one witness may be a culprit, too
         found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()},

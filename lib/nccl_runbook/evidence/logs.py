@@ -149,7 +149,7 @@ class _Reader:
         told = list(itertools.islice((k for k in kinds if not _CHATTER.search(k.at[2])), MAX_SPOKEN + 1))
         if len(told) <= MAX_SPOKEN and (told or context):
             self._ask(Texts(told, context), spoken())
-        fired = [c for c in clues() if c.line in self._found]
+        fired = [c for c in clues() if c.line in self._found and (c.cause == "benign" or not self._resumed(self._found[c.line]))]
         self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]

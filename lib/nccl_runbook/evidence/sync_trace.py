@@ -1,6 +1,7 @@
 """The phases of the user's own weight syncs, from the NCCL_GUARD lines that pause_trace() of nccl_guards.py prints."""
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -30,13 +31,9 @@ def collect(path: str) -> OwnSync | Gap:
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
-    found: list[OwnSyncTime] = []
-    for number, line in enumerate(lines, 1):
-        at = line[:LINE_BYTES].find(PREFIX.encode())
-        one = _one(line[at + len(PREFIX):LINE_BYTES], f"{name}:{number}") if at >= 0 else None
-        if one and len(found) < MOST_LINES:
-            found.append(one)
-    return found
+    told = ((number, line[:LINE_BYTES].partition(PREFIX.encode())[2]) for number, line in enumerate(lines, 1))
+    found = (one for number, text in told if text for one in [_one(text, f"{name}:{number}")] if one)
+    return list(itertools.islice(found, MOST_LINES))
 
 
 def _one(text: bytes, source: str) -> OwnSyncTime | None:

@@ -50,8 +50,4 @@ def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
 def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
     """The first cause in table order whose message is among ``lines``, with that line; None where nothing is known."""
     text = list(lines)
-    for cause, pattern in _patterns():
-        for line in text:
-            if pattern.search(line):
-                return cause, line.strip()
-    return None
+    return next(((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)), None)

@@ -121,8 +121,15 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
             raise Refused(SYNTAX, f"{role}.backend holds {len(own)} components instead of one")
         parts.append(dataclasses.replace(own[0], name=role))
     index = {p.name: i for i, p in enumerate(parts)}
-    anchored = tuple(dataclasses.replace(p, anchor=index.get(shares.get(p.name or "", ""))) for p in parts)
-    return Mode(anchored, _type(anchored), scheduled=True)
+    target = {role: shares[role] for role in index if shares.get(role) in index}
+    for role in target:
+        root = role
+        for _ in target:
+            root = target.get(root, root)
+        if root in target:  # areal/infra/scheduler/local.py at v1.0.4: whom it names has no workers yet
+            raise Refused("WorkerNotFoundError", f"{role} is to share the GPUs of {target[role]}, which has none: that is a circle")
+        parts[index[role]] = dataclasses.replace(parts[index[role]], anchor=index[root])
+    return Mode(tuple(parts), _type(parts), scheduled=True)
 
 
 @functools.cache

@@ -100,12 +100,8 @@ def place(mode: Mode, site: Site) -> Placed:
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
-    if too_large and not controlled:
-        verdict = "zero-visible"
-    elif shares or too_large:
-        verdict = "duplicate"
-    else:
-        verdict = "oversubscribed" if asked > count else "clean"
+    short = "oversubscribed" if asked > count else "clean"
+    verdict = "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short
     return Placed(groups_of(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
 
 
@@ -113,15 +109,9 @@ def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job
     """Engines and trainers in the order in which they get their GPUs; one that shares has the GPUs of its anchor."""
     engines, trainers = mode.of("engine"), _by_role(mode.of("trainer")) if controlled else mode.of("trainer")
     ordered = [*engines, *trainers] if site.engines_first or not controlled else [*trainers, *engines]
-    starts: dict[int, int] = {}
-    count, anchored = 0, mode.shares
-    for part in ordered:
-        if part.anchor is None or not anchored:
-            starts[id(part)] = count
-            count += part.world_size
-    for part in ordered:
-        if part.anchor is not None and anchored:
-            starts[id(part)] = starts[id(mode.parts[part.anchor])]
+    own = [part for part in ordered if part.anchor is None or not mode.shares]
+    starts = {id(part): sum(p.world_size for p in own[:at]) for at, part in enumerate(own)}
+    starts |= {id(part): starts[id(mode.parts[part.anchor])] for part in ordered if id(part) not in starts}
     ring, count = (0, site.gpus * site.nodes) if site.own_gpus else (site.gpus, 0)
     return ([Job(p.name or "engine", starts[id(p)], p.world_size, ring, count) for p in engines],
             [Job(p.name or "trainer", starts[id(p)], p.world_size, ring, count) for p in trainers])
@@ -143,11 +133,9 @@ def _ray(mode: Mode, site: Site) -> Placed:
     wanted = sum(t.world_size for t in mode.of("trainer"))
     notes = [] if wanted == left else [
         f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"]
-    if mode.of("trainer") and not left:
-        verdict = "zero-visible"
-    else:
-        room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
-        verdict = "oversubscribed" if size > room or size + left > count else "clean"
+    room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
+    short = "oversubscribed" if size > room or size + left > count else "clean"
+    verdict = "zero-visible" if mode.of("trainer") and not left else short
     return Placed(groups_of(engines, trainers, site.update), verdict, tuple(notes))
 
 
