@@ -7,6 +7,7 @@ not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -202,13 +203,14 @@ def live(options: argparse.Namespace, output: Output) -> None:
     """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
     began = time.monotonic()
 
-    def keep(found: Live, last: bool = False) -> None:
-        output.write([live_record(found, time.monotonic() - began)], last)
+    def keep(found: Live) -> None:
+        with contextlib.suppress(OSError):  # it is told at the end: whatever is wrong with the disk, the answer comes first
+            output.write([live_record(found, time.monotonic() - began)])
 
     seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
-    keep(seen, last=True)
     pictures = live_rules.judge([seen])
     output.say(text(pictures, [seen]))
+    output.write([live_record(seen, time.monotonic() - began)], last=True)
     if options.html:
         output.put(options.html, page(pictures, [seen]))
 

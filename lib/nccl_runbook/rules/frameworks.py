@@ -22,7 +22,7 @@ def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
 
 def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
     if placed.verdict == "refused":
-        return [Remedy("you", f"Change the sizes: {placed.notes[0]}.")]
+        return [Remedy("you", f"Change the launch: {placed.notes[0]}.")]
     found = []
     asked = sum(p.alloc_size for p in mode.parts)
     if launch.framework.name == "trl" and placed.verdict == "duplicate":
