@@ -129,9 +129,7 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
         why = "" if fact.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
         yield f"{fact.name}: {fact.world.ended} ({fact.world.wall_s:.1f} s){f', again {fact.again.ended}' if fact.again else ''}{why}"
     elif isinstance(fact, SyncArm):
-        took = [] if fact.steady_s is None else [f"{fact.steady_s:.3f} s a sync"]
-        short = [f"{s.what}: {s.needed_bytes} bytes needed, {s.free_bytes} free" for s in [fact.shortage] if s]
-        yield f"{fact.method}: {', '.join(took + ['wrong bytes'] * bool(fact.wrong) + sorted(set(fact.ended)) + short)}"
+        yield str(fact)
     elif isinstance(fact, NvmlGpu):
         yield f"NVML: GPU {fact.nvml_index}, {fact.name}, {fact.uuid}"
     elif isinstance(fact, CudaView):
