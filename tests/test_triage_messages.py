@@ -84,6 +84,26 @@ FAMILIES: list[tuple[str, str, str, str]] = [
     ("roce-gid-wrong nccl-bug", "node0:7:7 [0] NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument\n", "", "node0:7:7 [0] NCCL INFO NET/IB : RoCE version 2\n"),
     ("benign>", "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n", "", "OVERFLOW at rank 0\n"),
     ("benign>", "WARN: init failed for remote transport: ibrc\n", "", "remote transport: ibrc\n"),
+    ("p2p-broken-acs-iommu>", "[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 0] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 0.\n", "an engine with --tensor-parallel-size 2 on one machine", "[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 0] Timeout at NCCL work: 40, last enqueued NCCL work: 40, last completed NCCL work: 39.\n"),
+    ("network-path-blocked socket-interface-wrong", "[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 0] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 0.\n", "two hosts of eight GPUs", "[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 0] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last completed NCCL work: 0.\n"),
+    ("network-path-blocked net-plugin-failed", "node0:7:7 [0] ofi_process_cq:99 NCCL WARN NET/OFI Request 0x7f completed with error. RC: 113. Error: host unreachable\n", "", "node0:7:7 [0] NCCL WARN NET/OFI Request 0x7f completed with error. RC: 5. Error: 4099\n"),
+    ("vgpu-or-mig-unsupported>", "[HAMI-core ERROR (pid:7 thread=9 multiprocess_memory_limit.c:8)]: Illegal device id: 7\n", "", "GPU 0: NVIDIA A100\n"),
+    ("vgpu-or-mig-unsupported", "RuntimeError: CUDA driver error: invalid argument\n", "a pod of a cluster with GPU time-slicing", "RuntimeError: CUDA driver error: invalid argument\n"),
+    ("engine-allreduce-needs-p2p>", "Error: P2P access is not supported on this platform.\n", "a serving engine with two GPUs", "node0:7:7 [0] NCCL INFO P2P access is enabled\n"),
+    ("engine-allreduce-needs-p2p env-conflict", "Failed: Cuda error csrc/custom_all_reduce.cuh:455 'invalid argument'\n", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "custom_all_reduce.cuh is compiled\n"),
+    ("socket-interface-wrong", "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (172.17.0.3, 44737).\n", "two nodes", "[E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (master-0, 44737).\n"),
+    ("visible-devices-set-too-late", "print(torch.cuda.device_count()); os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n", "", "os.environ['CUDA_VISIBLE_DEVICES'] = '0'; print(torch.cuda.device_count())\n"),
+    ("zero3-conditional-module", "Watchdog caught collective operation timeout\n", "FSDP2, some samples are text-only and the vision encoder has nothing to do", "FSDP2, all samples hold an image\n"),
+    ("framework-version-incompatible", "RuntimeError: Tensors must be CUDA and dense\n", "DeepSpeed with offload through Lightning", "tensors are CUDA and dense\n"),
+    ("benign>", "W0821 server.cc:208] failed to enable peer access for some device pairs\n", "what does this warning mean", "peer access is enabled\n"),
+    ("benign>", "tensorflow/core/framework/local_rendezvous.cc:405] Local rendezvous recv item cancelled.\n", "no hang follows", "Local rendezvous\n"),
+    ("benign>", "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling parallelism to avoid deadlocks...\n", "", "tokenizers: parallelism is used\n"),
+    ("net-plugin-failed", "ucp_context.c:1774 UCX  WARN  UCP API version is incompatible: required >= 1.17, actual 1.15.0\n", "", "UCX  INFO  UCP API version 1.17\n"),
+    ("net-plugin-failed", "node0:7:7 [0] NCCL WARN NET/FasTrak : init failed\n", "", "node0:7:7 [0] NCCL INFO NET/FasTrak : ready\n"),
+    ("peer-crashed", "Process finished with exit code 137\n", "", "Process finished with exit code 0\n"),
+    ("nccl-bug", "python3: transport/net_ib.cc:123: int post(): Assertion `r == 0' failed.\n", "", "python3: model.cc:123: Assertion `r == 0' failed.\n"),
+    ("rendezvous-misconfigured", "Not using the DeepSpeed or dist launchers, attempting to detect MPI environment...\n", "", "MPI environment found\n"),
+    ("trainer-and-engine-share-gpu gpu-memory-exhausted", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "GRPO with the engine colocated", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"),
 ]
 
 
@@ -117,6 +137,8 @@ def test_a_failed_check_is_not_harmless_whatever_stands_beside_it(tmp_path):
     "node0:7:7 [0] include/socket.h:333 NCCL WARN Call to bind failed : Address already in use\n",
     DONE.format("error 10, opcode 1, len 0, vendor err 136"),
     RAISED + "NotImplementedError: offload is not supported with this strategy\n",
+    "Failed: Cuda error csrc/custom_all_reduce.cuh:455 'invalid argument'\nPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n",
+    "RuntimeError: Address already in use\nthe port is free\n",
 ])
 def test_a_line_that_leaves_several_causes_open_is_never_sure(tmp_path, text):
     assert {h.status for h in judged(tmp_path, text)} == {"possible"}

@@ -39,12 +39,12 @@ ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
-COMPLAINT = r"<hang>|<slow>|\bcrash|\babort(?:s|ed)? (?:with|while|when|at|in|on|after)\b|\bfails?\b|does(?:n.t| not) work|\bdies\b"
 _SHORTEST = 3  # a literal of two letters is in every line
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _DIGITS = frozenset("0123456789")
+_LOWER = {number: chr(number).lower() for number in range(128)}
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
@@ -254,7 +254,7 @@ def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]
     found: list[frozenset[str]] = []
     run = ""
     for code, value in [*sequence, (None, None)]:
-        letter = _letter(code, value)
+        letter = _LOWER.get(value, "") if code is sre.LITERAL else _letter(code, value)
         if letter:
             run += letter
             continue
@@ -270,8 +270,6 @@ def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]
 
 def _letter(code: Any, value: Any) -> str:
     """The letter that stands here, in whichever case; "" where several may."""
-    if code is sre.LITERAL:
-        return chr(value).lower() if value < 128 else ""
     if code is sre.IN and len(value) == 2 and value[0][0] is value[1][0] is sre.LITERAL:
         one, other = (chr(letter).lower() for _, letter in value)
         return one if one == other and one.isascii() else ""

@@ -9,7 +9,7 @@ from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
-from nccl_runbook.knowledge.clues import ABORT, COMPLAINT, clues, hints, says
+from nccl_runbook.knowledge.clues import ABORT, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
@@ -126,7 +126,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    reassured = 0 if says(logs.context, COMPLAINT) else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
+    reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
     if not _calm(logs) or grave:
         return others
@@ -136,7 +136,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 def _calm(logs: Logs) -> bool:
     """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
-    return failed_line(logs) is None and (not says(logs.context, COMPLAINT) or _reassured(logs, 2 * PLAIN))
+    return failed_line(logs) is None and (not says(logs.context, "<complaint>") or _reassured(logs, 2 * PLAIN))
 
 
 def _reassured(logs: Logs, least: float) -> bool:
