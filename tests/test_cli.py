@@ -90,6 +90,11 @@ def test_a_parameter_that_means_nothing(book: Path) -> None:
     assert "gpus: '3-1' is no GPU index" in refused(book, *HERE, "--gpus", "0,3-1")
 
 
+def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path: Path) -> None:
+    ended = run_cli("run", "--step", "05-weight-sync", *HERE, "-p", "model", "Qwen/Qwen2.5-8B", "--out", tmp_path / "out")
+    assert ended.returncode == 2 and "unknown model 'Qwen/Qwen2.5-8B': did you mean Qwen/Qwen2.5-7B?" in ended.stderr and ended.stdout == ""
+
+
 def test_quotes_that_do_not_close_are_refused_with_the_parameters_name(tmp_path: Path) -> None:
     for name, arguments in (("command", ()), ("arm_a", ("-p", "arm_b", "."))):
         ended = run_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")

@@ -1,6 +1,8 @@
 """README says what the tables and notebooks say. Run as a program, it rewrites README's symptom table."""
 from __future__ import annotations
 
+import ast
+import json
 import re
 from pathlib import Path
 
@@ -37,6 +39,15 @@ def test_readme_names_every_notebook_and_room():
     rooms = [p.name for p in (ROOT / "lib/nccl_runbook").iterdir() if p.is_dir() and (p / "__init__.py").exists()]
     assert [n.stem for n in (ROOT / "notebooks").glob("*.ipynb") if f"notebooks/{n.name}" not in text] == []
     assert [r for r in rooms if f"{r}/" not in text] == []
+
+
+def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> None:
+    """Device map, minibatches, pauses of the weight sync, stacks, a verbose run, a smaller form, a soak: guards and options that there are."""
+    text = "".join("".join(cell["source"]) for cell in json.loads((ROOT / "notebooks/06-timeouts.ipynb").read_text())["cells"])
+    guards = {node.name for node in ast.parse((ROOT / "lib/nccl_guards.py").read_text()).body if isinstance(node, ast.FunctionDef)}
+    named = set(re.findall(r"guard\.(\w+)\(", text))
+    assert named == {"enable_flight_recorder", "check_device_map", "init_process_group_checked", "check_minibatches", "pause_trace", "sync_clock"} <= guards
+    assert {"look", "reduce", "sync", "env", "triage"} <= set(re.findall(r"nccl-runbook (\w+)", text)) and "NCCL_GUARD_DEVICE_ID" in text
 
 
 if __name__ == "__main__":

@@ -218,3 +218,21 @@ def test_a_live_look_of_another_shape_does_no_harm(tmp_path, samples):
     (tmp_path / "look.json").write_text(json.dumps({"schema": 1, "ranks": [{"rank": 0, "samples": [{}]}, {"rank": 1, "samples": samples}]}))
     hang = reader.collect([str(tmp_path)])
     assert not hang.stacks and not hang.looks and [f.problem for f in hang.files] == ["is a live look of another version"]
+
+
+def test_a_call_of_an_unknown_name_that_is_open_is_no_health(tmp_path):
+    """Whatever has a blank in its name was once taken for a send without ends, and left out."""
+    for rank in range(4):
+        dump = pickle.loads((DATA / "skip" / f"fr_rank_{rank}").read_bytes())  # a file of ours
+        for entry in dump["entries"]:
+            entry["profiling_name"] = entry["profiling_name"].replace("nccl:all_reduce", "own:fused all reduce")
+        (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
+    found = rules.judge(reader.collect([str(tmp_path)]))
+    assert found.culprits == (2,) and found.kind == "skipped", found.sentence
+
+
+def test_json_with_a_byte_order_mark_is_a_dump_too(tmp_path):
+    for rank in range(4):
+        dump = pickle.loads((DATA / "skip" / f"fr_rank_{rank}").read_bytes())
+        (tmp_path / f"fr_rank_{rank}.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(dump).encode())
+    assert rules.judge(reader.collect([str(tmp_path)])).culprits == (2,)

@@ -169,6 +169,24 @@ def test_cancel_ends_the_ranks_within_a_second(tmp_path):
     assert min(took) < 1.0, took
 
 
+def test_an_interrupted_cell_leaves_no_rank_at_work(engine):
+    """What a reader of a notebook does to a trial that takes too long."""
+    engine.software()
+    warm, below = children(os.getpid()), {}
+
+    def interrupt():
+        while len(below) < 2:
+            below.update({pid: start_time(pid) for pid in children(os.getpid()) if pid not in warm})
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(check(fault="skip@0", deadline_s=300))
+    assert gone(below)
+    assert engine.run(check(deadline_s=60)).passed, "the engine goes on"
+
+
 OWNER = """
 import sys, os
 from pathlib import Path

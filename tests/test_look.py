@@ -293,6 +293,19 @@ def test_a_tiny_temporary_folder_is_enough_but_for_the_disk_arm(pyz: Path) -> No
     assert sync["runs"]["arms"]["disk"]["shortage"]["what"].startswith("space in /run/tiny") and "bytes needed" in ended.stderr
 
 
+def test_a_full_disk_takes_nobodys_answer(pyz: Path, tmp_path: Path) -> None:
+    """The record and the page cannot be written: the ranks are told all the same, then what could not be written."""
+    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"})
+    try:
+        ended = look(pyz, "--live", "--gap", "0.1", "--pid", str(rank.pid), "--json", "/run/tiny/l.json", "--html", "/run/tiny/l.html",
+                     before=mounted("mkdir -p /run/tiny", "mount -t tmpfs -o size=64k none /run/tiny", "head -c 60000 /dev/zero > /run/tiny/filled"))
+    finally:
+        rank.kill()
+        rank.wait()
+    assert ended.returncode == 1 and "cannot write /run/tiny/l.json: No space left on device" in ended.stderr, ended.stderr
+    assert f"{rank.pid}" in ended.stdout and "not seen: " in ended.stdout, ended.stdout
+
+
 def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:
     import torch
 

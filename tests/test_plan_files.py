@@ -238,6 +238,17 @@ def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refuse
     assert done.returncode == 2 and "not told in this file" in done.stderr and done.stdout == ""
 
 
+def test_a_bomb_of_merges_is_read_in_no_time():
+    bomb = "a0: &a0 {k: v}\n" + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 8)}]}}\n" for i in range(1, 7))
+    assert quickest_s(lambda: training_file.read(bomb + OLD), 2) < 0.5
+
+
+def test_what_is_merged_holds_where_nothing_else_is_said():
+    found = training_file.read("one: &one {n_gpus_per_node: 2, n_nodes: 3}\ntwo: &two {n_gpus_per_node: 5, other: 7}\nnothing: null\n"
+                               "cluster: {n_nodes: 4, <<: [*one, *two]}\nnot: &not {cluster: {n_nodes: 9}}\n<<: *not\n")
+    assert (found.gpus, found.nodes, found.flat["cluster.other"]) == (2, 4, "7") and "nothing" not in found.flat
+
+
 def test_references_that_multiply_are_cut():
     """100 references to itself, four levels deep, would be 100 million copies."""
     assert len(training_file.read("allocation_mode: " + "${allocation_mode}" * 100).mode) <= 2000
@@ -296,9 +307,27 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
     refused = plan(RAY.replace("--ref_num_gpus_per_node 4", "") + "--colocate_actor_ref", "--gpus", "12")
-    assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "4 must equal 8" in refused["remedies"][0]["text"]
-    assert any("refuses this" in line and "4 must equal 8" in line for line in refused["evidence"])
+    assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "1x4 must equal 1x8" in refused["remedies"][0]["text"]
+    assert any("refuses this" in line and "1x4 must equal 1x8" in line for line in refused["evidence"])
     assert not any("refuses this" in line for line in plan(RAY + "--colocate_actor_ref", "--gpus", "8")["evidence"])
+
+
+@pytest.mark.parametrize("text, said", [
+    (RAY + "--colocate_all_models --ref_num_nodes 2 --ref_num_gpus_per_node 2", "1x4 must equal 2x2"),
+    (DOTS + "--train.colocate_all --train.async_enable --vllm.enable_sleep", "sleep mode"),
+    (RAY + "--critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
+    ("accelerate launch --num_processes 4 t.py --use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 3", "does not divide 4"),
+    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "multiple of 6"),
+    ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "multiple of 6")])
+def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
+    refused = plan(text, "--gpus", "16")
+    assert refused["verdict"] == "refused" and said in refused["evidence"][0], refused["evidence"]
+
+
+def test_what_it_does_not_assert_is_not_refused():
+    shared = "--critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 2"
+    fine = [RAY + shared, RAY + "--vllm_enable_sleep --async_train", "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.data_parallel_size=4"]
+    assert [plan(text, "--gpus", "16")["verdict"] for text in fine] == ["clean"] * 3
 
 
 def test_a_server_alone_meets_nobody_that_is_known():

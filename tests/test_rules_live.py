@@ -464,6 +464,10 @@ def test_a_rank_that_trains_in_a_thread_of_its_own_waits_where_that_thread_waits
     all_so = s.look(threaded(0, s.IN_ALL_REDUCE), threaded(1, s.ASLEEP), threaded(2, s.IN_ALL_REDUCE))
     found = told(dataclasses.replace(all_so, ranks=[dataclasses.replace(r, world_size=3) for r in all_so.ranks]))
     assert culprits(found) == [1] and "train, train.py:30" in text([found], [all_so])
+    listens = threaded(2, s.IN_BARRIER)
+    sleeps = dataclasses.replace(listens, samples=[dataclasses.replace(one, stacks=[dataclasses.replace(one.stacks[0], frames=s.ASLEEP), *one.stacks[1:]])
+                                                   for one in listens.samples])
+    assert culprits(told(s.look(*waiting(0, 1, 3), sleeps))) == [2], "its main thread sleeps in its own code, whatever another one listens to"
     stepping = told(s.look(*(threaded(n, s.IN_ALL_REDUCE, cpu_s=0.5) for n in range(4))))
     assert not stepping.culprits and stepping.kind in ("unknown", "healthy"), stepping.sentence
 

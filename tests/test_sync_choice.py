@@ -14,6 +14,7 @@ from nccl_runbook.evidence import sync_trace
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
 from nccl_runbook.findings import Severity
+from nccl_runbook.knowledge import allocation
 from nccl_runbook.knowledge import sync_choice as table
 from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
@@ -62,6 +63,13 @@ def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
     names = {name.split(",")[0] for method in METHODS for name, lines in table.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
     assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0 and later" in name] == [("actor.weight_update_mode=disk",)]
+
+
+def test_areal_s_lines_are_those_of_each_tag():
+    """What this page says and what the plan says of a tag are one."""
+    told = {name: lines for name, lines in table.lines_for("disk") if name.startswith("AReaL")}
+    for tag in ("v0.3.2", "v0.3.3", "v0.3.4", "v0.4.0", "v0.4.1", "v0.5.0"):
+        assert [lines for name, lines in told.items() if tag in name] == [allocation.at(tag).switch.lines], tag
 
 
 def test_the_row_that_fits_is_marked_in_words():
@@ -192,7 +200,8 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
-    assert (ended.returncode, ended.stderr) == (3, ""), ended.stderr
+    said = ended.stderr.splitlines()
+    assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all right" in said[1], ended.stderr
     jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
     record = Record.model_validate_json(ended.stdout)
     assert {f.id for f in record.findings} == {"allocation-duplicate", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]

@@ -66,6 +66,17 @@ def test_a_guard_that_passed_names_none(tmp_path, line):
     assert [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.status != "possible"] == []
 
 
+PASSED = [guard("check_device_map", "null", "no rank has a GPU: nothing to map", ""), guard("init_process_group_checked", "true", "2 ranks over gloo, this one on cpu", "").replace(
+    '"data":{}', '"data":{"backend":"gloo","device":"cpu","device_id":false,"timeout_s":{"0 cpu":60.0}}'), guard("weights_digest", "null", "6 tensors, 115 bytes: 9a", "")]
+
+
+def test_a_job_with_guards_that_passed_raises_no_cause(tmp_path):
+    """The words of their own lines once gave "the GPU of a rank was guessed", as `device_id` stands in them."""
+    (tmp_path / "job.log").write_text("".join(PASSED) * 3 + "step 1 loss 2.5\nUserWarning: Failed to initialize NumPy: No module named 'numpy'\n")
+    told = {h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))}
+    assert not told & {"device-binding", "bus-id-collision", "gloo-carries-traffic", "per-parameter-sync"}, told
+
+
 def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "job.env").write_text(ENV)
     (tmp_path / "fr.json").write_text(DUMP)

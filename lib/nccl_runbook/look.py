@@ -7,6 +7,7 @@ not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -128,9 +129,7 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
         why = "" if fact.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
         yield f"{fact.name}: {fact.world.ended} ({fact.world.wall_s:.1f} s){f', again {fact.again.ended}' if fact.again else ''}{why}"
     elif isinstance(fact, SyncArm):
-        took = [] if fact.steady_s is None else [f"{fact.steady_s:.3f} s a sync"]
-        short = [f"{s.what}: {s.needed_bytes} bytes needed, {s.free_bytes} free" for s in [fact.shortage] if s]
-        yield f"{fact.method}: {', '.join(took + ['wrong bytes'] * bool(fact.wrong) + sorted(set(fact.ended)) + short)}"
+        yield str(fact)
     elif isinstance(fact, NvmlGpu):
         yield f"NVML: GPU {fact.nvml_index}, {fact.name}, {fact.uuid}"
     elif isinstance(fact, CudaView):
@@ -204,13 +203,14 @@ def live(options: argparse.Namespace, output: Output) -> None:
     """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
     began = time.monotonic()
 
-    def keep(found: Live, last: bool = False) -> None:
-        output.write([live_record(found, time.monotonic() - began)], last)
+    def keep(found: Live) -> None:
+        with contextlib.suppress(OSError):  # it is told at the end: whatever is wrong with the disk, the answer comes first
+            output.write([live_record(found, time.monotonic() - began)])
 
     seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
-    keep(seen, last=True)
     pictures = live_rules.judge([seen])
     output.say(text(pictures, [seen]))
+    output.write([live_record(seen, time.monotonic() - began)], last=True)
     if options.html:
         output.put(options.html, page(pictures, [seen]))
 

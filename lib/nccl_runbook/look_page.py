@@ -34,9 +34,8 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
     elapsed = last.at_s - first.at_s
     cpu = sum(t.cpu_s for t in last.threads) - sum(t.cpu_s for t in first.threads)
     stack = (main_stacks(rank) or [None])[-1]
-    where = words_of(stack) or "no stack"
     return [name, look.host, str(rank.pid), last.threads[0].state, f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
-            last.threads[0].waits, where, gpu_cell(look, rank)]
+            last.threads[0].waits, words_of(stack) or "no stack", gpu_cell(look, rank)]
 
 
 def gpu_cell(look: Live, rank: LiveRank) -> str:
@@ -59,10 +58,13 @@ def first_text(look: Live) -> str:
     """The first evidence, before anything can be said about a hang."""
     if not look.ranks:
         return f"{look.host}: no process of this user has torch loaded or a rank in its environment; name one with --pid"
-    rows = [[c[:60] for c in cells(look, r)] for r in look.ranks]
-    shown = [list(COLUMNS[:-1])] + rows[:MOST_ROWS]
-    keep = [i for i in range(len(COLUMNS) - 1) if any(row[i] for row in shown[1:])]
-    return f"{look.host}: {len(look.ranks)} ranks after {look.first_s:.1f} s\n" + grid([[row[i] for i in keep] for row in shown])
+    rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
+    return f"{look.host}: {len(look.ranks)} ranks after {look.first_s:.1f} s\n" + grid(_filled(rows))
+
+
+def _filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
+    """The rows below their names, without columns that are empty in all."""
+    return [[row[i] for i, column in enumerate(zip(*rows)) if any(column)] for row in (COLUMNS, *rows)]
 
 
 def ordered(picture: Picture) -> List[RankView]:
@@ -75,10 +77,9 @@ def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List
     """Column names and one row a rank of the job; columns that are empty for all are left out."""
     in_order = sorted(looks, key=lambda one: one.taken)
     seen: Dict[Tuple[str, int], List[str]] = {(look.host, r.pid): cells(look, r) for look in in_order for r in look.ranks}
-    rows = [[*seen.get((v.host, v.pid or 0), [str(v.rank), v.host, *[""] * 6]), DOES[v.does]] for v in ordered(picture)]
-    rows = [[*row[:6], v.frame or row[6], *row[7:]] for row, v in zip(rows, ordered(picture))]
-    keep = [i for i, _ in enumerate(COLUMNS) if any(row[i] for row in rows)]
-    return [COLUMNS[i] for i in keep], [[row[i] for i in keep] for row in rows]
+    head, *rows = _filled([[*row[:6], v.frame or row[6], row[7], DOES[v.does]] for v in ordered(picture)
+                           for row in [seen.get((v.host, v.pid or 0), [str(v.rank), v.host, *[""] * 6])]])
+    return head, rows
 
 
 def job_name(picture: Picture) -> str:

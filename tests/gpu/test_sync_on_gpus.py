@@ -24,7 +24,8 @@ def bad(runs):
 
 def test_every_method_brings_every_byte_between_two_gpus_and_phases_add_up(on_gpus):
     runs = sync.collect(on_gpus, SMALL, [0, 1], "all", repeats=2, deadline_s=200)
-    assert set(runs.arms) == set(METHODS) - {"nccl-one-gpu"} and bad(runs) == [] and all(a.compared == 4 for a in runs.run)
+    assert set(runs.arms) == set(METHODS) - {"nccl-one-gpu"} and bad(runs) == []
+    assert all(a.compared == 4 - a.method.endswith("per-tensor") for a in runs.run), "two syncs, and as many of a part; one where each tensor is told"
     for arm, told in ((a, s) for a in runs.run for s in a.syncs):
         for phases in (told.trainer, told.engine):  # a sync of 1 GB takes 4 ms at the least: 2 ms of gaps are more than 5 % of that
             assert sum(phases.values()) <= told.seconds * 1.001 and phases.get("other", 0.0) < 0.05 * told.seconds + 0.002, (arm.method, told)
@@ -60,7 +61,7 @@ def test_every_engine_and_every_rank_of_one_gets_its_rows(on_gpus, tp):
         pytest.skip("needs three GPUs: a trainer, and engines on two")
     methods = "nccl-flat,nccl-list,nccl-per-tensor,ipc-direct,fast-disk-shm"
     runs = sync.collect(on_gpus, SMALL, [0, 1, 2], methods, repeats=2, deadline_s=120, tp=tp)
-    assert bad(runs) == [] and [a.compared for a in runs.run] == [8] * 5  # two syncs and two of a part, on two ranks
+    assert bad(runs) == [] and [a.compared for a in runs.run] == [8, 8, 6, 8, 8]  # two syncs and two of a part, on two ranks
 
 
 def test_rl_on_one_gpu_is_one_page_from_the_string_to_the_ways_that_work(on_a_gpu, tmp_path):

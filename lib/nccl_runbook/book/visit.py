@@ -52,10 +52,6 @@ class Stop:
     def name(self) -> str:
         return signal.Signals(self.signal).name if self.signal else ""
 
-    @property
-    def why(self) -> str:
-        return f"interrupted ({self.name})" if self.signal else ""
-
     def _take(self, number: int, _frame: Any) -> None:
         self.signal = self.signal or number
 
@@ -158,7 +154,7 @@ class Visit:
         while not self._done.wait(0.05):
             now = time.monotonic()
             if stop:
-                why = stop.why
+                why = f"interrupted ({stop.name})"
                 break
             if interrupted_at is None and now - clock > limit_s:
                 why, interrupted_at = f"timed out after {limit_s:.0f} s", now

@@ -14,7 +14,6 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.book.visit import Stop
     from nccl_runbook.facts import Gap
     from nccl_runbook.facts.comparison import Comparison
     from nccl_runbook.facts.environment import Environment
@@ -52,44 +51,34 @@ def ab(
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
-    from nccl_runbook.book.visit import Stop
     from nccl_runbook.knowledge import models
     from nccl_runbook.launch.devices import rank_devices
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.probes import compare
 
     answer.end_on_signals()  # until something is measured
-    stop = Stop()
     with contextlib.ExitStack() as stack:
-        engine = functools.cache(lambda: stack.enter_context(_engine(python, stop)))
+        engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
             if min(rounds - 1, size, layers) < 0:
                 raise ValueError("--rounds is at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
-                                        models.spec_of(sync, layers), method, lambda: stop.why)
-
-            def begin() -> Subject:
-                made = subject()
-                stack.enter_context(stop)
-                return made
-
-            seen, libraries = _compared(begin, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
+                                        models.spec_of(sync, layers), method)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
         except (ValueError, UsageError) as error:
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)
-    _tell(seen, libraries, stop.signal, json, html, fail_on)
+    _tell(seen, libraries, json, html, fail_on)
 
 
-def _engine(python: str, stop: Stop) -> Engine:
+def _engine(python: str) -> Engine:
     from nccl_runbook.launch.engine import Engine
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.redact import Redactor
 
-    engine = Engine(choose(python).prefix, None, Redactor(os.environ))
-    engine.stopped = lambda: stop.why
-    return engine
+    return Engine(choose(python).prefix, None, Redactor(os.environ))
 
 
 def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
@@ -98,6 +87,7 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
     from nccl_runbook.evidence import arms as reader
     from nccl_runbook.evidence import environment
     from nccl_runbook.facts import Gap
+    from nccl_runbook.launch import stop
     from nccl_runbook.probes import compare, users
     from nccl_runbook.rules import busy, comparison
 
@@ -107,19 +97,23 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
         raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
     if not arms.named:
         raise ValueError("A and B are both the environment as it is: name what to compare")
-    seen = compare.collect(arms, budget_s, subject, comparison.walk, rounds)
-    why_not = seen.stopped if engine else "your own command is not looked into"
-    return seen, Gap("not-run", why_not) if why_not or engine is None else environment.of_arms(engine(), arms)
+    made = subject()
+    stop.remember()
+    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds)
+    if engine is None or seen.stopped:
+        return seen, Gap("not-run", seen.stopped or "your own command is not looked into")
+    return seen, environment.of_arms(engine(), arms)
 
 
-def _tell(seen: Comparison, libraries: Environment | Gap, signal: int | None, json: bool, html: Path | None, fail_on: str) -> NoReturn:
+def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
     from nccl_runbook.findings import exit_code, verdict_of, worst_first
+    from nccl_runbook.launch import stop
     from nccl_runbook.report.tables_comparison import tables as tables_of
     from nccl_runbook.rules import comparison
 
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
-    code = 128 + signal if signal else exit_code(verdict, fail_on)
+    code = 128 + stop.received if stop.received else exit_code(verdict, fail_on)
     if html:
         answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
     rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)

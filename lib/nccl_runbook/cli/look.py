@@ -42,9 +42,9 @@ def look(
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    if html is not None:
-        answer.write(html, page(pictures, looks, f"exit code {code}"))
     answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
+    if html is not None:  # last: the answer is told though no page can be written
+        answer.write(html, page(pictures, looks, f"exit code {code}"))
     sys.exit(code)
 
 

@@ -12,14 +12,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.book.visit import Stop
+from nccl_runbook.launch import stop
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
@@ -55,7 +53,6 @@ def reduce(
     json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
-    from nccl_runbook.book.visit import Stop
     from nccl_runbook.planning import reduction
 
     try:
@@ -66,32 +63,31 @@ def reduce(
     except OSError as error:
         answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
     tried: list[Tried] = []
-    with Stop() as stop:
-        for values in combinations:
-            words = reduction.command_for(command, values)
-            stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
-            try:
-                tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem, stop))
-            except ValueError as error:
-                answer.leave(error)
-            (answer.say if json else answer.tell)(_line(tried[-1]))
-            if tried[-1].failed or stop:
-                break
-        document = _document(tried, len(combinations), stop)
-        answer.tell(document if json else document["sentence"])
+    stop.remember()
+    for values in combinations:
+        words = reduction.command_for(command, values)
+        stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
+        try:
+            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem))
+        except ValueError as error:
+            answer.leave(error)
+        (answer.say if json else answer.tell)(_line(tried[-1]))
+        if tried[-1].failed or stop.why():
+            break
+    document = _document(tried, len(combinations))
+    answer.tell(document if json else document["sentence"])
     sys.exit(document["exit_code"])
 
 
-def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | None, deadline_s: float, repeats: int, stem: Path,
-         stop: Stop) -> Tried:
-    """Up to ``repeats`` runs, none after the first failure or a stop."""
+def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | None, deadline_s: float, repeats: int, stem: Path) -> Tried:
+    """Up to ``repeats`` runs, none after the first failure or a signal."""
     tried = Tried(values)
-    while tried.runs < repeats and not tried.failed and (not stop or not tried.runs):
+    while tried.runs < repeats and not tried.failed and not (tried.runs and stop.why()):
         tried.runs += 1
         tried.logs.append(f"{stem}-run{tried.runs}.log")
         began = time.monotonic()
         with open(tried.logs[-1], "wb") as log:
-            outcome, tried.code, line = _run(words, values, wanted, deadline_s, log, tried, stop)
+            outcome, tried.code, line = _run(words, values, wanted, deadline_s, log, tried)
         tried.seconds.append(round(time.monotonic() - began, 1))
         if outcome != "passed":
             tried.outcome, tried.line = outcome, line
@@ -100,7 +96,7 @@ def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | Non
 
 
 def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
-         tried: Tried, stop: Stop) -> tuple[str, int | None, str]:
+         tried: Tried) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch.command import supervised
 
@@ -108,7 +104,7 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
         answer.leave(f"cannot start {words[0]}: there is no such program", 2)
     with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
         try:
-            code, found = _watched(job, lines, wanted, deadline_s, stop)
+            code, found = _watched(job, lines, wanted, deadline_s)
         except InterruptedError as why:
             return "interrupted", None, str(why)
         except TimeoutError:
@@ -121,12 +117,19 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
     return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
 
 
-def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float,
-             stop: Stop) -> tuple[int | None, str | None]:
+def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float) -> tuple[int | None, str | None]:
     """The exit code once the log is read, or the first line that says that it failed. In pieces: a job may print faster than this reads.
-    TimeoutError at the deadline, in the middle of a search, too; InterruptedError once stopped."""
-    signal.signal(signal.SIGALRM, _too_late)
-    signal.setitimer(signal.ITIMER_REAL, deadline_s)
+    TimeoutError at the deadline, InterruptedError after a signal, both in the middle of a search, too."""
+    until = time.monotonic() + deadline_s
+
+    def look_up(*_: Any) -> None:
+        if stop.why():
+            raise InterruptedError(stop.why())
+        if time.monotonic() > until:
+            raise TimeoutError
+
+    signal.signal(signal.SIGALRM, look_up)
+    signal.setitimer(signal.ITIMER_REAL, POLL_S, POLL_S)
     try:
         rest = ""
         while True:
@@ -135,15 +138,9 @@ def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | Non
             found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
             if found is not None or code is not None and not text:
                 return code, found
-            if stop:
-                raise InterruptedError(stop.why)
             time.sleep(0 if text else POLL_S)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _too_late(*_: Any) -> None:
-    raise TimeoutError
 
 
 def _looked_at(pid: int) -> str:
@@ -172,20 +169,20 @@ def _line(tried: Tried) -> str:
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
 
 
-def _document(tried: list[Tried], count: int, stop: Stop) -> dict[str, Any]:
+def _document(tried: list[Tried], count: int) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     if failing:
         why = failing.look or failing.line or f"exit code {failing.code}"
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
-    elif stop:
+    elif stop.why():
         done = sum(t.outcome != "interrupted" for t in tried)
-        sentence = f"{stop.why} after {done} of {count} combinations, none of which failed as asked"
+        sentence = f"{stop.why()} after {done} of {count} combinations, none of which failed as asked"
     elif otherwise:
         log = shlex.quote(otherwise[0].logs[-1])
         sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
         sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
-    code = 128 + stop.signal if stop.signal else 3 if failing else 4
+    code = 128 + stop.received if stop.received else 3 if failing else 4
     return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

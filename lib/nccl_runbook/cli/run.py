@@ -90,6 +90,7 @@ def _stop_with_stdin() -> None:
 def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
     from nccl_runbook.book import UsageError
+    from nccl_runbook.knowledge import models
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import InterpreterError, choose
 
@@ -99,6 +100,8 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     try:
         for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
             gpu_ranges(text)
+        for name in (p.parameters["model"] for p in plan if "model" in p.parameters):
+            models.find(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
     try:

@@ -1,8 +1,6 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
 from __future__ import annotations
 
-import contextlib
-import functools
 import shlex
 import sys
 import tempfile
@@ -14,9 +12,6 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nccl_runbook.book.visit import Stop
     from nccl_runbook.report.tables import Table
     from nccl_runbook.step import Step
 
@@ -46,31 +41,29 @@ def sync(
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
-    from nccl_runbook.book.visit import Stop
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
     from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
     answer.end_on_signals()  # until something is measured
-    stop = Stop()
-    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder, contextlib.ExitStack() as measuring:
+    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,
                      "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
             step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
-            begin = functools.partial(measuring.enter_context, stop)
-            told = _own(step, trace, pid, begin) if trace or pid else _measured(step, tensor_parallel, begin)
+            tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
             answer.leave(error)
-        _finish(step, told, stop.signal or 0, json, html, fail_on)
+        _finish(step, tables, json, html, fail_on)
 
 
-def _own(step: Step, trace: str, pids: list[int], begin: Callable[[], Stop]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.evidence import sync_trace
     from nccl_runbook.facts import Gap
     from nccl_runbook.knowledge.sync_choice import phase_of
+    from nccl_runbook.launch import stop
     from nccl_runbook.look_live import checked_pids
     from nccl_runbook.probes import own_sync
     from nccl_runbook.report.tables_sync import own_table
@@ -79,16 +72,17 @@ def _own(step: Step, trace: str, pids: list[int], begin: Callable[[], Stop]) -> 
     if not trace:
         told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
         answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
-    stop = begin()
+        stop.remember()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
-        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of, stopped=lambda: stop.why)
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
     return sync_choice.own_sync(own), ("own",), [own_table(own)]
 
 
-def _measured(step: Step, tensor_parallel: int, begin: Callable[[], Stop]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.knowledge import models
+    from nccl_runbook.launch import stop
     from nccl_runbook.planning import placement
     from nccl_runbook.planning.intended import intend
     from nccl_runbook.probes import sync as probe
@@ -101,9 +95,7 @@ def _measured(step: Step, tensor_parallel: int, begin: Callable[[], Stop]) -> tu
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
-    stop = begin()
-    if somebody is None:
-        step.engine.stopped = lambda: stop.why
+    stop.remember()
     runs = step.collect("runs", probe.collect, lambda: step.engine,
                         lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
@@ -113,8 +105,8 @@ def _measured(step: Step, tensor_parallel: int, begin: Callable[[], Stop]) -> tu
     return findings, weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
-def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], signal: int, json: bool, html: Path | None,
-            fail_on: str) -> None:
+def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
+    from nccl_runbook.launch import stop
     from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -123,7 +115,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], si
     step.finish(findings, rests_on, tables)
     record = step.record
     info = RunInfo(id="sync", started=record.started, command=shlex.join(["nccl-runbook", *sys.argv[1:]]), planned=[STEP],
-                   asked=[STEP], fail_on=fail_on, interrupted=bool(signal), signal=signal)
+                   asked=[STEP], fail_on=fail_on, interrupted=bool(stop.received), signal=stop.received)
     document = verdict_document(info, [record])
     if html:
         answer.write(html, render_index(document, [record]))

@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import marshal
+import math
 import operator
 import os
 import re
@@ -140,7 +141,7 @@ class _Table:
         self.calls: dict[int, str] = {}
         self.open_ats: list[int] = []
         marks = list(map(operator.itemgetter("profiling_name", "is_p2p"), entries))
-        alone = {mark for mark in set(marks) if mark[1] or " " in mark[0]}
+        alone = {mark for mark in set(marks) if mark[1] or _P2P.search(mark[0])}
         loose = [at for at, mark in enumerate(marks) if mark in alone] if alone else []
         kept = self._sorted([at for at, mark in enumerate(marks) if mark not in alone] if alone else range(len(entries)))
         self.columns = {_short(group[0]): self._column(group, rows) for group, rows in kept.items()}
@@ -240,12 +241,9 @@ def _letter(name: str, state: str, retired: bool) -> str:
 
 
 def _numel(sizes: list) -> int:
-    count = 1
     if len(sizes) > MOST_DIMENSIONS:
         raise ValueError(f"a tensor of {len(sizes)} dimensions")
-    for size in sizes:
-        count *= int(size)
-    return count
+    return math.prod(map(int, sizes))
 
 
 def _where(entry: dict) -> tuple[int, str, int]:
@@ -347,4 +345,4 @@ def _hash(text: str) -> int:
 
 
 def _is_p2p(entry: dict) -> bool:
-    return bool(entry["is_p2p"]) or " " in entry["profiling_name"]
+    return bool(entry["is_p2p"] or _P2P.search(entry["profiling_name"]))

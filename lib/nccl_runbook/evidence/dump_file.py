@@ -55,7 +55,7 @@ def _bounded(size: int) -> Iterator[None]:
 
 def looks_like_dump(head: bytes) -> bool:
     """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may begin with a bracket, too."""
-    return head.startswith(b"\x80") or head.lstrip()[:1] in (b"{", b"[") and bool(_OURS.search(head))
+    return head.startswith(b"\x80") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and bool(_OURS.search(head))
 
 
 def decode(data: bytes) -> Any:

@@ -180,7 +180,7 @@ class Texts:
 # what libraries advise in general in the same line: it tells nothing about this job
 _ADVICE = re.compile(
     r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
-    r"You can specify device_id.*|"
+    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
     r"This (?:may|could) indicate .*"
 )
@@ -190,7 +190,7 @@ def plain(text: str) -> str:
     """The text without advice that libraries print along."""
     return (
         _ADVICE.sub("", text)
-        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text
+        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
         else text
     )
 

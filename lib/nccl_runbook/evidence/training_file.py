@@ -1,4 +1,4 @@
-"""A training YAML: what of it decides the placement. Read with PyYAML's safe loader, bounded; nothing is resolved or executed.
+"""A training YAML: what of it decides the placement. Read with PyYAML's base loader, bounded; nothing is resolved or executed.
 
 OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations use it for names and sizes.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 MOST_BYTES = 1 << 20
 MOST_FILES = 500
-MOST_ALIASES = 1000
 MOST_LEVELS = 64
+NOTHING = ("", "~", "null", "Null", "NULL")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _ROLES = ("rollout", "actor", "critic", "ref", "teacher")
 
@@ -65,33 +65,31 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
     """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
     import yaml
 
-    if text.count("&") + text.count("*") > MOST_ALIASES:
-        raise ValueError("more anchors and aliases than a configuration has")
+    loader, depth = getattr(yaml, "CBaseLoader", yaml.BaseLoader), 0  # text, lists and maps: no tag is heeded, no merge multiplied out
     try:
-        loader, depth = getattr(yaml, "CSafeLoader", yaml.SafeLoader), 0  # both build plain values only
         for event in yaml.parse(text, Loader=loader):  # the C one builds by recursion: 50,000 brackets end the process
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_LEVELS:
                 raise ValueError(f"more than {MOST_LEVELS} levels")
         data = yaml.load(text, Loader=loader)
-        return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise ValueError(f"no YAML that can be read{f' at line {mark.line + 1}' if mark else ''}") from error
+    return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
 
 
-def _flat(data: dict[Any, Any]) -> dict[str, str]:
-    """Plain values by dotted name; lists and what hangs deeper than eight levels are left out."""
+def _flat(data: dict[str, Any]) -> dict[str, str]:
+    """Plain values by dotted name, those of "<<" where nothing else says them; lists and what hangs deeper than eight levels are left
+    out."""
     found: dict[str, str] = {}
-    left = [("", data, 0)]
+    left: list[tuple[str, Any, int]] = [("", data, 0)]
     for _ in range(5000):  # aliases may make a small file endless
         prefix, part, depth = left.pop() if left and len(found) < 5000 else ("", {}, 0)
-        for key, value in part.items():
-            name = f"{prefix}{key}"
-            if isinstance(value, dict) and depth < 8:
-                left.append((f"{name}.", value, depth + 1))
-            elif isinstance(value, (str, int, float, bool)):
-                found[name] = str(value)[:2000]
+        for key, value in sorted(part.items(), key=lambda item: item[0] != "<<"):  # what is put first is taken last
+            name, several = (prefix, isinstance(value, list)) if key == "<<" else (f"{prefix}{key}.", False)
+            left += [(name, one, depth + 1) for one in (value[::-1] if several else [value]) if isinstance(one, dict) and depth < 8]
+            if isinstance(value, str) and value not in NOTHING:
+                found.setdefault(name[:-1], value[:2000])
     return found
 
 

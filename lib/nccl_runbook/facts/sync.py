@@ -6,9 +6,9 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 
-# as ranks/weight_sync.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30)
+# as ranks/weight_sync.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes longest comes last
 METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct", "ipc-flat", "ipc-per-tensor",
-           "gloo-flat", "gloo-per-tensor", "disk", "disk-shm", "fast-disk", "fast-disk-shm")
+           "fast-disk", "fast-disk-shm", "gloo-flat", "gloo-per-tensor", "disk-shm", "disk")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +80,12 @@ class SyncArm:
         if self.wrong:
             return f"wrong: {self.wrong[0]['tensor']}"
         if self.shortage and not self.complete:
-            return "not enough " + self.shortage.what
+            return f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, {self.shortage.free_bytes} free"
         return "all compared, all right" if self.complete else self.stopped or ("did not end in time" if self.timed_out else "did not pass")
+
+    def __str__(self) -> str:
+        took = f"first {self.first_s:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
+        return f"{self.method}: {took}{self.said}"
 
     @property
     def complete(self) -> bool:

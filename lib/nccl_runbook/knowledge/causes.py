@@ -28,11 +28,7 @@ class Cause:
 @functools.cache
 def causes() -> dict[str, Cause]:
     """Every cause, in the order in which signatures are tried."""
-    return {row["id"]: _cause(row) for row in table("causes")["cause"]}
-
-
-def _cause(row: dict) -> Cause:
-    return Cause(**{**row, **_advice(row)})
+    return {row["id"]: Cause(**{**row, **_advice(row)}) for row in table("causes")["cause"]}
 
 
 def _advice(row: dict) -> dict[str, tuple]:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import RankResult, World, WorldRequest
+from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import device_arguments
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.launch.shell_line import shell_line
@@ -71,14 +72,13 @@ class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
     ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
-    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
+    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does a signal that stop.py remembers.
     Raises EngineError if the interpreter cannot import torch.
     """
 
     def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
         self.history: List[World] = []
-        self.stopped: Callable[[], str] = lambda: ""
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
         self._next = self._cancels = 0
@@ -105,7 +105,7 @@ class Engine:
     def _wait(self, event: threading.Event, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not event.wait(POLL_S) and time.monotonic() < until:
-            if self.stopped():
+            if stop.why():
                 self.cancel()
 
     def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:

@@ -6,6 +6,7 @@ are two programs, each of which counts from the first GPU that it sees. Sources:
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -30,15 +31,13 @@ class Launch:
         return [n for n in self.flags if n not in self.framework.flags and about_placement(n)]
 
     def told(self, field: str) -> str:
-        named = [(n, f) for n, f in self.framework.flags.items() if f.field == field]
-        for name, _ in named:
-            if name in self.flags:
-                return next(iter(self.flags[name]), "true")
-        return named[0][1].default if named else ""
+        named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}
+        said = [next(iter(self.flags[name]), "true") for name in named if name in self.flags]
+        return [*said, *map(str, named.values()), ""][0]
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
-        name = next((n for n in self.flags if n in self.framework.flags and self.framework.flags[n].field == field), "")
+        name = next((n for n in self.flags if self.framework.flags.get(n, {}).get("field") == field), "")
         values = " ".join(self.flags[name]) if name else self.told(field)
         if not re.match(r"\d{1,5}(?![^\s,])", values):
             raise ValueError(f"{name or field} is {values!r}: not a number that can be read here")
@@ -103,10 +102,10 @@ def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str],
 
 def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     train = launch.number("trainer_nodes") * launch.number("trainer_per_node")
-    tensor = max(1, launch.number("tensor"))
+    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     apart = any(word in launch.text for word in launch.framework.apart)
     rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
-    refused = [f"{rollout} rollout GPUs are no multiple of tensor_model_parallel_size {tensor}: verl refuses that"] * (rollout % tensor > 0)
+    refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"] * bool(rollout % tensor)
     how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
@@ -115,26 +114,30 @@ def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
 
 
 def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
-    sizes = {role: launch.number(f"{role}_nodes") * launch.number(f"{role}_per_node") for role in ("trainer", "ref", "critic", "reward")}
+    shape = {role: (launch.number(f"{role}_nodes"), launch.number(f"{role}_per_node")) for role in ("trainer", "ref", "critic", "reward")}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
     has = {"ref": float(launch.told("kl") or 0) > 0, "critic": bool(launch.told("has_critic")),
            "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
-    parts = [_part("trainer", "deepspeed", "actor", sizes["trainer"])]
+    parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
         critic = [i for i, p in enumerate(parts) if p.name == "critic" and role == "reward" and launch.on("share_reward")]
         actor = [0] * (together or role == "ref" and launch.on("share_ref"))
-        parts.append(_part("trainer", "deepspeed", role, sizes[role], anchor=next(iter(actor + critic), None)))
+        parts.append(_part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)))
     shares = together and not asynchronous
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
     refusals = []
-    if shares and engines and engines * tensor != sizes["trainer"]:
-        refusals.append(f"OpenRLHF refuses this: {sizes['trainer']} actor GPUs must equal {engines} engines of {tensor}")
-    if (together or launch.on("share_ref")) and has["ref"] and sizes["ref"] != sizes["trainer"]:
-        refusals.append(f"OpenRLHF refuses this: actor and reference share GPUs, so {sizes['trainer']} must equal {sizes['ref']}")
+    if shares and engines and engines * tensor != parts[0].world_size:
+        refusals.append(f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}")
+    shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
+    shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
+    refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
+                 for a, b in shared if shape[a] != shape[b]]
+    if together and asynchronous and launch.on("sleep"):
+        refusals.append("OpenRLHF refuses this: asynchronous training with vLLM's sleep mode")
     if together and asynchronous:
         notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
     return _ray(parts, gpus * nodes, "ipc" if handed_over else "xccl" if launch.told("backend") == "nccl" else "gloo", notes, refusals)
@@ -158,11 +161,12 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     sees, server = launch.trainer_sees or everything, launch.server_sees or everything
     processes = launch.number("processes")
     if launch.told("mode") != "server":
-        parts = [_part("trainer", "accelerate", "trainer", processes)]
-        parts.append(_part("engine", "vllm", "vllm", max(1, processes // max(1, launch.number("tensor"))), launch.number("tensor"), 0))
-        note = "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"
-        groups = _seats(sees[:processes], ())
-        return Mode(tuple(parts), None), Placed(groups, "clean" if processes <= len(sees) else "zero-visible", (note,))
+        tensor = max(1, launch.number("tensor"))
+        parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0)]
+        notes = [f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"] * bool(processes % tensor)
+        verdict = "refused" if notes else "clean" if processes <= len(sees) else "zero-visible"
+        notes += ["vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"]
+        return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, tuple(notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
     parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm-serve", data, tensor)]
     used, held = server[:tensor * data], sees[:processes]

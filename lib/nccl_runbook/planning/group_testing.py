@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import combinations
-from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
 
 Group = Tuple[int, ...]
 Round = List[Group]
@@ -49,9 +49,7 @@ class _Seen:
     def told(self, group: Iterable[int]) -> Optional[bool]:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
         here = frozenset(group)
-        if any(passed and here <= known for known, passed in self.known.items()):
-            return True
-        return False if any(not passed and known <= here for known, passed in self.known.items()) else None
+        return max((passed for known, passed in self.known.items() if (here <= known if passed else known <= here)), default=None)
 
     def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
         """Whether each of these disjoint groups passes. What fails is repeated at once: a failure counts if it recurs in a fresh world."""
@@ -60,9 +58,8 @@ class _Seen:
         passed = (yield new) if new else {}
         failed = [g for g in new if not passed[g]]
         again = (yield failed) if failed else {}
-        for group in failed:
-            if again[group]:
-                raise _Unsteady(group)
+        for group in (g for g in failed if again[g]):
+            raise _Unsteady(group)
         self.known.update({frozenset(g): passed[g] for g in new})
         return [not g or bool(self.told(g)) for g in asked]
 
@@ -104,7 +101,7 @@ def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
 def _identify(seen: _Seen) -> Walk:
     alone = yield from seen.ask(*((g,) for g in seen.gpus))
     bad = {g for g, passed in zip(seen.gpus, alone) if not passed}
-    stars, links, rest = set(), set(), [g for g in seen.gpus if g not in bad]
+    links, rest = set(), [g for g in seen.gpus if g not in bad]
     while not (yield from seen.passes(rest)):
         link = yield from _failing_pair(seen, rest)
         if link is None:
@@ -114,24 +111,21 @@ def _identify(seen: _Seen) -> Walk:
         sides = () if links or bad else (yield from _split(seen, link, others, rows))
         if sides:
             return Diagnosis("split", sides=sides, within=link)
-        stars |= {end for end in link if others and set(rows[end]) == set(others)}
+        bad |= {end for end in link if others and set(rows[end]) == set(others)}
         links |= {link, *(tuple(sorted((end, other))) for end in link for other in rows[end])}
         rest = others
-    return (yield from _located(seen, bad, stars, sorted(p for p in links if not stars & set(p))))
+    return (yield from _located(seen, tuple(sorted(bad)), tuple(sorted(p for p in links if not bad & set(p)))))
 
 
-def _located(seen: _Seen, bad: Set[int], stars: Set[int], pairs: List[Group]) -> Walk:
+def _located(seen: _Seen, bad: Group, pairs: Tuple[Group, ...]) -> Walk:
     """The faults found must explain everything: without them all pass, and a GPU that passes alone fails with partners known to be good."""
-    faulty, smallest = bad | stars, seen.smallest
+    stars, smallest = [g for g in bad if seen.told([g])], seen.smallest
     for end in range(2 if pairs else 1):
-        good = [g for g in seen.gpus if g not in faulty and g not in {p[end] for p in pairs}]
-        if stars and len(good) < 2 or not (yield from seen.passes(good)):
-            return Diagnosis("unclear", within=smallest)
-        for star in sorted(stars):
-            for partner in good[:ENOUGH_PARTNERS]:
-                if (yield from seen.passes([star, partner])):
-                    return Diagnosis("unclear", within=smallest)
-    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", tuple(sorted(faulty)), tuple(pairs), within=smallest)
+        good = [g for g in seen.gpus if g not in bad and g not in {p[end] for p in pairs}]
+        for group in [good, *([star, partner] for star in stars for partner in good[:ENOUGH_PARTNERS])]:
+            if (yield from seen.passes(group)) != (group is good) or stars and len(good) < 2:
+                return Diagnosis("unclear", within=smallest)
+    return Diagnosis("several" if bad and pairs else "gpus" if bad else "pairs", bad, pairs, within=smallest)
 
 
 def _failing_pair(seen: _Seen, group: List[int]) -> Generator[Round, Answers, Optional[Group]]:
@@ -181,15 +175,15 @@ def _split(seen: _Seen, link: Group, others: List[int], rows: Dict[int, List[int
     """The sides, where no other GPU passes with both ends of the link, and each side holds by itself; else (). GPUs that fail with both
     ends make further sides. A side of one GPU is as good as a bad GPU, so at least two must have more."""
     (a, b), sides = link, [[end, *(g for g in others if g not in rows[end])] for end in link]
-    left = [g for g in others if g in rows[a] and g in rows[b]]
     if set(rows[a] + rows[b]) != set(others):
         return ()
-    while left:
-        side = [left[0]]
-        for other in left[1:]:
-            side += [other] if (yield from seen.passes([left[0], other])) else []
-        sides.append(side)
-        left = [g for g in left if g not in side]
+    for gpu in (g for g in others if g in rows[a] and g in rows[b]):
+        for side in sides[2:]:
+            if (yield from seen.passes([side[0], gpu])):
+                side.append(gpu)
+                break
+        else:
+            sides.append([gpu])
     if sum(len(side) > 1 for side in sides) < 2:
         return ()
     for one, two in combinations(sides, 2):

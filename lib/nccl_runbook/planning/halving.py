@@ -20,10 +20,6 @@ class Halved(Generic[T]):
     asked: int
     why_not: str = ""
 
-    @property
-    def settled(self) -> bool:
-        return not self.why_not
-
 
 def _walk(suspects: List[T], beside: List[T]) -> Walk:
     """The part of ``suspects`` without which the effect is gone, given that it shows with ``suspects`` and ``beside`` together.

@@ -11,7 +11,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.comparison import Comparison, Sample, Walk
 from nccl_runbook.facts.sync import METHODS
 from nccl_runbook.facts.world import World, WorldRequest
-from nccl_runbook.launch import command
+from nccl_runbook.launch import command, stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
 from nccl_runbook.redact import Redactor
@@ -28,8 +28,7 @@ OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # of ranks/check.p
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What is run in each arm, until ``stopped`` says why not. ``run(arm, environment by role, deadline in seconds)`` gives its sample;
-    ``roles``: those it knows."""
+    """What is run in each arm. ``run(arm, environment by role, deadline in seconds)`` gives its sample; ``roles``: those it knows."""
 
     what: str
     unit: str
@@ -37,16 +36,14 @@ class Subject:
     roles: List[str] = dataclasses.field(default_factory=list)
     more_is_better: bool = False
     in_ranks: bool = True
-    stopped: Callable[[], str] = lambda: ""
 
 
 def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: List[str], figure: str = "", more_is_better: bool = False,
-            op: str = "all_reduce", size_bytes: int = 0, spec: Optional[Dict[str, Any]] = None, method: str = "",
-            stopped: Callable[[], str] = lambda: "") -> Subject:
+            op: str = "all_reduce", size_bytes: int = 0, spec: Optional[Dict[str, Any]] = None, method: str = "") -> Subject:
     """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
     is not known."""
     if argv:
-        return of_command(argv, figure, more_is_better, stopped)
+        return of_command(argv, figure, more_is_better)
     if figure:
         raise ValueError("figure reads what your own command prints: name that, too, behind --")
     gpu = devices()[0] is not None
@@ -55,7 +52,7 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
     return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
 
 
-def of_command(argv: List[str], figure: str, more_is_better: bool = False, stopped: Callable[[], str] = lambda: "") -> Subject:
+def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Subject:
     """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
     Raises ValueError for an expression that cannot be used."""
     pattern = command.compiled(figure)
@@ -63,9 +60,9 @@ def of_command(argv: List[str], figure: str, more_is_better: bool = False, stopp
 
     def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
-        return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s, stopped)
+        return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
 
-    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False, stopped=stopped)
+    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
 
 
 def changed(env: Any, delta: Env) -> Dict[str, str]:
@@ -88,8 +85,7 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
                                         of_ranks={int(role[4:]): own for role, own in env.items() if role}))
         return _sample(arm, world, op, [max(e["median_s"] for e in told) for told in _together(world, "op")])
 
-    return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run, [f"rank{r}" for r in range(len(devices))],
-                   stopped=engine.stopped)
+    return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run, [f"rank{r}" for r in range(len(devices))])
 
 
 def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str) -> Subject:
@@ -107,7 +103,7 @@ def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str)
         return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
 
     moved = f"{spec['name']}, {spec['layers']} of {spec['layers_of']} layers"
-    return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run, ["trainer", "engine"], stopped=engine.stopped)
+    return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run, ["trainer", "engine"])
 
 
 def _together(world: World, event: str) -> List[Any]:
@@ -123,21 +119,21 @@ def _sample(arm: str, world: World, name: str, values: List[float]) -> Sample:
 
 
 class _Clock:
-    """Lets a run start only if one as long as the longest so far still fits into the budget (seconds), and counts it if nobody stopped
-    it."""
+    """Lets a run start only if one as long as the longest so far still fits into the budget (seconds); one that a signal ended counts
+    for nothing."""
 
     def __init__(self, subject: Subject, budget_s: float, secrets: Redactor) -> None:
         self.subject, self.until, self.longest, self.secrets = subject, time.monotonic() + budget_s, 1.0, secrets
 
     def run(self, arm: str, env: Dict[str, Env]) -> Optional[Sample]:
         left = self.until - time.monotonic()
-        if left < self.longest or self.subject.stopped():
+        if left < self.longest or stop.why():
             return None
         began = time.monotonic()
         sample = self.subject.run(arm, env, left)
-        self.longest = max(self.longest, time.monotonic() - began)
-        if self.subject.stopped() and not sample.passed:
+        if stop.why() and not sample.passed:
             return None
+        self.longest = max(self.longest, time.monotonic() - began)
         return dataclasses.replace(sample, last_lines=[self.secrets.text(line) for line in sample.last_lines])
 
 
@@ -163,6 +159,5 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     what = arms.secrets.text(made.what)
     seen = Comparison(what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
                       Gap("not-run", "no difference to walk"))
-    walked = Gap("not-run", made.stopped()) if made.stopped() else \
-        walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
-    return dataclasses.replace(seen, walk=walked, stopped=made.stopped())
+    walked = Gap("not-run", stop.why()) if stop.why() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
+    return dataclasses.replace(seen, walk=walked, stopped=stop.why())

@@ -5,10 +5,9 @@ import dataclasses
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.live import Listener, Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.probes import live_answers, nvml
 from nccl_runbook.probes import live_processes as proc
@@ -31,7 +30,8 @@ class Look:
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
-        self.facts = Live(os.uname().nodename, _boot_id(), self.taken, 0.0, 0.0, [], [], [], Gap("not-run"), Gap("not-run"))
+        self.facts = Live(os.uname().nodename, proc.read("/proc/sys/kernel/random/boot_id", 64).strip(), self.taken, 0.0, 0.0, [], [], [],
+                          Gap("not-run"), Gap("not-run"))
 
     def first(self) -> Live:
         """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""
@@ -136,9 +136,8 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
     whole = [a for a in answers if not isinstance(a, Gap)]
     if not whole:
         return answers[-1] if answers else Gap("not-run")
-    rows: Dict[int, List[Dict[str, Any]]] = {}
-    for line in (line for _, lines, _ in whole for line in lines if line["part"] == "live"):
-        rows.setdefault(line["nvml_index"], []).append({k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
+    rows = grouped((line["nvml_index"], {k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
+                   for _, lines, _ in whole for line in lines if line["part"] == "live")
     return [LiveGpu(index, seen[0]["uuid"], [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["used_mib"],
                     seen[-1]["pids"]) for index, seen in sorted(rows.items())]
 
@@ -148,10 +147,6 @@ def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
         return answers[0] if answers else Gap("not-run")
     last = {} if isinstance(answers[-1], Gap) or len(answers) < 2 else {c.id: c.ranks for c in answers[-1]}
     return [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _or(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:

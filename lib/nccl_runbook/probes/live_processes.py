@@ -100,7 +100,8 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
 def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
     if "MASTER_PORT" not in variables:
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
-        family = f"session {session}" if parent == "1" and session != str(pid) else f"children of {parent}"  # pid 1 has the orphans of all jobs
+        orphan = parent == "1" and session != str(pid)  # pid 1 has those of all jobs
+        family = f"session {session}" if orphan else f"children of {parent}"
         return "Slurm " + ".".join(step) if len(step) == 2 else family
     address = variables.get("MASTER_ADDR", "localhost")
     if LOOPBACK.match(address):
@@ -175,17 +176,16 @@ def _thread(pid: int, tid: int) -> Optional[Thread]:
 
 def waits_in(folder: str) -> str:
     """Where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
-    try:
-        channel = read(f"{folder}/wchan")
-    except OSError:
-        channel = "0"
-    if channel not in ("0", ""):
-        return channel
-    try:
-        number = read(f"{folder}/syscall").split()[0]
-    except (OSError, IndexError):
-        return ""
-    return CALLS.get(int(number), f"system call {number}") if number.lstrip("-").isdecimal() else number
+    for name in ("wchan", "syscall"):
+        try:
+            told = read(f"{folder}/{name}").partition(" ")[0].strip()
+        except OSError:
+            continue
+        if name == "syscall" and told.lstrip("-").isdecimal():
+            return CALLS.get(int(told), f"system call {told}")
+        if told not in ("0", ""):
+            return told
+    return ""
 
 
 def handled_signals(pid: int) -> List[int]:
@@ -296,9 +296,6 @@ def ended(ranks: List[int]) -> List[Ended]:
         except OSError:
             continue
     kin = [(fields[1], name, int(fields[19])) for fields, name in (seen[r] for r in ranks if r in seen)]
-    found = []
-    for pid, (fields, name) in seen.items():
-        if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin):
-            code = int(fields[49])  # as wait() gives it; 0 for whom the kernel does not tell it
-            found.append(Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8))
-    return found
+    return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in seen.items()
+            if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
+            for code in [int(fields[49])]]  # as wait() gives it; 0 for whom the kernel does not tell it

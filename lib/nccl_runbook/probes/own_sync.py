@@ -7,21 +7,21 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, OwnSyncTime
+from nccl_runbook.launch import stop
 from nccl_runbook.probes import live_answers, live_processes
 
 INTERVAL_S = 0.1
 WAITING = ("control", "wire", "other")  # where one waits for what another one does: that is what counts for all of them together
 
 
-def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]], str],
-            stopped: Callable[[], str] = lambda: "") -> Union[OwnSync, Gap]:
-    """Each sync within so many seconds, of all these processes together and of each; one that runs at the beginning or the end is cut
-    there. ``phase_of``: knowledge.sync_choice.phase_of; ``stopped``: ends it early where it says why. Nothing is stopped: py-spy reads
-    beside the job. A Gap where it may not, or saw no sync."""
+def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]], str]) -> Union[OwnSync, Gap]:
+    """Each sync within so many seconds, or until a signal, of all these processes together and of each; one that runs at the beginning
+    or the end is cut there. ``phase_of``: knowledge.sync_choice.phase_of. Nothing is stopped: py-spy reads beside the job. A Gap where
+    it may not, or saw no sync."""
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
     seen: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
     left, together = list(seen), []
-    while left and time.monotonic() < began + seconds and not stopped():
+    while left and time.monotonic() < began + seconds and not stop.why():
         for pid in list(left):
             found = live_answers.stacks(py_spy, pid)
             if not isinstance(found, Gap):

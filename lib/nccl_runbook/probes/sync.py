@@ -10,9 +10,10 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 from nccl_runbook.facts.world import RankResult, World, WorldRequest
+from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
 
@@ -20,6 +21,7 @@ _FOLDER = "nccl-runbook-sync-"
 _STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
+_KEPT_S = 12.0          # of the budget for each method that is still to come: a world and a first sync
 _ONE_GPU_S = 20.0
 _SHM = "/dev/shm"
 _ON_GPUS = ("nccl", "ipc")
@@ -29,7 +31,7 @@ _RUN_AS = {"nccl-one-gpu": "nccl-flat"}
 def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual", directory: str = "",
             repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1,
             say: Callable[[str], None] = lambda _: None) -> SyncRuns:
-    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or the engine is stopped; ``say`` hears of each.
+    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say`` hears of each.
 
     ``spec``: the model's tensors as knowledge/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
     ``directory``: where the disk methods write, the temporary folder if empty; nothing is left there, nor in /dev/shm. ``methods``:
@@ -46,25 +48,20 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
         raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
     arms: Dict[str, Union[SyncArm, Gap]] = {}
-    say(f"weight sync of {spec['name']}: running {chosen[0]}, {deadline_s:.0f} s for all {len(chosen)} methods")
+    say(f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: running {chosen[0]}")
     for method, following in zip(chosen, [*chosen[1:], ""]):
         place = _SHM if "shm" in method else parent
         _sweep(place)
         try:
-            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, ends - time.monotonic())
+            left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
+            share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
+            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, share_s)
         finally:
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
-        arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
-        then = f"; running {following}" if following and not engine.stopped() else ""
-        say(f"[{len(arms)}/{len(chosen)}] {method}: {_said(arms[method])}{then}")
+        arms[method] = world if isinstance(world, Gap) else _arm(method, world, stop.why())
+        then = f"; running {following}" if following and not stop.why() else ""
+        say(f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}")
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
-
-
-def _said(arm: Union[SyncArm, Gap]) -> str:
-    """One method in a line."""
-    if isinstance(arm, Gap):
-        return f"not run: {arm.detail}"
-    return (f"first {arm.first_s:.3f} s, steady {arm.steady_s:.3f} s, " if arm.syncs else "") + arm.said
 
 
 def _numbers(name: str, text: str, least: int) -> str:
@@ -96,10 +93,10 @@ def _buckets(method: str) -> str:
 
 def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, told: List[str],
            left_s: float) -> Union[World, Gap]:
-    if engine.stopped():
-        return Gap("not-run", engine.stopped())
+    if stop.why():
+        return Gap("not-run", stop.why())
     if left_s < _LEAST_S:
-        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left")
+        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left for it; alone: methods={method}")
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, and CUDA shows none")
     if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):

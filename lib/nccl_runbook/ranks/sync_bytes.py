@@ -19,12 +19,8 @@ def padded(size):
 
 def slabs(sizes, device):
     """Memory for tensors of so many bytes, touched."""
-    found = []
-    for size in map(padded, sizes):
-        if not found or found[-1] + size > SLAB:
-            found.append(0)
-        found[-1] += size
-    return [torch.zeros(size, dtype=torch.uint8, device=device) for size in found]
+    room = [padded(size) for size in sizes]
+    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device) for bucket in buckets_of(room, SLAB)]
 
 
 def laid(memory, sizes):
@@ -101,7 +97,7 @@ def buckets_of(sizes, limit):
     """Indices of consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
     found, room = [], 0
     for index, size in enumerate(sizes):
-        if size > room:
+        if not found or size > room:
             found.append([])
             room = limit
         found[-1].append(index)

@@ -90,16 +90,14 @@ def shares(spans, total):
     """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where none does."""
     bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
     edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
+    names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
     found, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0  # now: the bits of all that runs
     for at, step, bit in [*edges, (total, 0, 0)]:
         at = min(max(at, last), total)
-        found[now & -now] += at - last
+        found[names[now & -now]] += at - last
         running[bit] += step
         now, last = now | bit if running[bit] else now & ~bit, at
-    seconds = collections.Counter()
-    for bit, spent in found.items():
-        seconds[ORDER[bit.bit_length() - 1].replace(LAUNCH, "") if bit else "other"] += spent
-    return {p: s for p, s in seconds.items() if s > 0}
+    return {p: s for p, s in found.items() if s > 0}
 
 
 def tell(sync, message):
@@ -135,7 +133,7 @@ def per_tensor(sync, clock):
     """A control message, a broadcast and an acknowledgement for every tensor, as TRL's server mode and OpenRLHF do."""
     for i in range(len(sync.sizes)):
         announce(sync, clock, [i])
-        _send(sync, clock, i, sync.stage[0][:sync.sizes[i]] if sync.staged else None)
+        _send(sync, clock, [i])
         clock.notice("wire")
         acknowledge(sync, clock)
 
@@ -144,29 +142,26 @@ def listed(sync, clock):
     """A control message for a list of tensors of a bucket's size, then their broadcasts one by one (AReaL)."""
     for bucket in sync.buckets:
         announce(sync, clock, bucket)
-        if sync.staged:
-            for i, part in zip(bucket, sync.stage[0][:sum(sync.sizes[i] for i in bucket)].split([sync.sizes[i] for i in bucket])):
-                _send(sync, clock, i, part)
-            continue
+        _send(sync, clock, bucket)
+
+
+def _send(sync, clock, bucket):
+    """Tensors straight from and to where they lie, or by way of a buffer where they have to be cut, or to pass through the CPU."""
+    if not sync.staged:
         with clock.queued("wire", sync.wire):  # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
             for i in bucket:
                 dist.broadcast(sync.views[i], 0, group=sync.data)
-
-
-def _send(sync, clock, i, part):
-    """Tensor ``i`` straight from and to where it lies, or by way of ``part`` where it has to be cut, or to pass through the CPU."""
-    if not sync.staged:
-        with clock.queued("wire", sync.wire):
-            dist.broadcast(sync.views[i], 0, group=sync.data)
         return
-    if sync.rank == 0:
-        with clock.queued("gather", sync.wire):
-            part.copy_(sync.views[i], non_blocking=True)
-    with clock.queued("wire", sync.wire):
-        dist.broadcast(part, 0, group=sync.data)
-    if sync.rank:
-        with clock.queued("load", sync.wire):
-            sync.views[i].copy_(sync.own(i, part), non_blocking=True)
+    sizes = [sync.sizes[i] for i in bucket]
+    for i, part in zip(bucket, sync.stage[0][:sum(sizes)].split(sizes)):
+        if sync.rank == 0:
+            with clock.queued("gather", sync.wire):
+                part.copy_(sync.views[i], non_blocking=True)
+        with clock.queued("wire", sync.wire):
+            dist.broadcast(part, 0, group=sync.data)
+        if sync.rank:
+            with clock.queued("load", sync.wire):
+                sync.views[i].copy_(sync.own(i, part), non_blocking=True)
 
 
 def flat(sync, clock):

@@ -26,9 +26,9 @@ import sync_ways  # noqa: E402
 
 METHODS = {
     "nccl-flat": sync_ways.flat, "nccl-list": sync_ways.listed, "nccl-per-tensor": sync_ways.per_tensor, "nccl-pinned": sync_ways.flat,
-    "ipc-direct": sync_ways.ipc, "ipc-flat": sync_ways.ipc_flat, "ipc-per-tensor": sync_ways.ipc, "gloo-flat": sync_ways.flat,
-    "gloo-per-tensor": sync_ways.per_tensor, "disk": sync_ways.disk, "disk-shm": sync_ways.disk, "fast-disk": sync_ways.fast,
-    "fast-disk-shm": sync_ways.fast,
+    "ipc-direct": sync_ways.ipc, "ipc-flat": sync_ways.ipc_flat, "ipc-per-tensor": sync_ways.ipc, "fast-disk": sync_ways.fast,
+    "fast-disk-shm": sync_ways.fast, "gloo-flat": sync_ways.flat, "gloo-per-tensor": sync_ways.per_tensor,
+    "disk-shm": sync_ways.disk, "disk": sync_ways.disk,
 }
 FAULTS = ("corrupt", "stale", "torn", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
@@ -231,7 +231,7 @@ class Sync:
             good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
             self.lay_out([torch.Size([max(1, shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
-            good.append(self.several("variant", 2, self.mib[0], 0))
+            good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2, self.mib[0], 0))
             return all(good)
         finally:
             if self.rank == 0:

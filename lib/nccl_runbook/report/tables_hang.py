@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Sequence
 
 from nccl_runbook.facts import grouped
@@ -49,13 +50,8 @@ def _cell(tail: str, at: int) -> Cell:
 
 def ranges(ranks: Sequence[int]) -> str:
     """ "0-3, 7": ascending numbers, runs joined."""
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    runs = [[rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda at: at[1] - at[0])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:

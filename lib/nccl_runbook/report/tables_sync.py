@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import OwnSync, OwnSyncTime, SyncArm, SyncRuns
+from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
 from nccl_runbook.knowledge.sync_choice import topologies
 from nccl_runbook.report.tables import Cell, Table, titled
 
@@ -61,9 +61,7 @@ def choice_table(here: str = "") -> Table:
 @titled("Your own sync")
 def own_table(own: OwnSync) -> Table:
     """The slowest of the user's own syncs by rank or process, in phases."""
-    slowest: dict[tuple[int, str], OwnSyncTime] = {}
-    for one in sorted(own.syncs, key=lambda s: sum(s.phases.values())):
-        slowest[one.rank, one.who] = one
+    slowest = {(one.rank, one.who): one for one in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
     rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
             for _, s in sorted(slowest.items())[:64]]

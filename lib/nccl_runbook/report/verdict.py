@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -138,7 +138,7 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
         contra.extend(_sourced(step, finding.against))
     remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
-                 remedy=_once(remedies))
+                 remedy=list(dict.fromkeys(remedies)))
 
 
 def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -153,10 +153,6 @@ def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
     return list(first.values())
 
 
-def _once(items: Iterable[Any]) -> list[Any]:
-    return list(dict.fromkeys(items))
-
-
 def _judged(records: Iterable[Record]) -> Judged:
     """The software of the first step that names any, completed from later steps that judged the same interpreter."""
     known = [r.judged for r in records if r.judged != Judged()]
@@ -165,10 +161,8 @@ def _judged(records: Iterable[Record]) -> Judged:
         return Judged()
     first = named[0]
     same = [j for j in known if not j.python or j.python == first.python]
-    merged = {}
-    for name in Judged.model_fields:
-        merged[name] = next((value for j in (first, *same) if (value := getattr(j, name))), getattr(first, name))
-    return Judged(**merged)
+    return Judged(**{name: next((value for j in (first, *same) if (value := getattr(j, name))), getattr(first, name))
+                     for name in Judged.model_fields})
 
 
 def _different(records: Iterable[Record]) -> list[str]:

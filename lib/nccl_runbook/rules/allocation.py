@@ -84,8 +84,8 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     if smaller:
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
-    return found or [Remedy("you", f"Write another string: engines that fill whole nodes of {counted(site.gpus, 'GPU')}, which is how Ray hands "
-                                   "them out, and at least one node more for the trainer.")]
+    whole = f"Write another string: Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
+    return found or [Remedy("you", whole)]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 
-from nccl_runbook.facts import counted
+from nccl_runbook.facts import counted, grouped
 from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.facts.recorder import Hang, Op, Stack
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
@@ -285,9 +285,7 @@ def _nobody(hang: Hang, found: Graph) -> Told:
 
 def _apart(hang: Hang) -> list[Evidence]:
     """How far the clocks are apart, by whole seconds."""
-    ahead: dict[int, list[int]] = {}
-    for one in hang.clocks:
-        ahead.setdefault(round(one.offset_s), []).append(int(one.clock))
+    ahead = grouped((round(one.offset_s), int(one.clock)) for one in hang.clocks)
     words = "; ".join(f"{_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
     error = max((c.error_s for c in hang.clocks), default=0.0)
     return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "

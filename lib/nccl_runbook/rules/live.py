@@ -59,9 +59,7 @@ class Picture:
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
-    newest: Dict[Tuple[str, str, str], Live] = {}
-    for look in sorted(looks, key=lambda one: one.taken):
-        newest.update({(look.host, look.boot_id, rank.job): look for rank in look.ranks})
+    newest = {(look.host, look.boot_id, rank.job): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
     seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, rank.job] is look)
     order = ("broken", "degraded", "unknown", "healthy")
@@ -205,14 +203,13 @@ def _missing(base: Picture, members: Members) -> Optional[Picture]:
         return _told(base, "dead", views, f"{_is(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
                      "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
     ended = list({e.pid: e for _, look in members for e in look.ended}.values())
-    if len(ended) != 1 or len(gone) != 1:  # of several nobody can tell which rank each was
-        in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
-        twice = "".join(f"; rank {n} is there {times} times" for n, times in collections.Counter(r.rank for r, _ in members).items() if times > 1)
-        return _told(base, "dead", views, f"{_is(views)} not there: ended, or never started{twice}", "rendezvous-misconfigured" if in_init else
-                     "peer-crashed", "likely", (), "dmesg -T | grep -i -E 'oom|killed process'")
-    how = f"was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"exited with {ended[0].code}"
-    return _told(base, "dead", views, f"is not there: its process {how}", "peer-crashed", "likely",
-                 [Seen(f"a process of the same launcher, pid {ended[0].pid}, {how}", f"/proc/{ended[0].pid}/stat")],
+    in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
+    how, seen, cause = "ended, or never started", [], "rendezvous-misconfigured" if in_init else "peer-crashed"
+    if len(ended) == len(gone) == 1:  # of several nobody can tell which rank each was
+        how = f"its process was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"its process exited with {ended[0].code}"
+        seen, cause = [Seen(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")], "peer-crashed"
+    twice = (f"; rank {n} is there {m} times" for n, m in collections.Counter(r.rank for r, _ in members).items() if m > 1)
+    return _told(base, "dead", views, f"{_is(views)} not there: {how}{''.join(twice)}", cause, "likely", seen,
                  "dmesg -T | grep -i -E 'oom|killed process'")
 
 
@@ -331,10 +328,14 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
     waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), look.host, r.pid) for r, look in members)
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
-    slowest = [v for v in base.ranks if (v.host, v.pid) == waits[0][1:]]
-    told = f"waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
-    return _told(base, "slow", slowest, f"is slow: it {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "likely",
-                 [Seen(told, "main threads, ten moments a second")], f"py-spy top --pid {slowest[0].pid}")
+    told = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
+    return _is_slow(base, waits[0][1:], "likely", Seen(told, "main threads, ten moments a second"))
+
+
+def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Seen) -> Picture:
+    slowest = [v for v in base.ranks if (v.host, v.pid) == who]
+    return _told(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
+                 [seen], f"py-spy top --pid {slowest[0].pid}")
 
 
 def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
@@ -347,10 +348,8 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     least = min(low for _, low, _ in used[1:])
     if least < RUNS_LEAST:
         return None
-    slowest = [v for v in base.ranks if (v.host, v.pid) == used[0][2]]
     told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
-    return _told(base, "slow", slowest, f"is slow: {told}; last seen in {slowest[0].frame or 'its own code'}", "straggler", "possible",
-                 [Seen(told, "NVML")], f"py-spy top --pid {slowest[0].pid}")
+    return _is_slow(base, used[0][2], "possible", Seen(told, "NVML"))
 
 
 def _moving(base: Picture, members: Members) -> Optional[Picture]:

@@ -46,23 +46,23 @@ class RankView:
 
 
 def view(rank: LiveRank, look: Live) -> RankView:
-    """What one rank did over the samples: its main thread, or where that only sleeps another one that is in a collective in all of them."""
+    """What one rank did over the samples: its main thread, or where that only joins others, one that is in a collective in all of them."""
     stacks = main_stacks(rank)
     stack = stacks[-1] if stacks else None
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
     inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
-    works = min(set.intersection(*inside), default=0) if inside and does == "asleep" else 0
-    if works:
-        return view(_led_by(works, rank), look)
+    # sleep() has no frame of its own, join() and what waits for a queue have
+    if does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1]) and (working := set.intersection(*inside)):
+        return view(_led_by(min(working), rank), look)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
 
 
 def _led_by(tid: int, rank: LiveRank) -> LiveRank:
     """The same with that thread in the place of the main one."""
-    samples = [dataclasses.replace(s, threads=sorted(s.threads, key=lambda t: t.tid != tid), stacks=s.stacks if isinstance(s.stacks, Gap) else
-                                   sorted(s.stacks, key=lambda t: t.tid != tid)) for s in rank.samples]
-    return dataclasses.replace(rank, samples=samples)
+    return dataclasses.replace(rank, samples=[
+        dataclasses.replace(s, **{name: found if isinstance(found, Gap) else sorted(found, key=lambda one: one.tid != tid)
+                                  for name, found in (("threads", s.threads), ("stacks", s.stacks))}) for s in rank.samples])
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
@@ -80,7 +80,7 @@ def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str
         return "stopped"
     if not rank.has_torch:
         return "starting"
-    if ras_moved(rank, look):
+    if (counts := launches(rank, look)) and counts[1] > counts[0]:
         return "moving"
     if rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent):
         return "device" if len(set(places(rank))) <= 1 else "moving"
@@ -193,11 +193,6 @@ def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
              for r in of_ras(c, ranks(c), rank.pid, rank.rank, rank.world_size) if not r.missing]
             for ranks in (lambda c: c.ranks, lambda c: c.later)]
     return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
-
-
-def ras_moved(rank: LiveRank, look: Live) -> bool:
-    told = launches(rank, look)
-    return told is not None and told[1] > told[0]
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:

@@ -57,7 +57,8 @@ FAILING = ("hung", "failed", "wrong values")
 class Seen:
     """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the control at the end) of AGAIN,
     ``arms`` by name of ARM, without those that cannot act here; ``clean`` of CLEAN. ``settled``: clean passes and the guilty variables
-    were proven; ``connected``: the control was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
+    were proven; ``connected``: the control was seen to use something; ``message``: whether the ranks' own words or their end name the
+    cause."""
 
     control: str
     after: str = "not run"
