@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from book_samples import GOOD, make_book, run_cli, start_cli, wait_for, with_library
+from book_samples import CLI, GOOD, make_book, run_cli, start_cli, wait_for, with_library
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
@@ -138,7 +138,38 @@ def test_a_signal_while_an_interpreter_is_asked_ends_that_too(number: int, code:
     identity = {asked: start_time(asked)}
     runner.send_signal(number)
     _, errors = runner.communicate(timeout=60)
-    assert (runner.returncode, errors) == (code, "") and gone(identity)
+    said = f"interrupted ({signal.Signals(number).name}): there is no answer yet\n"
+    assert (runner.returncode, errors) == (code, said) and gone(identity)
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_reader_who_has_gone_costs_neither_the_runs_that_follow_nor_the_exit_code(closed: str, tmp_path: Path) -> None:
+    """`| head -1`, or a `| tee` that the same Ctrl-C ended: once the run stopped there, with exit code 1 and no page."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    words = ["reduce", "--axis", "n=1,2", "--out", str(tmp_path / "out"), *(["--json"] if closed == "stderr" else []), "--", "test", "{n}", "=", "1"]
+    ended = subprocess.Popen([*CLI, *words], text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, closed: theirs})
+    os.close(theirs)
+    told = "".join(filter(None, ended.communicate(timeout=60)))
+    assert ended.returncode == 3 and len(list((tmp_path / "out").iterdir())) == 2 and "Traceback" not in told, told
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where_no_page_can_be(closed: bool, tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    if closed:
+        os.close(ours)
+    page = tmp_path / "page.html" if closed else tmp_path / "none" / "page.html"
+    (tmp_path / "none").write_text("a file is in the way")
+    words = ["ab", ".", "X=1", "--rounds", "1", "--figure", "([0-9]+)", "--html", str(page), "--", "echo", "5"]
+    ended = subprocess.Popen([*CLI, *words], text=True, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    _, errors = ended.communicate(timeout=60)
+    if closed:
+        assert ended.returncode == 0 and page.exists(), errors
+    else:
+        with open(ours) as told:
+            assert "verdict: healthy" in told.read() and ended.returncode == 1 and f"cannot write {page}" in errors
 
 
 def test_several_torches_are_listed_and_nothing_starts(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.world import WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.warm_link import WarmLink, environment
 from nccl_runbook.redact import MASK, Redactor
 from processes import ROOT, children, gone, start_time
 
@@ -148,6 +149,19 @@ def test_a_torch_whose_libraries_are_missing_says_which(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineError, match=r"cannot run ranks: OSError: libcudart-of-nobody\.so\.12: cannot open"):
         Engine([sys.executable], tmp_path / "logs", Redactor({})).software()
+
+
+def test_an_interpreter_that_is_killed_while_it_imports_torch_leaves_no_folder(tmp_path, monkeypatch):
+    """It reads no request then, so closing it ends in SIGKILL: a Ctrl-C in the first seconds of a run once left its folder."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"import time\nopen({str(tmp_path / 'begun')!r}, 'w')\ntime.sleep(600)\n")
+    start_s = 1.0
+    while not (tmp_path / "begun").exists():  # it takes as long as this machine needs
+        start_s *= 2
+        with pytest.raises(EngineError, match="did not answer"):
+            WarmLink([sys.executable], environment({"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}), print, start_s)
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def cancelled_s(logs: Path) -> float:

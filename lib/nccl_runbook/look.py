@@ -14,7 +14,6 @@ import os
 import pkgutil
 import runpy
 import shlex
-import signal
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from nccl_runbook.facts.experiments import Trial
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
+from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.look_live import REASON, checked_pids, unjudged, utc_now
@@ -208,6 +208,7 @@ def live(options: argparse.Namespace, output: Output) -> None:
             output.write([live_record(found, time.monotonic() - began)])
 
     seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
+    keep(seen)
     pictures = live_rules.judge([seen])
     output.say(text(pictures, [seen]))
     output.write([live_record(seen, time.monotonic() - began)], last=True)
@@ -252,8 +253,7 @@ def main() -> int:
         return 0
     options = arguments()
     output = Output(options.json)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    stop.end()
     try:
         output.write([])
         _find_scratch()

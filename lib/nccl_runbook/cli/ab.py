@@ -52,11 +52,12 @@ def ab(
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.knowledge import models
+    from nccl_runbook.launch import stop
     from nccl_runbook.launch.devices import rank_devices
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.probes import compare
 
-    answer.end_on_signals()  # until something is measured
+    stop.end()  # until something is measured
     with contextlib.ExitStack() as stack:
         engine = functools.cache(lambda: stack.enter_context(_engine(python)))
         try:
@@ -114,12 +115,12 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
     code = 128 + stop.received if stop.received else exit_code(verdict, fail_on)
-    if html:
-        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
     rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
     lines = [line for row in rows for line in row]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
     answer.tell(_document(seen, findings, verdict, code) if json else text)
+    if html:
+        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
     sys.exit(code)
 
 

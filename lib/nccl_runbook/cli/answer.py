@@ -1,12 +1,12 @@
 """How a command ends: an answer on standard output, one page in a file, an exit code; or one sentence why it cannot."""
 from __future__ import annotations
 
+import errno
 import os
 import shlex
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -36,7 +36,7 @@ HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write one
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
     """2 for wrong usage, 1 where the runbook itself fails."""
-    print(f"nccl-runbook: {sentence}", file=sys.stderr)
+    put(f"nccl-runbook: {sentence}", sys.stderr)
     sys.exit(code)
 
 
@@ -56,25 +56,30 @@ def _never_read(path: str) -> str:
     return "" if plain else f"{path} is no regular file but a pipe, a socket or a device: write its text to a file first"
 
 
-def end_on_signals() -> None:
-    """A signal that asks us to go ends us by the clean-up on the way, with 128 + its number."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+def put(text: str, stream: TextIO) -> None:
+    """A line for whoever reads there. One who has gone (`| head`, a `| tee` that Ctrl-C ended, a closed terminal) misses what follows; page
+    and exit code are still to come."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(line: str) -> None:
     """Progress, on standard error."""
-    print(plain(Redactor(os.environ).text(line)), file=sys.stderr, flush=True)
+    put(plain(Redactor(os.environ).text(line)), sys.stderr)
 
 
 def tell(answer: str | dict[str, Any]) -> None:
-    """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey."""
+    """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey. Comes before the page,
+    so that the answer is there though no page can be written."""
     import json
 
     redactor = Redactor(os.environ)
     as_json = isinstance(answer, dict)
-    print(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)),
-          flush=True)
+    put(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)), sys.stdout)
 
 
 def write(path: Path, text: str) -> None:

@@ -37,12 +37,12 @@ def env(
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
+    answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
     if html:
         from nccl_runbook.report.tables_environment import host_table, libraries_table, variables_table
 
         answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
                           (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen))
-    answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
     sys.exit(code)
 
 

@@ -36,7 +36,7 @@ def hang(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     answer.tell(document(seen, told, verdict, code) if json else text(seen, told))
-    if html is not None:  # last: the answer is told though no page can be written
+    if html is not None:
         from nccl_runbook.report.tables_hang import tables
 
         answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}", findings, tables(seen, told.culprits), code)

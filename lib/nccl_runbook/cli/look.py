@@ -43,18 +43,19 @@ def look(
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
-    if html is not None:  # last: the answer is told though no page can be written
+    if html is not None:
         answer.write(html, page(pictures, looks, f"exit code {code}"))
     sys.exit(code)
 
 
 def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Live:
     from nccl_runbook import look_live
+    from nccl_runbook.launch import stop
     from nccl_runbook.records import Record
     from nccl_runbook.records import save as save_record
 
     began = time.monotonic()
-    answer.end_on_signals()
+    stop.end()
     try:
         live = look_live.look(look_live.checked_pids(pids), gap_s, say)
         if save is not None:

@@ -93,10 +93,10 @@ def plan(
     except ValueError as error:
         answer.leave(error)
     code = 0 if all(p.clean for p in plans) and not _unread(left_out) else 3
-    if html:
-        _write_page(html, plans, left_out, code)
     folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
     answer.tell(_as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0]))
+    if html:
+        _write_page(html, plans, left_out, code)
     sys.exit(code)
 
 

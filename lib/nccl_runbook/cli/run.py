@@ -55,14 +55,14 @@ def run(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
             command=shlex.join([_program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
-        book = Book(plan, options, lambda line: print(line, file=sys.stderr if json else sys.stdout, flush=True))
+        book = Book(plan, options, lambda line: answer.put(line, sys.stderr if json else sys.stdout))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
         answer.leave(error)
     except OSError as error:
         answer.leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
     if json:
-        print(document.model_dump_json(by_alias=True, indent=1), flush=True)
+        answer.put(document.model_dump_json(by_alias=True, indent=1), sys.stdout)
     book.on_line(f"verdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
     if book.stop:  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
@@ -91,12 +91,13 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
     from nccl_runbook.book import UsageError
     from nccl_runbook.knowledge import models
+    from nccl_runbook.launch import stop
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import InterpreterError, choose
 
     if any(p.record for p in plan):
         return ""
-    answer.end_on_signals()  # until the runner takes over: the interpreter that is asked dies too
+    stop.end()  # until the runner takes over: the interpreter that is asked dies too
     try:
         for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
             gpu_ranges(text)

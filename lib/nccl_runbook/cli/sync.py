@@ -41,12 +41,13 @@ def sync(
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.launch import stop
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
     from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
-    answer.end_on_signals()  # until something is measured
+    stop.end()  # until something is measured
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
@@ -117,9 +118,9 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     info = RunInfo(id="sync", started=record.started, command=shlex.join(["nccl-runbook", *sys.argv[1:]]), planned=[STEP],
                    asked=[STEP], fail_on=fail_on, interrupted=bool(stop.received), signal=stop.received)
     document = verdict_document(info, [record])
-    if html:
-        answer.write(html, render_index(document, [record]))
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"
     text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)), last])
     answer.tell(record.model_dump(mode="json", by_alias=True) if json else text)
+    if html:
+        answer.write(html, render_index(document, [record]))
     sys.exit(document.exit_code)

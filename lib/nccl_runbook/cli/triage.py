@@ -47,10 +47,10 @@ def triage(
     told = [h for h in told if h.cause != "benign" or not (compared and compared.slower)]
     code = exit_code(_verdict(logs, told, compared), fail_on)
     dumps = _of_dumps(logs, paths)
-    if html is not None:
-        _write_page(html, logs, told, paths, code, compared, against, dumps)
     said = text(logs, told, compared) + f"\n\n{DUMPS} (`nccl-runbook hang` shows more): {dumps}" * bool(dumps)
     answer.tell({**document(logs, told, code, compared), "dumps": dumps} if json else said)
+    if html is not None:
+        _write_page(html, logs, told, paths, code, compared, against, dumps)
     sys.exit(code)
 
 

@@ -254,7 +254,7 @@ class Warm:
         self.pid = os.getpid()
         self.out = os.dup(1)
         os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
-        self.folder = self.make_folder()
+        self.folder = ""  # none before torch is there: who waits no longer kills this process in the middle of its import
         self.selector = selectors.DefaultSelector()
         self.worlds, self.pending = [], b""
 
@@ -388,6 +388,7 @@ def main() -> None:
         import torch
         import torch.distributed  # noqa: F401
 
+        warm.folder = warm.make_folder()
         warm.send(ready=True, python=sys.executable, torch=torch.__version__, import_s=round(time.monotonic() - began, 3),
                   libnccl=mapped("libnccl"), host=os.uname().nodename, unsafe=why_not_fork())
         warm.serve()

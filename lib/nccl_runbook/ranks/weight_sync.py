@@ -255,7 +255,7 @@ class Sync:
                 self.pinned[at:at + len(view)].copy_(view, non_blocking=True)
                 at += len(view)
         before = self.views[-1].clone() if self.kind == "stale" else None
-        together()
+        together(sync_ways.Clock(self.device).wait)  # else the engines' clocks run while the trainer's bytes are still being made
         clock = sync_ways.Clock(self.device)
         path = METHODS[self.args.method](self, clock)
         clock.stop()
