@@ -259,7 +259,7 @@ class Warm:
 
     @staticmethod
     def make_folder() -> str:
-        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with that, or where one can be written."""
+        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made."""
         for folder in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
             with contextlib.suppress(OSError):
                 return tempfile.mkdtemp(prefix="nccl-runbook-", dir=folder)
