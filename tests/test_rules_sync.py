@@ -90,6 +90,19 @@ def test_shared_gpu_not_refused_stays_quiet_when_only_disk_passes():
     assert ids(runs(arm("disk"), devices=(0, 0)), TOGETHER) == ["weight-sync-choice", "weight-sync-verified"]
 
 
+KILLED = {"ended": ["signalled 9"] * 2, "last_lines": ["[rank0] NCCL INFO Init START"]}
+
+
+@pytest.mark.parametrize(("gpus", "plan"), [((0, 1), APART), ((0, 0), TOGETHER)], ids=["apart", "together"])
+def test_weight_sync_interrupted_fires_when_somebody_stopped_it(gpus, plan):
+    found = weight_sync.judge(runs(arm("nccl-flat", stopped="interrupted (SIGTERM)", **KILLED), devices=gpus), plan)
+    assert [(f.id, f.severity) for f in found] == [("weight-sync-interrupted", Severity.UNKNOWN)] and found[0].evidence[0].text == "2 syncs were finished in 5 s"
+
+
+def test_weight_sync_interrupted_stays_quiet_when_ranks_were_killed_by_others():
+    assert ids(runs(arm("nccl-flat", **KILLED))) == ["weight-sync-failed"]
+
+
 def test_weight_sync_wrong_bytes_fires_when_one_tensor_differs():
     wrong = [{"rank": 1, "repeat": 1, "tensor": "model.norm.weight", "index": 289, "words": 1, "count": 1}]
     found = weight_sync.judge(runs(arm("nccl-flat", wrong=wrong, ended=["exited 0", "exited 6"]), arm("disk")), APART)

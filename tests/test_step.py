@@ -61,13 +61,19 @@ def test_a_trial_joins_the_record_as_tried_by_hand(step):
 
 
 @pytest.mark.parametrize(("asked", "told"), [
-    ({"gpus": [9]}, "there is no GPU 9"), ({"gpus": ["a"]}, "'a' is no GPU index"), ({"gpus": []}, "is no GPU index"), ({"env": {"A=B": "1"}}, "A=B cannot be set"),
+    ({"gpus": [9]}, "there is no GPU 9"), ({"gpus": ["a"]}, "'a' is no GPU index"), ({"gpus": []}, "is no GPU index"), ({"gpus": "0,b"}, "'b' is no GPU index"), ({"env": {"A=B": "1"}}, "A=B cannot be set"),
     ({"env": {"A": "x\0y"}}, "no zero byte"), ({"sizes": ()}, "at least one"), ({"sizes": (-4,)}, "below 0"), ({"repeats": -1}, "below 0"), ({"deadline_s": 0}, "above 0")])
 def test_a_trial_that_cannot_be_run_is_refused_in_a_sentence(step, asked, told):
     step.guard(nobody, rule)
     with pytest.raises(ValueError, match=re.escape(told)):
         step.trial(**asked)
     assert step.record.tried_by_hand == []
+
+
+def test_a_trial_takes_texts_as_parameters_are(step):
+    step.guard(nobody, rule)
+    world = step.trial(ops="all_reduce,broadcast", repeats=0, sizes=(4,))
+    assert world.passed and {e["op"] for r in world.ranks for e in r.named("op")} == {"all_reduce", "broadcast"}
 
 
 def test_a_value_that_no_page_may_hold_is_not_in_the_lines_that_repeat_a_world(step):

@@ -172,9 +172,10 @@ class Step:
         shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
         return world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
 
-    def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | None = None, repeats: int = 5,
-              sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] = ("all_reduce",), deadline_s: float = 30.0) -> World:
+    def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | str | None = None, repeats: int = 5,
+              sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] | str = ("all_reduce",), deadline_s: float = 30.0) -> World:
         """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
+        ``gpus`` and ``ops`` may be texts, as the parameters of notebooks are: "0,1" and "all_reduce,broadcast".
 
         Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
         GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
@@ -187,10 +188,11 @@ class Step:
             raise ValueError(f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, a value no zero byte")
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError("trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0")
-        known = self.engine.cuda_count()
+        known, named = self.engine.cuda_count(), gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"
         devices: list[int | None] = list(self.devices) if gpus is None else list(
-            parse_gpus(",".join(map(str, gpus)) or "none", len(gpus) + 1024 if isinstance(known, Gap) else known))
-        args = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats), "--leave"]
+            parse_gpus(named, len(named) + 1024 if isinstance(known, Gap) else known))
+        args = ["--ops", ops if isinstance(ops, str) else ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats),
+                "--leave"]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
         self.record.tried_by_hand.append({"at": records.utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": self._line(world)})

@@ -13,36 +13,23 @@ _ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|n
 
 
 @dataclasses.dataclass(frozen=True)
-class Flag:
-    """``field``: what it decides, a name of planning/frameworks.py, "" for nothing about groups; ``default``: the framework's."""
-
-    name: str
-    field: str
-    default: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Framework:
     """``marks``: words that give it away in a command; ``apart``: those that put engines on GPUs of their own; ``share_*``: how engine and
-    trainer are made to share."""
+    trainer are made to share; ``flags``: by name {"field": what it decides, a name of planning/frameworks.py, "" for nothing about
+    groups, "default": the framework's}."""
 
     name: str
     source: str
-    marks: tuple[str, ...]
-    apart: tuple[str, ...]
+    marks: list[str]
+    apart: list[str]
     share_text: str
-    share_lines: tuple[str, ...]
-    flags: dict[str, Flag]
+    share_lines: list[str]
+    flags: dict[str, dict[str, Any]]
 
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
-    return {name: _framework(name, row) for name, row in table("frameworks").items()}
-
-
-def _framework(name: str, row: dict[str, Any]) -> Framework:
-    flags = {n: Flag(n, v["field"], str(v["default"])) for n, v in row["flags"].items()}
-    return Framework(name=name, **{**row, "flags": flags})
+    return {name: Framework(name=name, **row) for name, row in table("frameworks").items()}
 
 
 def of(text: str) -> Framework | None:

@@ -31,15 +31,13 @@ class Launch:
         return [n for n in self.flags if n not in self.framework.flags and about_placement(n)]
 
     def told(self, field: str) -> str:
-        named = [(n, f) for n, f in self.framework.flags.items() if f.field == field]
-        for name, _ in named:
-            if name in self.flags:
-                return next(iter(self.flags[name]), "true")
-        return named[0][1].default if named else ""
+        named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}
+        said = [next(iter(self.flags[name]), "true") for name in named if name in self.flags]
+        return [*said, *map(str, named.values()), ""][0]
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
-        name = next((n for n in self.flags if n in self.framework.flags and self.framework.flags[n].field == field), "")
+        name = next((n for n in self.flags if self.framework.flags.get(n, {}).get("field") == field), "")
         values = " ".join(self.flags[name]) if name else self.told(field)
         if not re.match(r"\d{1,5}(?![^\s,])", values):
             raise ValueError(f"{name or field} is {values!r}: not a number that can be read here")

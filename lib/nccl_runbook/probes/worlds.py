@@ -96,8 +96,7 @@ def rounds(items: List[int]) -> List[List[tuple]]:
     found = []
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
-        pairs = [(a, b) for a, b in zip(ring[:half], reversed(ring[half:])) if a is not None and b is not None]
-        found.append([tuple(sorted(pair)) for pair in pairs])
+        found.append([tuple(sorted(pair)) for pair in zip(ring[:half], reversed(ring[half:])) if None not in pair])
         ring = [ring[0], ring[-1], *ring[1:-1]]
     return found
 

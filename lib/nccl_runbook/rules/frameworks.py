@@ -30,7 +30,7 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
         lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
                  f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
         found.append(Remedy("your launcher", "Give server and trainer different GPUs:", lines))
-    found.append(Remedy("you", launch.framework.share_text, launch.framework.share_lines))
+    found.append(Remedy("you", launch.framework.share_text, tuple(launch.framework.share_lines)))
     found.append(Remedy("your launcher", f"Or give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",)))
     return found
 

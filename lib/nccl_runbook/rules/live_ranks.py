@@ -52,8 +52,8 @@ def view(rank: LiveRank, look: Live) -> RankView:
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
     inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
-    joins = does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1])  # sleep() has no frame of its own
-    if joins and (working := set.intersection(*inside)):
+    # sleep() has no frame of its own, join() and what waits for a queue have
+    if does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1]) and (working := set.intersection(*inside)):
         return view(_led_by(min(working), rank), look)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
 

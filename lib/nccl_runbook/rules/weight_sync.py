@@ -115,10 +115,8 @@ def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Fin
 
 def interrupted(arm: SyncArm) -> Finding | None:
     """Ended from outside: that says nothing of the method."""
-    if not arm.stopped:
-        return None
     evidence = Evidence(f"{len(arm.syncs)} syncs were finished in {arm.wall_s:.0f} s", _source(arm))
-    return Finding("weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}", (evidence,))
+    return Finding("weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}", (evidence,)) if arm.stopped else None
 
 
 def did_not_end(arm: SyncArm) -> Finding | None:
