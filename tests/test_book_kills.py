@@ -44,8 +44,10 @@ def at_work(runner: int) -> dict[str, list[int]]:
 @pytest.mark.parametrize(("who", "number", "code"), [("runner", signal.SIGTERM, 143), ("runner", signal.SIGKILL, -9),
                                                       ("kernel", signal.SIGKILL, 4), ("warm", signal.SIGKILL, 0)])
 def test_whoever_is_killed_no_process_of_ours_is_left(who: str, number: int, code: int, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
     book = make_book(tmp_path / "notebooks", n01_good=GOOD, n03_ranks=BUSY, n99_verdict=GOOD)
-    runner = start_cli("run", "--notebooks", book, "--out", tmp_path / "out", "--python", sys.executable, env=with_library())
+    runner = start_cli("run", "--notebooks", book, "--out", tmp_path / "out", "--python", sys.executable,
+                       env={**with_library(), "TMPDIR": str(tmp_path / "tmp")})
     seen = at_work(runner.pid)
     assert len(seen["kernel"]) == 1
     identities = {pid: start_time(pid) for pid in seen["all"]}
@@ -54,6 +56,7 @@ def test_whoever_is_killed_no_process_of_ours_is_left(who: str, number: int, cod
     assert gone(ranks, within_s=15 if (who, number) == ("runner", signal.SIGKILL) else 5.0), "ranks outlive what started them"
     runner.communicate(timeout=60)
     assert runner.returncode == code and gone(identities)
+    assert not list((tmp_path / "tmp").iterdir()), "not even a warm process that was killed leaves its folder"
     document = VerdictDocument.model_validate_json((tmp_path / "out" / "verdict.json").read_text())
     steps = {s.notebook: (s.status, s.reason) for s in document.steps}
     assert steps["01-good"] == ("ok", "all was seen to be right")

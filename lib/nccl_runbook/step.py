@@ -156,7 +156,8 @@ class Step:
         if not self.replayed:
             self.record.facts = to_json(self.facts)
             self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)
-            self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in self._worlds()]
+            ran = self._engine.history if self._engine else []
+            self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in ran]
         return StepView(self.record, self.save())
 
     def save(self) -> Path:
@@ -170,9 +171,6 @@ class Step:
         asked = world.request
         shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
         return world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
-
-    def _worlds(self) -> list[World]:
-        return list(self._engine.history) if self._engine else []
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | str | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] | str = ("all_reduce",), deadline_s: float = 30.0) -> World:

@@ -10,7 +10,6 @@ from nccl_runbook.redact import Redactor
 
 BANNER_ID = "runbook-banner"
 NOT_RUN = "not run"
-_MARKERS = ("papermill-error-cell-tag",)
 
 
 def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
@@ -24,7 +23,7 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
 
 def mend(notebook: Any, why: str) -> Any:
     """papermill calls cells completed that never ran (2.7.0); only their missing start time tells."""
-    notebook.cells = [c for c in notebook.cells if not set(_MARKERS) & set(c.metadata.get("tags", []))]
+    notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
     paths = notebook.metadata.get("papermill", {})
     paths.update({key: Path(paths[key]).name for key in ("input_path", "output_path") if paths.get(key)})
     if why:

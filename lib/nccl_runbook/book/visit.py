@@ -118,9 +118,9 @@ class Kernels:
 
     def environment(self) -> dict[str, str]:
         """The kernel's environment: the user's, without his Python and IPython start-up files (a rank, which is not interactive, reads
-        neither) and without widgets, which a page cannot show."""
+        neither) and without widgets, which a page cannot show. What its warm process writes goes with the folder, however both end."""
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
-        return {**kept, "NCCL_RUNBOOK_HEADLESS": "1", "IPYTHONDIR": str(self.path / "ipython")}
+        return {**kept, "NCCL_RUNBOOK_HEADLESS": "1", "NCCL_RUNBOOK_SCRATCH": str(self.path), "IPYTHONDIR": str(self.path / "ipython")}
 
 
 class Visit:

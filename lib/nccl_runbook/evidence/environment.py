@@ -79,11 +79,7 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
     asked = request(whole=True, torch=True, conf=env.get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE", ""))
     world = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
     rank = world.ranks[0]
-    said = rank.first("environment")
-    if said is None:
-        last = " | ".join(rank.last_lines[-3:])
-        return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
-    return said
+    return rank.first("environment") or rank.why_silent()
 
 
 def of_arms(engine: Any, arms: Any) -> Environment | Gap:

@@ -64,6 +64,11 @@ class RankResult:
     def first(self, event: str) -> Optional[Dict[str, Any]]:
         return next(iter(self.named(event)), None)
 
+    def why_silent(self) -> Gap:
+        """Why it did not come to tell something."""
+        told = f"the rank {self.outcome} ({self.code}) {' | '.join(self.last_lines[-3:])}"
+        return Gap("timed-out" if self.outcome == "timed-out" else "failed", told.strip())
+
 
 @dataclasses.dataclass(frozen=True)
 class World:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Dict, Iterable, List, Union
+from typing import Dict, Iterable, List, Set, Union
 
 from nccl_runbook.facts import Gap
 
@@ -22,7 +22,7 @@ _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
 class Tally:
     def __init__(self) -> None:
         self._via: Counter = Counter()
-        self._taken: List[str] = []
+        self._taken: Set[str] = set()
         self.choices: Counter = Counter()
         self._info = False
 
@@ -31,14 +31,9 @@ class Tally:
             if "NCCL INFO" not in line:
                 continue
             self._info = True
-            via = _VIA.search(line)
-            if via:
-                self._via[_DEVICE.sub("", via.group(1))] += 1
-            choice = _CHOICE.search(line)
-            self.choices.update([f"algo {choice.group(1)}", f"proto {choice.group(2)}"] if choice else [])
-            taken = _TAKEN.search(line)
-            if taken and f"{taken.group(1)}={taken.group(2)}" not in self._taken:
-                self._taken.append(f"{taken.group(1)}={taken.group(2)}")
+            self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
+            self.choices.update(f"{what} {word}" for choice in _CHOICE.findall(line)[:1] for what, word in zip(("algo", "proto"), choice))
+            self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
 
     def transports(self) -> Union[Dict[str, int], Gap]:
         """Connections by transport over all ranks; a Gap where NCCL logged nothing at INFO."""

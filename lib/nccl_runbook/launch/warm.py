@@ -254,14 +254,13 @@ class Warm:
         self.pid = os.getpid()
         self.out = os.dup(1)
         os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
-        self.folder = ""  # none before torch is there: who waits no longer kills this process in the middle of its import
         self.selector = selectors.DefaultSelector()
-        self.worlds, self.pending = [], b""
+        self.worlds, self.pending, self.folder = [], b"", ""  # the folder comes with torch: one may be killed while it imports that
 
     @staticmethod
     def make_folder() -> str:
-        """A private folder (0700) for sources and rendezvous files; /dev/shm where no temporary folder can be written."""
-        for folder in (None, "/dev/shm"):
+        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made."""
+        for folder in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
             with contextlib.suppress(OSError):
                 return tempfile.mkdtemp(prefix="nccl-runbook-", dir=folder)
         raise OSError("no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")

@@ -40,10 +40,7 @@ def _said(rank: RankResult, event: str) -> Union[Dict[str, Any], Gap]:
     if found is not None:
         return {k: v for k, v in found.items() if k != "event"}
     no_torch = rank.first("no_torch")
-    if no_torch:
-        return Gap("absent", no_torch["error"])
-    last = " | ".join(rank.last_lines[-3:])
-    return Gap("timed-out" if rank.outcome == "timed-out" else "failed", f"the rank {rank.outcome} ({rank.code}) {last}".strip())
+    return Gap("absent", no_torch["error"]) if no_torch else rank.why_silent()
 
 
 def surroundings_of(rank: RankResult) -> Union[Surroundings, Gap]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from nccl_runbook.facts import Gap, grouped
-from nccl_runbook.facts.live import Listener, Live, LiveGpu, LiveRank, RasCommunicator, Sample
+from nccl_runbook.facts.live import Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.probes import live_answers, nvml
 from nccl_runbook.probes import live_processes as proc
 from nccl_runbook.probes.live_processes import Process
@@ -43,9 +43,7 @@ class Look:
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
             host.result()
-        self.facts = dataclasses.replace(self.facts, first_s=first_s, ranks=[r for r in told if r],
-                                         ended=proc.ended([r.pid for r in self.ranks]), listeners=self._listeners())
-        return self._with_samples()
+        return self._told([r for r in told if r], first_s=first_s)
 
     def after(self, gap_s: float) -> Live:
         """The same, ``gap_s`` seconds later."""
@@ -60,13 +58,7 @@ class Look:
         self._ask_host()
         self._sample(True)
         now = {r.pid: r for r in map(self._rank, self.ranks) if r}  # a rank that was still starting has its sockets by now
-        self.facts = dataclasses.replace(
-            self.facts, ranks=[now.get(r.pid, r) for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1),
-            ended=proc.ended([r.pid for r in self.ranks]), listeners=self._listeners())
-        return self._with_samples()
-
-    def _listeners(self) -> List[Listener]:
-        return list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))
+        return self._told([now.get(r.pid, r) for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1))
 
     def _sample(self, with_stacks: bool) -> None:
         with ThreadPoolExecutor(8) as pool:
@@ -104,10 +96,12 @@ class Look:
         with_nccl = any(r.nccl for r in self.ranks)
         self.ras.append(live_answers.ras(named) if with_nccl else Gap("absent", "no rank has libnccl mapped"))
 
-    def _with_samples(self) -> Live:
-        ranks = [dataclasses.replace(r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid]))
-                 for r in self.facts.ranks]
-        return dataclasses.replace(self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras))
+    def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
+        listeners = list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))
+        ranks = [dataclasses.replace(r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])) for r in ranks]
+        self.facts = dataclasses.replace(self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras), listeners=listeners,
+                                         ended=proc.ended([r.pid for r in self.ranks]), **taken_s)
+        return self.facts
 
 
 def chosen(pids: List[int]) -> Tuple[List[Process], Dict[int, List[int]]]:

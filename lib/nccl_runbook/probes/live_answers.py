@@ -120,9 +120,7 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
     """The newest entry of each group out of fr_trace_json (torch 2.5 to 2.13), and the counters of pg_status."""
     try:
         told = json.loads(text)
-        newest: Dict[str, Any] = {}
-        for entry in told.get("entries", []):
-            newest[_group(entry)] = entry
+        newest = {_group(entry): entry for entry in told.get("entries", [])}
         status = told.get("pg_status", {})
         return [_status(name, entry, status) for name, entry in list(newest.items())[:64]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -46,10 +46,6 @@ _BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re
 _NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')  # a reader of pages goes on to the next page, not to a file for Jupyter
 
 
-def _join_lines(value: Any) -> str:
-    return "".join(value) if isinstance(value, list) else str(value)
-
-
 class NotebookPages:
     """Renders executed notebooks; make it once and use it for all of them (the first costs about 0.4 s, then hundredths)."""
 
@@ -62,7 +58,7 @@ class NotebookPages:
             config=Config({"NbConvertBase": {"display_data_priority": wanted}}), template_name="runbook", sanitize_html=True,
             extra_template_basedirs=[str(TEMPLATES)], extra_template_paths=[str(TEMPLATES)], exclude_anchor_links=True)
         self._exporter.register_filter("clean_html", _cleaner())
-        self._exporter.register_filter("join_lines", _join_lines)
+        self._exporter.register_filter("join_lines", lambda value: "".join(value) if isinstance(value, list) else str(value))
         self._redactor = Redactor(os.environ)
         self._lock = threading.Lock()  # the exporter keeps state between calls
 

@@ -20,13 +20,16 @@ def _outcome(trial: Trial) -> Cell:
     return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
 
 
-def _bandwidth(world: World, op: str) -> str:
-    value = world.busbw_gb_per_s(op)
+def _figure(value: float | None) -> str:
     return f"{value:.1f}" if value else ""
 
 
+def _bandwidths(world: World) -> list[str]:
+    return [_figure(world.busbw_gb_per_s(op)) for op in OPS]
+
+
 def _row(name: str, trial: Trial) -> list:
-    return [name, _outcome(trial), f"{trial.world.wall_s:.1f}", *(_bandwidth(trial.world, op) for op in OPS)]
+    return [name, _outcome(trial), f"{trial.world.wall_s:.1f}", *_bandwidths(trial.world)]
 
 
 COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
@@ -57,7 +60,7 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     if trial is None:
         return Cell("" if same else "not run", "muted")
     value = trial.world.busbw_gb_per_s("send_recv")
-    text = f"{value:.1f}, {_latency(trial.world, 'send_recv')} us" if value else ""
+    text = f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us" if value else ""
     return Cell(text, heat=value / best) if trial.passed and value and best else _outcome(trial)
 
 
@@ -86,7 +89,7 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
     passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
     rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _latency(t.world, BY_SIZE), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
+    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
              _narrowed(t.world)] for t in passed]
     curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
@@ -95,11 +98,6 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
 
 def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
-
-
-def _latency(world: World, op: str) -> str:
-    value = world.latency_us(op)
-    return f"{value:.1f}" if value else ""
 
 
 def _share(world: World, links: Links) -> str:
@@ -137,7 +135,7 @@ def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None =
         return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(OPS)]
     via = trial.world.transports
     carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
-    return [name, setting, outcome or _outcome(trial), carried, *(_bandwidth(trial.world, op) for op in OPS)]
+    return [name, setting, outcome or _outcome(trial), carried, *_bandwidths(trial.world)]
 
 
 def _clean_rows(arms: Arms) -> list[list]:

@@ -147,10 +147,7 @@ def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
     """The same words of several steps are told once, with the first place: every step's own findings hold the rest."""
-    first: dict[str, Evidence] = {}
-    for e in evidence:
-        first.setdefault(e.text, e)
-    return list(first.values())
+    return [same[0] for same in grouped((e.text, e) for e in evidence).values()]
 
 
 def _judged(records: Iterable[Record]) -> Judged:
