@@ -23,7 +23,7 @@ except ImportError:
 
 # an exception that only echoes what another rank did
 ECHO = re.compile(
-    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
     r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
     r"RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
