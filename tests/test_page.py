@@ -257,7 +257,7 @@ def test_a_step_in_a_terminal_is_text():
 
 def test_a_long_value_of_several_lines_is_printed_once_and_each_line_still_runs():
     shapes = shlex.quote(json.dumps({"layer": [["weight", [64, 64]]] * 20}))
-    said = [Command("sync, a", f"echo a --spec {shapes}"), Command("sync, b", f"echo b --spec {shapes} -x")]
+    said = [Command(label=f"sync, {x}", line=f"echo {x} --spec {shapes}{more}") for x, more in (("a", ""), ("b", " -x"))]
     first, *lines = (line.partition(": ")[2] for line in _by_hand(said))
     assert [len(line) < 40 for line in lines] == [True, True]
     for command, line in zip(said, lines):
