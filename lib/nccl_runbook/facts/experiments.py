@@ -54,10 +54,12 @@ class Singles:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are."""
+    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are. ``rest``: where some failed, what is left without
+    one GPU of each, together."""
 
     wanted: int
     pairs: List[Pair]
+    rest: Optional[Trial] = None
 
     def worst(self, op: str = "send_recv") -> Optional[Pair]:
         """The pair that failed, else the one with the least bandwidth."""

@@ -32,3 +32,14 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = 20) ->
     except StopIteration as end:
         return end.value
     return Diagnosis("unclear", within=failed)
+
+
+def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
+    """The diagnosis where every pair was tried and just these failed: what a search would find if larger groups fail by their pairs."""
+    walk = identify(sorted(gpus))
+    try:
+        question = next(walk)
+        while True:
+            question = walk.send({group: not any(set(pair) <= set(group) for pair in failing) for group in question})
+    except StopIteration as end:
+        return end.value

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
+from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pair, Pairs, Trial
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.probes import worlds
@@ -18,7 +18,9 @@ from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_
 OPS = "all_reduce,broadcast,send_recv,all_gather"
 GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
 GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
+PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+VARIABLE = "a variable of the environment makes the difference"
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package stays, and so does multicast off: an arm
@@ -124,13 +126,17 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
     return dataclasses.replace(found, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
 
 
+def _clean_passes(arms: Arms) -> bool:
+    return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
+
+
 def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
     """Why an arm that narrows another one is not run; None if it is."""
     wider = trials.get(before)
     if arms.control.passed:
         return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
-    if not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed:
-        return Gap("not-run", "a variable of the environment makes the difference")
+    if _clean_passes(arms):
+        return Gap("not-run", VARIABLE)
     return None if not before or isinstance(wider, Trial) and wider.passed else Gap("not-run", f"only where {before} passes")
 
 
@@ -183,3 +189,44 @@ def _speed_limit(control: World, clean: World) -> Optional[float]:
     """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where speed tells nothing."""
     slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
+
+
+def _why_no_pair(arms: Arms) -> str:
+    """Why no pair is looked for; "" if one is: what the control shows has to come every time, on three GPUs or more."""
+    control, after, devices = arms.control, arms.control_after, arms.control.world.request.devices
+    if control.passed:
+        return "the control passes: there is no pair to look for"
+    if _clean_passes(arms):
+        return VARIABLE
+    if control.again is None or control.again.passed or isinstance(after, Trial) and after.passed:
+        return "the control does not fail every time"
+    return "fewer than three GPUs: the pair is all there is to name" if len(set(devices)) < max(3, len(devices)) else ""
+
+
+def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
+    """Which two GPUs alone show what the control shows, and whether the others pass together (``rest``). Neighbours first; it ends where
+    all of them fail at once, for then it is no single GPU or link, and each that hangs costs seconds."""
+    why_not = (arms.detail or arms.reason) if isinstance(arms, Gap) else _why_no_pair(arms)
+    if why_not:
+        return Gap("not-run", why_not)
+    gpus, budget = sorted(arms.control.world.request.devices), Budget(budget_s, True, PAIR_DEADLINE_S)
+
+    def make(name: str, devices: List[Optional[int]]) -> WorldRequest:
+        return dataclasses.replace(request(name, devices, {}, False, STALL_S), deadline_s=PAIR_DEADLINE_S)
+
+    def all_failed(found: List[Pair]) -> bool:
+        return len(gpus) > 3 and bool(found) and not any(p.trial.passed for p in found)
+
+    made = worlds.every_pair(engine, gpus, budget, make, lambda found: all(p.trial.passed for p in found), all_failed)
+    left = _without(gpus, [(p.first, p.second) for p in made.pairs if not p.trial.passed])
+    if all_failed(made.pairs) or not 1 < len(left) < len(gpus) or budget.spent:
+        return made
+    return dataclasses.replace(made, rest=worlds.trials(engine, [make(f"GPUs {', '.join(map(str, left))}", left)], repeat=False)[0])
+
+
+def _without(gpus: List[int], failing: List[tuple]) -> List[int]:
+    """The GPUs that are left if those with the most failing partners go until no failing pair is among them."""
+    while failing:
+        worst = max(gpus, key=lambda g: (sum(g in pair for pair in failing), g))
+        gpus, failing = [g for g in gpus if g != worst], [pair for pair in failing if worst not in pair]
+    return gpus

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Search, Singles, Trial
 from nccl_runbook.facts.world import World
@@ -48,6 +50,18 @@ def singles_table(singles: Singles) -> Table:
 
 @titled("Every pair of GPUs: send/recv GB/s, and microseconds for 4 B")
 def pairs_table(pairs: Pairs) -> Table:
+    """See `_heat_map`."""
+    return _heat_map(pairs)
+
+
+@titled("The narrowest pair: two GPUs alone, in your environment as it is")
+def narrowest_table(pairs: Pairs) -> Table:
+    """See `_heat_map`; nothing is timed."""
+    return dataclasses.replace(_heat_map(pairs), note="Disjoint pairs ran at the same time." + (
+        f" {pairs.rest.name} together, which leaves out what fails: {pairs.rest.world.ended}." if pairs.rest else ""))
+
+
+def _heat_map(pairs: Pairs) -> Table:
     """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
