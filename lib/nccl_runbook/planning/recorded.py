@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from nccl_runbook.planning.group_testing import Answers, Diagnosis, Group, identify
+from nccl_runbook.planning.group_testing import REPEATS, Answers, Diagnosis, Group, identify
 
 Z95 = 1.959964
 
@@ -18,7 +18,7 @@ def wilson(failed: int, of: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = 20) -> Diagnosis:
+def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
     """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else."""
     walk = identify(gpus, repeats)
     failed: Group = tuple(gpus)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pair, Pairs, Trial
+from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.probes import worlds
@@ -191,42 +192,22 @@ def _speed_limit(control: World, clean: World) -> Optional[float]:
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
 
 
-def _why_no_pair(arms: Arms) -> str:
-    """Why no pair is looked for; "" if one is: what the control shows has to come every time, on three GPUs or more."""
-    control, after, devices = arms.control, arms.control_after, arms.control.world.request.devices
-    if control.passed:
-        return "the control passes: there is no pair to look for"
-    if _clean_passes(arms):
-        return VARIABLE
-    if control.again is None or control.again.passed or isinstance(after, Trial) and after.passed:
-        return "the control does not fail every time"
-    return "fewer than three GPUs: the pair is all there is to name" if len(set(devices)) < max(3, len(devices)) else ""
-
-
 def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
-    """Which two GPUs alone show what the control shows, and whether the others pass together (``rest``). Neighbours first; it ends where
-    all of them fail at once, for then it is no single GPU or link, and each that hangs costs seconds."""
-    why_not = (arms.detail or arms.reason) if isinstance(arms, Gap) else _why_no_pair(arms)
-    if why_not:
-        return Gap("not-run", why_not)
+    """Which two GPUs alone show what the control shows, and whether the others pass without one of them (``rest``). Neighbours first; it
+    ends where all of them fail at once, for then it is no single GPU or link, and each that hangs costs seconds."""
+    if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
+        return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
     gpus, budget = sorted(arms.control.world.request.devices), Budget(budget_s, True, PAIR_DEADLINE_S)
-
-    def make(name: str, devices: List[Optional[int]]) -> WorldRequest:
-        return dataclasses.replace(request(name, devices, {}, False, STALL_S), deadline_s=PAIR_DEADLINE_S)
-
-    def all_failed(found: List[Pair]) -> bool:
-        return len(gpus) > 3 and bool(found) and not any(p.trial.passed for p in found)
-
-    made = worlds.every_pair(engine, gpus, budget, make, lambda found: all(p.trial.passed for p in found), all_failed)
-    left = _without(gpus, [(p.first, p.second) for p in made.pairs if not p.trial.passed])
-    if all_failed(made.pairs) or not 1 < len(left) < len(gpus) or budget.spent:
+    make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
+    made = worlds.every_pair(engine, gpus, budget, make, until=lambda found: len(gpus) > 3 and not any(p.trial.passed for p in found))
+    suspects = set(gpus).intersection(*((p.first, p.second) for p in made.pairs if not p.trial.passed))
+    if len(suspects) in (0, len(gpus)) or budget.spent:
         return made
-    return dataclasses.replace(made, rest=worlds.trials(engine, [make(f"GPUs {', '.join(map(str, left))}", left)], repeat=False)[0])
+    left = [g for g in gpus if g != max(suspects)]
+    return dataclasses.replace(made, rest=worlds.trials(engine, [make(f"without GPU {max(suspects)}", left)], repeat=False)[0])
 
 
-def _without(gpus: List[int], failing: List[tuple]) -> List[int]:
-    """The GPUs that are left if those with the most failing partners go until no failing pair is among them."""
-    while failing:
-        worst = max(gpus, key=lambda g: (sum(g in pair for pair in failing), g))
-        gpus, failing = [g for g in gpus if g != worst], [pair for pair in failing if worst not in pair]
-    return gpus
+def _fails_every_time(arms: Arms) -> bool:
+    control, after, devices = arms.control, arms.control_after, arms.control.world.request.devices
+    steady = control.again is not None and not control.passed and not control.again.passed and not (isinstance(after, Trial) and after.passed)
+    return steady and len(set(devices)) == len(devices) > 2

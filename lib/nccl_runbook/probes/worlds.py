@@ -116,17 +116,17 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
     make = functools.partial(request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S)
     # where the ladder failed the search repeats what decides
-    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=lambda _: not failing)
+    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing)
 
 
 def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
-               repeat: Callable[[List[Pair]], bool], enough: Callable[[List[Pair]], bool] = lambda _: False) -> Pairs:
-    """``make``: the world of that name on these GPUs. ``repeat`` what fails, and ``enough``, are asked with the pairs so far."""
+               repeat: bool = True, until: Callable[[List[Pair]], bool] = lambda _: False) -> Pairs:
+    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``until`` the pairs so far are enough."""
     found: List[Pair] = []
     for together in rounds(gpus):
-        if budget.spent or enough(found):
+        if budget.spent or found and until(found):
             break
-        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat(found))
+        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat)
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, done)]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 

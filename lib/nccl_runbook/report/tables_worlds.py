@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Search, Singles, Trial
 from nccl_runbook.facts.world import World
@@ -48,26 +46,14 @@ def singles_table(singles: Singles) -> Table:
     return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
 
 
-@titled("Every pair of GPUs: send/recv GB/s, and microseconds for 4 B")
+@titled("Every pair of GPUs")
 def pairs_table(pairs: Pairs) -> Table:
-    """See `_heat_map`."""
-    return _heat_map(pairs)
-
-
-@titled("The narrowest pair: two GPUs alone, in your environment as it is")
-def narrowest_table(pairs: Pairs) -> Table:
-    """See `_heat_map`; nothing is timed."""
-    return dataclasses.replace(_heat_map(pairs), note="Disjoint pairs ran at the same time." + (
-        f" {pairs.rest.name} together, which leaves out what fails: {pairs.rest.world.ended}." if pairs.rest else ""))
-
-
-def _heat_map(pairs: Pairs) -> Table:
     """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
     rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)] for a in gpus]
-    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows, "Disjoint pairs ran at the same time. Shade: share of the best pair.")
+    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows, "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.")
 
 
 def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
