@@ -57,6 +57,7 @@ class _Seen:
         self.gpus: Group = tuple(gpus)
         self.left = most_runs(len(gpus)) - REPEATS
         self.known: Dict[FrozenSet[int], bool] = {}
+        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)  # where every pair is known, every partner counts
 
     def told(self, group: Iterable[int]) -> Optional[bool]:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
@@ -170,7 +171,7 @@ def _partners(seen: _Seen, gpu: int, group: List[int]) -> Generator[Round, Answe
     if len(group) == 1:
         return group
     found = yield from _partners(seen, gpu, group[: len(group) // 2])
-    if len(found) >= ENOUGH_PARTNERS:
+    if len(found) >= seen.enough:
         return found
     return [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
 
@@ -183,7 +184,9 @@ def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, 
     for large, small in combinations(sides, 2):
         for shift in range(min(len(large), -(-8 // len(small)))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
-            if any((yield from seen.ask(*across))):
+            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from seen.ask(*across))) if fine]
+            if passed:
+                yield from seen.recurs(passed, True)
                 return False
     return True
 
@@ -191,10 +194,10 @@ def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, 
 def _located(seen: _Seen, bad: List[int], sides: List[List[int]]) -> Walk:
     """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a link."""
     links, stars = [], []
-    for at, gpu in ((at, gpu) for at, side in enumerate(sides) for gpu in (side if at else ())):
-        for side in sides[:at]:
+    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())):
+        for side in larger:
             row = yield from _partners(seen, gpu, [g for g in side if g not in stars])
-            if side is sides[0] and len(row) >= min(ENOUGH_PARTNERS, max(2, len(side))):
+            if own == [gpu] and side is sides[0] and len(row) >= min(seen.enough, max(2, len(side))):
                 stars.append(gpu)
                 break
             links += [(min(gpu, g), max(gpu, g)) for g in row]

@@ -209,5 +209,5 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
 
 def _fails_every_time(arms: Arms) -> bool:
     control, after, devices = arms.control, arms.control_after, arms.control.world.request.devices
-    steady = control.again is not None and not control.passed and not control.again.passed and not (isinstance(after, Trial) and after.passed)
-    return steady and len(set(devices)) == len(devices) > 2
+    ran = [control.world, control.again or control.world, *([] if isinstance(after, Gap) else [after.world])]
+    return control.again is not None and not any(w.passed for w in ran) and len(set(devices)) == len(devices) > 2

@@ -7,10 +7,10 @@ from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
 from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.planning.group_testing import Diagnosis
+from nccl_runbook.planning.group_testing import Diagnosis, most_runs
 from nccl_runbook.planning.recorded import replay, wilson
 from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
-from nccl_runbook.rules.narrowest import culprits, gpus, look_at, split
+from nccl_runbook.rules.narrowest import A_PART, culprits, gpus, look_at
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
@@ -84,10 +84,10 @@ def _words(told: Diagnosis, search: Search) -> tuple[str, str, str | None]:
         most = told.works_up_to
         return "count-at-fault", f"any {most} GPUs work together, and no {most + 1} do: it is how many, not which", None
     if told.kind == "split":
-        return "split-at-fault", split(told), "p2p-broken-acs-iommu"
+        return "split-at-fault", culprits(told), "p2p-broken-acs-iommu"
     bad = culprits(told)
     rest = "the others pass together" if told.gpus and not told.pairs else "each passes with the others"
-    return ("located", f"at fault: {bad}; {rest}", "gpu-or-link-fault") if bad else ("", "", None)
+    return ("located", f"at fault: {bad}; {rest}", A_PART) if bad else ("", "", None)
 
 
 def _search(search: Search | Gap) -> list[Finding]:
@@ -95,12 +95,14 @@ def _search(search: Search | Gap) -> list[Finding]:
     if isinstance(search, Gap):
         return []
     told, runs = diagnosis(search), sum(len(r.groups) for r in search.rounds)
-    seen = [Evidence(f"{runs} worlds in {len(search.rounds)} rounds, every failure repeated in fresh processes", "table below")]
+    most = most_runs(len(search.gpus))
+    how = f"{runs} worlds of at most {most}, in {len(search.rounds)} rounds; what is named failed at least twice, in fresh processes"
+    seen = [Evidence(how, "table below")]
     if told.kind == "intermittent":
         return [_rate(told, seen, search)]
     rule, title, cause_id = _words(told, search)
     if not rule:
-        why = search.why or "what was seen fits no single fault"
+        why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
         title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {gpus(told.within)}"
         return [Finding("search-not-finished", Severity.UNKNOWN, title, tuple(seen))]
     cause = causes().get(cause_id or "")
