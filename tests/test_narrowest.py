@@ -53,9 +53,9 @@ def test_one_bad_link_is_named_with_its_own_remedy_and_what_still_works(tmp_path
     asked, found, told = narrowed(tmp_path, 4, lambda g: {1, 3} <= g)
     assert [[0, 1], [2, 3]] == asked[0] and sum(map(len, asked)) == 6 + 1 + 1  # every pair, the one that failed again, the rest
     assert found.rest.passed and found.rest.world.request.devices == [0, 1, 2] and found.worst().first == 1
-    assert told.title.endswith("passes with P2P off: the link between GPUs 1 and 3; 5 other pairs pass over P2P"), told.title
+    assert told.title.endswith("passes with P2P off; at fault: the link between GPUs 1 and 3 (5 other pairs pass over P2P)"), told.title
     assert (told.id, told.cause, told.status) == ("transport-at-fault", "gpu-or-link-fault", "likely")
-    assert [r.who for r in told.remedy] == ["the administrator", "you", "you"]
+    assert [r.who for r in told.remedy] == ["the administrator", "you", "you"] and "Xids of GPU 1 and GPU 3." in told.remedy[0].text
     assert "run without GPU 3: the others passed together" in told.remedy[1].text and "P2P off" in told.remedy[2].text
     assert "without GPU 3: passed" in [e.text for e in told.evidence] and pairs_table(found).cells()[1][4].text == "failed"
 
@@ -69,7 +69,7 @@ def test_p2p_that_fails_everywhere_costs_one_round_and_accuses_no_pair(tmp_path)
 
 def test_a_gpu_is_named_by_its_partners(tmp_path):
     asked, found, told = narrowed(tmp_path, 4, lambda g: 2 in g)
-    assert "GPU 2 with every partner; 3 other pairs pass" in told.title and told.cause == "gpu-or-link-fault"
+    assert "; at fault: GPU 2 with every partner (3 other pairs pass over P2P)" in told.title and told.cause == "gpu-or-link-fault"
     assert found.rest.world.request.devices == [0, 1, 3] and sum(map(len, asked)) == 6 + 3 + 1
 
 
@@ -107,7 +107,7 @@ def pair(a, b, first, again=None):
 def test_where_the_others_do_not_go_over_p2p_the_host_s_settings_stay_suspect():
     found = Pairs(3, [pair(0, 1, hung(), hung()), pair(0, 2, world(transports=SHM)), pair(1, 2, world(transports=SHM))])
     told = transports.judge(failing(3), found)[0]
-    assert told.cause == "p2p-broken-acs-iommu" and "the link between GPUs 0 and 1; 2 other pairs pass over SHM" in told.title
+    assert told.cause == "p2p-broken-acs-iommu" and "the link between GPUs 0 and 1 (2 other pairs pass over SHM)" in told.title
 
 
 def test_what_takes_more_than_two_is_said_so():
@@ -131,5 +131,5 @@ def test_every_matrix_of_pairs_has_an_answer_that_names_no_pair_which_passed(n, 
     named = of_pairs(range(n), failed)
     assert set(named.pairs) <= set(failed) and all((min(g, o), max(g, o)) in failed for g in named.gpus for o in range(n) if o not in (g, *named.gpus))
     assert told.severity.value == "broken" and told.remedy and told.evidence
-    words = {"pairs": "the link between", "gpus": "with every partner", "several": "with every partner", "split": "nothing works across", "unclear": "pairs of GPUs"}
+    words = {"pairs": "the link between", "gpus": "with every partner", "several": "with every partner", "split": "nothing works across", "unclear": "pairs of GPUs fail alone"}
     assert words[named.kind] in told.title if 0 < len(failed) < len(every) else "other pairs" not in told.title

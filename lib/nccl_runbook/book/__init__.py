@@ -47,7 +47,8 @@ class Options:
 class Book:
     """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
 
-    Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line, and OSError (disk full, say) if a file cannot be written later: what was
+    Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line, and OSError (disk full, say)
+    if a file cannot be written later: what was
     written before stays whole.
     """
 

@@ -93,7 +93,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     from nccl_runbook.knowledge import allocation, models
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
-    from nccl_runbook.launch.interpreters import InterpreterError, choose
+    from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.probes import sync
 
     if any(p.record for p in plan):
@@ -104,11 +104,8 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    try:
         return choose(python).text
-    except InterpreterError as error:
+    except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 
 

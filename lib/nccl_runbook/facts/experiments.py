@@ -54,8 +54,8 @@ class Singles:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are. ``rest``: where some failed, what is left without
-    one GPU of each, together."""
+    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are. ``rest``: where some failed, the others
+    together without a GPU that is in each of those."""
 
     wanted: int
     pairs: List[Pair]

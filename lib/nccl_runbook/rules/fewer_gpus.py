@@ -87,7 +87,7 @@ def _words(told: Diagnosis, search: Search) -> tuple[str, str, str | None]:
         return "split-at-fault", culprits(told), "p2p-broken-acs-iommu"
     bad = culprits(told)
     rest = "the others pass together" if told.gpus and not told.pairs else "each passes with the others"
-    return ("located", f"at fault: {bad}; {rest}", A_PART) if bad else ("", "", None)
+    return ("located", f"{bad}; {rest}", A_PART) if bad else ("", "", None)
 
 
 def _search(search: Search | Gap) -> list[Finding]:

@@ -20,18 +20,18 @@ def gpus(group: tuple[int, ...] | list[int]) -> str:
 
 
 def culprits(told: Diagnosis) -> str:
-    """ "GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; "" where nothing is named."""
+    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; "" where nothing is named."""
     bad = [f"{gpus(told.gpus)} with every partner"] if told.gpus else []
     bad += [f"the link between GPUs {a} and {b}" for a, b in told.pairs]
     across = f"{' and '.join(map(gpus, told.sides))} work by themselves, and nothing works across"
-    return across if told.sides else ", and ".join(bad)
+    return across if told.sides else f"at fault: {', and '.join(bad)}" if bad else ""
 
 
 def look_at(world: World) -> Remedy:
     """For whoever has the machine: the parts between the GPUs of ``world``, by what they are called outside CUDA."""
     said = [(rank.first("hello") or {}).get("pci_bus_id") for rank in world.ranks]
-    named = " and ".join(f"GPU {gpu} (PCI bus {bus})" for gpu, bus in zip(world.request.devices, said, strict=False) if bus)
-    text = f"Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and Xids of {named or 'these GPUs'}."
+    named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in zip(world.request.devices, said, strict=False))
+    text = f"Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and Xids of {named}."
     return Remedy("the administrator", text, ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
 
 
@@ -46,8 +46,8 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     via = sorted({name.partition("/")[0] for names in carried if not isinstance(names, Gap) for name in names})
     title = ""
     if passed and failed and steady:
-        where, over = culprits(told) or f"{len(failed)} pairs of GPUs", f" over {' and '.join(via)}" if via else ""
-        title = f": {where}; {len(passed)} other pairs pass{over}"
+        where, over = culprits(told) or f"{len(failed)} pairs of GPUs fail alone", f" over {' and '.join(via)}" if via else ""
+        title = f"; {where} ({len(passed)} other pairs pass{over})"
     elif failed and steady:
         title = "; two GPUs are enough, whichever were tried"
     elif not failed and len(passed) == pairs.wanted:
