@@ -48,8 +48,7 @@ class Book:
     """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
 
     Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line, and OSError (disk full, say)
-    if a file cannot be written later: what was
-    written before stays whole.
+    if a file cannot be written later: what was written before stays whole.
     """
 
     def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None]) -> None:
