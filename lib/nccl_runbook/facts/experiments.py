@@ -54,12 +54,10 @@ class Singles:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are. ``rest``: where some failed, the others
-    together without a GPU that is in each of those."""
+    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are."""
 
     wanted: int
     pairs: List[Pair]
-    rest: Optional[Trial] = None
 
     def worst(self, op: str = "send_recv") -> Optional[Pair]:
         """The pair that failed, else the one with the least bandwidth."""

@@ -193,18 +193,14 @@ def _speed_limit(control: World, clean: World) -> Optional[float]:
 
 
 def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
-    """Which two GPUs alone show what the control shows, and whether the others pass without one of them (``rest``). Neighbours first; it
-    ends where all of them fail at once, for then it is no single GPU or link, and each that hangs costs seconds."""
+    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at once, for then it is no
+    single GPU or link, and each that hangs costs seconds."""
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
         return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
-    gpus, budget = sorted(arms.control.world.request.devices), Budget(budget_s, True, PAIR_DEADLINE_S)
+    gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
-    made = worlds.every_pair(engine, gpus, budget, make, until=lambda found: len(gpus) > 3 and not any(p.trial.passed for p in found))
-    suspects = set(gpus).intersection(*((p.first, p.second) for p in made.pairs if not p.trial.passed))
-    if len(suspects) in (0, len(gpus)) or budget.spent:
-        return made
-    left = [g for g in gpus if g != max(suspects)]
-    return dataclasses.replace(made, rest=worlds.trials(engine, [make(f"without GPU {max(suspects)}", left)], repeat=False)[0])
+    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make,
+                             until=lambda found: len(gpus) > 3 and not any(p.trial.passed for p in found))
 
 
 def _fails_every_time(arms: Arms) -> bool:

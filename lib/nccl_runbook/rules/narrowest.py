@@ -40,7 +40,7 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     if isinstance(pairs, Gap):
         return fault
     failed, passed = [[p for p in pairs.pairs if p.trial.passed is fine] for fine in (False, True)]
-    steady = not any(p.trial.again is not None and p.trial.again.passed for p in failed)
+    steady, untried = not any(p.trial.again is not None and p.trial.again.passed for p in failed), pairs.wanted - len(pairs.pairs)
     told = of_pairs({g for p in pairs.pairs for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else [])
     carried = [p.trial.world.transports for p in passed]
     via = sorted({name.partition("/")[0] for names in carried if not isinstance(names, Gap) for name in names})
@@ -50,30 +50,21 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
         title = f"; {where} ({len(passed)} other pairs pass{over})"
     elif failed and steady:
         title = "; two GPUs are enough, whichever were tried"
-    elif not failed and len(passed) == pairs.wanted:
+    elif not failed and not untried:
         title = f"; no two GPUs alone show it: it takes more of them ({len(passed)} pairs pass)"
-    seen = (*_seen(pairs, steady), *fault.evidence, *([NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
-    found = dataclasses.replace(fault, title=fault.title + title, evidence=seen, remedy=(*_around(pairs), *fault.remedy))
-    clears_the_host = fault.cause is None or fault.cause == "p2p-broken-acs-iommu" and via == ["P2P"]
-    if not passed or not told.gpus + told.pairs or not clears_the_host:
-        return found
-    mine = tuple(r for r in found.remedy if r != NOTHING_KNOWN and r.who == "you")
-    return dataclasses.replace(found, cause=A_PART, status=fault.status or "likely", remedy=(look_at(failed[0].trial.world), *mine))
-
-
-def _seen(pairs: Pairs, steady: bool) -> list[Evidence]:
-    often, untried = "" if steady else ", not every time: it comes and goes", pairs.wanted - len(pairs.pairs)
-    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{often}" for p in pairs.pairs if not p.trial.passed]
-    words += [f"{pairs.rest.name}: {pairs.rest.world.ended}"] if pairs.rest else []
+    often = "" if steady else ", not every time: it comes and goes"
+    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{often}" for p in failed]
     words += [f"{untried} of {pairs.wanted} pairs were not tried"] if untried else []
-    return [Evidence(text, "table below") for text in words]
+    seen = (*(Evidence(text, "table below") for text in words), *fault.evidence, *([NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
+    found = dataclasses.replace(fault, title=fault.title + title, evidence=seen)
+    return _of_a_part(found, told, failed[0].trial.world, via) if passed and told.gpus + told.pairs else found
 
 
-def _around(pairs: Pairs) -> tuple[Remedy, ...]:
-    """What still works as it did: the rest, if it was seen to pass."""
-    if pairs.rest is None or not pairs.rest.passed:
-        return ()
-    world = pairs.rest.world
-    visible = (world.ranks[0].first("hello") or {}).get("visible")
-    text = f"Until that is mended run {pairs.rest.name}: the others passed together in your environment as it is."
-    return (Remedy("you", text, (f"export CUDA_VISIBLE_DEVICES={visible}",) if visible else ()),)
+def _of_a_part(found: Finding, told: Diagnosis, world: World, via: list[str]) -> Finding:
+    """Other pairs that pass over P2P, too, clear the host's settings; of a cause that has nothing to do with P2P nothing is changed."""
+    without = sorted({*told.gpus, *(last for _, last in told.pairs)})
+    around = Remedy("you", f"Until that is mended run without {gpus(without)}: every other pair that was tried passes.")
+    if found.cause is not None and (found.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
+        return dataclasses.replace(found, remedy=(*found.remedy, around))
+    mine = tuple(r for r in found.remedy if r != NOTHING_KNOWN and r.who == "you")
+    return dataclasses.replace(found, cause=A_PART, status=found.status or "likely", remedy=(look_at(world), around, *mine))
