@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 
 from nccl_runbook.evidence.dump_columns import ISSUED, LEAST, STATES, Reading
 from nccl_runbook.evidence.log_clock import Clocks
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset
 from nccl_runbook.facts.recorder import Op
 
@@ -45,12 +47,29 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
     """How far the clock of each rank is ahead of the middle one, by the ends of shared operations; [] where all are together."""
     clocks = Clocks()
     for rank, reading in sorted(readings.items()):
-        for event, (_, at) in reading.ends.items():
-            clocks.note(event, str(rank), at / 1e9)
+        for event, times in reading.ends.items():
+            clocks.note(event, str(rank), times[not event.startswith(ISSUED)] / 1e9)
     found = clocks.offsets()
     middle = statistics.median_low([c.offset_s for c in found]) if found else 0.0
     found = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in found]
     return found if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in found) else []
+
+
+def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
+    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one: an earlier
+    attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a dump proves nothing; one with
+    entries later than its file is surely off. ``stamps``: as for Times."""
+    began = grouped(((group, reading.members.get(group)), (reading.oldest_ns, column.first, rank))
+                    for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
+                    for group, column in reading.columns.items())
+    latest = {group: max(rows) for group, rows in began.items()}
+    found = {}
+    for rank, reading in readings.items():
+        for group, column in reading.columns.items():
+            at, first, _ = latest.get((group, reading.members.get(group)), (0, 0, 0))
+            if at > reading.until_ns + SKEW_S * 1e9 and first <= reading.joined(column):
+                found[rank] = max(found.get(rank, 0.0), (at - reading.until_ns) / 1e9)
+    return found
 
 
 def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float]]:
