@@ -72,22 +72,47 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
     return found
 
 
-def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float]]:
+def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
     """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
-    middle), where its coming then soon ended them. Each clock is set by the ends that all share, so that it need not agree with others."""
+    middle of that, how many of these its clock may explain), where its coming then soon ended them. Each clock is set by the ends that all
+    share, so that it need not agree with others; Gloo records none: see _by_bounds."""
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
-    events = [event for event in shared if not event.startswith(ISSUED)]
+    blocking = all(r.gloo for r in readings.values())
+    events = [event for event in shared if blocking or not event.startswith(ISSUED)]
     if len(events) < LEAST:
         return {}
-    ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
-    ahead = {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+    ahead, unsure = _by_bounds(readings) if blocking else (_by_ends(readings, events), {})
     gaps: dict[int, list[tuple[float, float, float]]] = {}
     for event in events:
         (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
         gaps.setdefault(last, []).append((before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
     every = [gap for found in gaps.values() for gap in found]
     span = max(came for _, came, _ in every) - min(before for before, _, _ in every)
-    return {rank: told for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+    return {rank: (*told, round(min(told[1], unsure.get(rank, 0.0)), 1))
+            for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+
+
+def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:
+    """By how many ns each clock is ahead of that in the middle: what all see end, ends at once."""
+    ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
+    return {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+
+
+def _by_bounds(readings: dict[int, Reading]) -> tuple[dict[int, float], dict[int, float]]:
+    """The same against the first rank's clock, as little as the order of calls demands, and by how many ms more it may be: whoever made
+    the next call did so after all had made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
+    first = readings[min(readings)]
+    ahead = {rank: max(least, min(0.0, most)) for rank, one in readings.items() for least, most in [_ahead(one, first)]}
+    more = {rank: max(_ahead(one, other)[1] - ahead[rank] + ahead[r] for r, other in readings.items() if r != rank) / 1e6
+            for rank, one in readings.items()}
+    return ahead, more
+
+
+def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
+    """By how many ns the clock of ``one`` is ahead at least, and at most."""
+    shared = one.ends.keys() & other.ends.keys()
+    least, most = max(one.ends[e][0] - other.ends[e][1] for e in shared), min(one.ends[e][1] - other.ends[e][0] for e in shared)
+    return (least, most) if least <= most or one is other else (-math.inf, math.inf)
 
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:

@@ -59,11 +59,23 @@ class Picture:
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
-    newest = {(look.host, look.boot_id, rank.job): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
+    newest = {(look.host, look.boot_id, _launch(rank)): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
     seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
-    jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, rank.job] is look)
+    jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, _launch(rank)] is look)
     order = ("broken", "degraded", "unknown", "healthy")
-    return sorted((_picture(job, members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
+    return sorted((_dated(_picture(job, members), members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
+
+
+def _launch(rank: LiveRank) -> str:
+    """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what it calls one without a name."""
+    run = rank.variables.get("TORCHELASTIC_RUN_ID", "none")
+    return rank.job if run == "none" else run
+
+
+def _dated(picture: Picture, members: Members) -> Picture:
+    """The picture with the attempt that it is of, counted from 0, where torchrun has started the ranks again."""
+    again = max((int(n) for r, _ in members for n in [r.variables.get("TORCHELASTIC_RESTART_COUNT", "")] if n.isdecimal()), default=0)
+    return dataclasses.replace(picture, sentence=f"attempt {again}: {picture.sentence}") if again else picture
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
