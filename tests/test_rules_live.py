@@ -531,6 +531,21 @@ def test_of_two_looks_at_a_host_the_newest_counts() -> None:
         assert culprits(found) == [0] and len(found.ranks) == 4
 
 
+def attempt(number: int, run: str, *ranks: LiveRank) -> list[LiveRank]:
+    names = {"TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": str(number)}
+    return [dataclasses.replace(rank, variables=names) for rank in ranks]
+
+
+def test_of_two_attempts_of_one_torchrun_the_last_is_judged_and_named() -> None:
+    """Its ranks meet at another port each time (torch 2.13, --standalone, seen); run "none" is what every torchrun without a name has."""
+    before = s.look(*attempt(0, "9f-1", *waiting(0, 2, 3, job="localhost:41001 in net:[1]"), s.rank(1, s.SAVING, job="localhost:41001 in net:[1]")))
+    after = [*waiting(0, 1, 3), s.rank(2, s.ASLEEP, waits="hrtimer_nanosleep")]
+    found = told(before, s.look(*attempt(1, "9f-1", *after), taken="2026-11-21T19:09:00Z"))
+    assert culprits(found) == [2] and found.sentence.startswith("attempt 1: rank 2 ")
+    assert culprits(told(before)) == [1] and not told(before).sentence.startswith("attempt")
+    assert len(judge([dataclasses.replace(before, ranks=attempt(0, "none", *before.ranks)), s.look(*attempt(0, "none", *after), taken="2026-11-21T19:09:00Z")])) == 2
+
+
 def test_a_world_size_of_a_billion_takes_no_memory() -> None:
     look = s.look(*waiting(0, 1, world=10**9 - 1))
     assert culprits(told(look))[:2] == [2, 3] and quickest_s(lambda: told(look), 2) < 2
