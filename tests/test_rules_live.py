@@ -130,8 +130,8 @@ def test_who_moves_here_tells_nothing_of_hosts_that_were_not_looked_at() -> None
     """Partial is unknown, with the hosts as far as RAS, Slurm or the sockets of the others tell; all hosts together are healthy."""
     found = told(s.look(*moving(0, 1)))
     assert found.kind == "unknown" and "nothing is known of 2 of 4 ranks, on hosts that were not looked at" in found.sentence and "on each host" in found.decides
-    links = [Socket("ESTABLISHED", "10.0.0.1:41000", "10.0.0.2:5000", 0, 0), Socket("ESTABLISHED", "10.0.0.1:41001", "93.184.215.14:443", 0, 0),
-             Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:41002", 0, 0)]
+    links = [Socket("ESTABLISHED", "10.0.0.1:41000", "10.0.0.2:5000"), Socket("ESTABLISHED", "10.0.0.1:41001", "93.184.215.14:443"),
+             Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:41002")]
     assert told(s.look(*moving(0, 1, sockets=links))).sentence.endswith("not looked at (10.0.0.2)")
     assert told(s.look(*moving(0, 1, variables={"SLURM_JOB_NODELIST": "n[1-2]"}))).sentence.endswith("not looked at (n[1-2])")
     ras = [s.communicator({0: 5, 1: 5}, {0: 9, 1: 9})]
@@ -163,7 +163,7 @@ def test_world_sizes_that_differ_and_a_tie_accuses_nobody() -> None:
 
 
 def test_an_unanswered_connection_and_one_that_is_established() -> None:
-    asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500", 1, 0)])
+    asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500")])
     found = told(s.look(asking, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)]))
     assert (found.kind, culprits(found), found.cause, found.decides) == ("unreachable", [1], "network-path-blocked", "nc -vz 10.0.0.1 29500")
     joined = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], state="ESTABLISHED")])
@@ -504,7 +504,7 @@ def test_ranks_that_may_step_in_the_call_in_which_they_poll_prove_nobody_absent(
 
 def test_a_connection_that_is_not_answered_is_that_of_its_own_host() -> None:
     """Pids repeat from container to container."""
-    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500", 0, 0)], job="a", world=2)
+    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500")], job="a", world=2)
     other = dataclasses.replace(s.rank(1, s.IN_INIT, job="a", world=2), pid=asks.pid)
     (picture,) = judge([s.look(asks), dataclasses.replace(s.look(other, host="node2"), boot_id="c")])
     assert (picture.kind, culprits(picture)) == ("unreachable", [0])

@@ -70,7 +70,6 @@ class Reading:
     was issued; ``oldest_ns``, ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last one
     was issued or ended; ``told``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
 
-    version: str
     gloo: bool
     entries: int
     wrapped: bool
@@ -106,7 +105,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
     recent = _Recent(entries, table.open_ats)
     last = [_number(e["time_created_ns"]) for e in entries[-TAIL:]]
     return Reading(
-        _short(dump.get("version", "")), table.gloo, len(entries),
+        table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
         _number(entries[0]["time_created_ns"]) if entries else 0, max(last, default=0),
         max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),

@@ -253,8 +253,8 @@ def _log_track(row: RankLog, label: str) -> Track:
 def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None,
           late: tuple[float, float, float] | None) -> Dump:
     last, (share, pace_ms) = times.op(rank, reading.last, {}), reading.waiting or (None, None)
-    return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped,
-                times.written.get(rank), left_out, reading.order, last, share, pace_ms, reading.timed, *(late or ()))
+    return Dump(rank, logs.short(name), "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), left_out,
+                reading.order, last, share, pace_ms, reading.timed, *(late or ()))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:

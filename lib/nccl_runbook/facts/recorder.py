@@ -102,10 +102,8 @@ class Dump:
 
     rank: int
     file: str
-    version: str
     backend: str
     entries: int
-    wrapped: bool
     written: Optional[float]
     left_out: Optional[List[str]]
     order: List[str]

@@ -63,19 +63,13 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
     seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, _launch(rank)] is look)
     order = ("broken", "degraded", "unknown", "healthy")
-    return sorted((_dated(_picture(job, members), members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
+    return sorted((_picture(job, members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
 
 
 def _launch(rank: LiveRank) -> str:
     """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what it calls one without a name."""
     run = rank.variables.get("TORCHELASTIC_RUN_ID", "none")
     return rank.job if run == "none" else run
-
-
-def _dated(picture: Picture, members: Members) -> Picture:
-    """The picture with the attempt that it is of, counted from 0, where torchrun has started the ranks again."""
-    again = max((int(n) for r, _ in members for n in [r.variables.get("TORCHELASTIC_RESTART_COUNT", "")] if n.isdecimal()), default=0)
-    return dataclasses.replace(picture, sentence=f"attempt {again}: {picture.sentence}") if again else picture
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
@@ -93,8 +87,14 @@ def _picture(job: str, members: Members) -> Picture:
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
-    found = next((p for p in (rule(base, members) for rule in rules) if p), None)
-    return found or dataclasses.replace(base, **_undecided(base, members))
+    found = next((p for p in (rule(base, members) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, members))
+    return dataclasses.replace(found, sentence=_attempt(members) + found.sentence)
+
+
+def _attempt(members: Members) -> str:
+    """ "attempt 1: ", as torchrun counts, from 0, where it has started the ranks again; else ""."""
+    counts = (r.variables.get("TORCHELASTIC_RESTART_COUNT", "0") for r, _ in members)
+    return next((f"attempt {count}: " for count in counts if count.strip("0").isdecimal()), "")
 
 
 def _undecided(base: Picture, members: Members) -> Dict[str, str]:
@@ -167,8 +167,7 @@ def _unseen(members: Members) -> str:
         return ""
     told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
     links = [s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "ESTABLISHED"]
-    by_ras = {x.host for _, c in told for x in c.ranks} - {
-        x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
+    by_ras = {x.host for _, c in told for x in c.ranks} - {x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
     by_socket = {found[1] for s in links if (found := _INNER.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
     by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
     hosts = sorted(by_ras or by_slurm or by_socket)
