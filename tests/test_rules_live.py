@@ -130,8 +130,8 @@ def test_who_moves_here_tells_nothing_of_hosts_that_were_not_looked_at() -> None
     """Partial is unknown, with the hosts as far as RAS, Slurm or the sockets of the others tell; all hosts together are healthy."""
     found = told(s.look(*moving(0, 1)))
     assert found.kind == "unknown" and "nothing is known of 2 of 4 ranks, on hosts that were not looked at" in found.sentence and "on each host" in found.decides
-    links = [Socket("ESTABLISHED", "10.0.0.1:41000", "10.0.0.2:5000", 0, 0), Socket("ESTABLISHED", "10.0.0.1:41001", "93.184.215.14:443", 0, 0),
-             Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:41002", 0, 0)]
+    links = [Socket("ESTABLISHED", "10.0.0.1:41000", "10.0.0.2:5000"), Socket("ESTABLISHED", "10.0.0.1:41001", "93.184.215.14:443"),
+             Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:41002")]
     assert told(s.look(*moving(0, 1, sockets=links))).sentence.endswith("not looked at (10.0.0.2)")
     assert told(s.look(*moving(0, 1, variables={"SLURM_JOB_NODELIST": "n[1-2]"}))).sentence.endswith("not looked at (n[1-2])")
     ras = [s.communicator({0: 5, 1: 5}, {0: 9, 1: 9})]
@@ -163,7 +163,7 @@ def test_world_sizes_that_differ_and_a_tie_accuses_nobody() -> None:
 
 
 def test_an_unanswered_connection_and_one_that_is_established() -> None:
-    asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500", 1, 0)])
+    asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500")])
     found = told(s.look(asking, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)]))
     assert (found.kind, culprits(found), found.cause, found.decides) == ("unreachable", [1], "network-path-blocked", "nc -vz 10.0.0.1 29500")
     joined = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], state="ESTABLISHED")])
@@ -504,7 +504,7 @@ def test_ranks_that_may_step_in_the_call_in_which_they_poll_prove_nobody_absent(
 
 def test_a_connection_that_is_not_answered_is_that_of_its_own_host() -> None:
     """Pids repeat from container to container."""
-    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500", 0, 0)], job="a", world=2)
+    asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500")], job="a", world=2)
     other = dataclasses.replace(s.rank(1, s.IN_INIT, job="a", world=2), pid=asks.pid)
     (picture,) = judge([s.look(asks), dataclasses.replace(s.look(other, host="node2"), boot_id="c")])
     assert (picture.kind, culprits(picture)) == ("unreachable", [0])
@@ -529,6 +529,21 @@ def test_of_two_looks_at_a_host_the_newest_counts() -> None:
     for looks in ((old, new), (new, old), (new, new, old)):
         found = told(*looks)
         assert culprits(found) == [0] and len(found.ranks) == 4
+
+
+def attempt(number: int, run: str, *ranks: LiveRank) -> list[LiveRank]:
+    names = {"TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": str(number)}
+    return [dataclasses.replace(rank, variables=names) for rank in ranks]
+
+
+def test_of_two_attempts_of_one_torchrun_the_last_is_judged_and_named() -> None:
+    """Its ranks meet at another port each time (torch 2.13, --standalone, seen); run "none" is what every torchrun without a name has."""
+    before = s.look(*attempt(0, "9f-1", *waiting(0, 2, 3, job="localhost:41001 in net:[1]"), s.rank(1, s.SAVING, job="localhost:41001 in net:[1]")))
+    after = [*waiting(0, 1, 3), s.rank(2, s.ASLEEP, waits="hrtimer_nanosleep")]
+    found = told(before, s.look(*attempt(1, "9f-1", *after), taken="2026-11-21T19:09:00Z"))
+    assert culprits(found) == [2] and found.sentence.startswith("attempt 1: rank 2 ")
+    assert culprits(told(before)) == [1] and not told(before).sentence.startswith("attempt")
+    assert len(judge([dataclasses.replace(before, ranks=attempt(0, "none", *before.ranks)), s.look(*attempt(0, "none", *after), taken="2026-11-21T19:09:00Z")])) == 2
 
 
 def test_a_world_size_of_a_billion_takes_no_memory() -> None:

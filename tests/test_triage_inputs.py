@@ -66,6 +66,13 @@ def test_a_guard_that_passed_names_none(tmp_path, line):
     assert [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.status != "possible"] == []
 
 
+@pytest.mark.parametrize(("ok", "causes"), [("false", {"collective-mismatch", "p2p-broken-acs-iommu"}), ("null", set()), ("true", set())])
+def test_weights_that_differ_prove_no_one_cause_but_are_not_passed_over(tmp_path, ok, causes):
+    (tmp_path / "job.log").write_text("step 1 loss 2.5\n" + guard("weights_digest", ok, "1 of 2 tensors differ, the first is a", ""))
+    told = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if any("weights_digest" in e.text for e in h.evidence)]
+    assert {h.cause for h in told} == causes and {h.status for h in told} <= {"possible"}
+
+
 PASSED = [guard("check_device_map", "null", "no rank has a GPU: nothing to map", ""), guard("init_process_group_checked", "true", "2 ranks over gloo, this one on cpu", "").replace(
     '"data":{}', '"data":{"backend":"gloo","device":"cpu","device_id":false,"timeout_s":{"0 cpu":60.0}}'), guard("weights_digest", "null", "6 tensors, 115 bytes: 9a", "")]
 

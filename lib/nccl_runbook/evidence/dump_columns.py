@@ -22,6 +22,8 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nccl_runbook.facts.recorder import needs_all
+
 MAX_RANKS = 1 << 17
 HISTORY = 2000  # entries in which a rank's habits are looked for
 TAIL = 64  # the last ones, which may break them
@@ -64,14 +66,16 @@ class Column:
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
     ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
-    ``ends``: when the last ones were issued and when they ended, in ns of this rank's clock, and where none did twice when they were
-    issued; ``told``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
+    ``ends``: when the last ones were issued and when they ended, in ns of this rank's clock, and where no end is recorded when the next one
+    was issued; ``oldest_ns``, ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last one
+    was issued or ended; ``told``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
 
-    version: str
     gloo: bool
     entries: int
     wrapped: bool
+    oldest_ns: int
     newest_ns: int
+    until_ns: int
     members: dict[str, tuple[str, tuple[int, ...]]]
     columns: dict[str, Column]
     calls: dict[int, str]
@@ -85,6 +89,11 @@ class Reading:
     timed: bool
     digest: bytes
 
+    def joined(self, column: Column) -> int:
+        """The number of the last complete operation that no member finishes alone, 0 for none: all have issued it."""
+        return next((column.first + i for i in range(len(column.states) - 1, -1, -1)
+                     if column.states[i] == 99 and needs_all(self.calls[column.calls[i]])), 0)
+
 
 def condense(dump: Any, digest: bytes) -> Reading:
     """The dump, small. Refused, or any error of lookup or type, where it does not look like one."""
@@ -94,10 +103,13 @@ def condense(dump: Any, digest: bytes) -> Reading:
     members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
     table = _Table(entries)
     recent = _Recent(entries, table.open_ats)
+    last = [_number(e["time_created_ns"]) for e in entries[-TAIL:]]
     return Reading(
-        _short(dump.get("version", "")), table.gloo, len(entries),
+        table.gloo, len(entries),
         bool(entries) and int(entries[0].get("record_id") or 0) > 0 and any(c.first > 1 for c in table.columns.values()),
-        max((_number(e["time_created_ns"]) for e in entries[-TAIL:]), default=0), members, table.columns, table.calls, table.sides,
+        _number(entries[0]["time_created_ns"]) if entries else 0, max(last, default=0),
+        max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
+        members, table.columns, table.calls, table.sides,
         recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members),
         table.take_status(dump.get("pg_status"), members), any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]), digest)
 
@@ -283,9 +295,20 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
     last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
     done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
     names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
-    rows, what = (done, "") if done else ([(e, e["time_created_ns"]) for e in last], ISSUED)
-    return {f"{what}{names.get(_short(e['process_group'][0]), '')}:{e['collective_seq_id']}": (_number(e["time_created_ns"]), _number(at))
-            for e, at in rows}
+    rows, what = (done, "") if done else (_followed(last), ISSUED)
+    return {f"{what}{names.get(name, name)}:{e['collective_seq_id']}": (_number(e["time_created_ns"]), _number(at))
+            for e, at in rows if needs_all(e["profiling_name"].rpartition(":")[2].strip("_")) for name in [_short(e["process_group"][0])]}
+
+
+def _followed(entries: list) -> list[tuple[dict, int]]:
+    """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
+    after: dict[str, int] = {}
+    rows = []
+    for entry in reversed(entries):
+        thread = _text(entry, "thread_id")
+        rows += [(entry, after[thread])] if thread in after else []
+        after[thread] = entry["time_created_ns"]
+    return rows
 
 
 class _Recent:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 
 from nccl_runbook.evidence.dump_columns import ISSUED, LEAST, STATES, Reading
 from nccl_runbook.evidence.log_clock import Clocks
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset
 from nccl_runbook.facts.recorder import Op
 
@@ -45,30 +47,72 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
     """How far the clock of each rank is ahead of the middle one, by the ends of shared operations; [] where all are together."""
     clocks = Clocks()
     for rank, reading in sorted(readings.items()):
-        for event, (_, at) in reading.ends.items():
-            clocks.note(event, str(rank), at / 1e9)
+        for event, times in reading.ends.items():
+            clocks.note(event, str(rank), times[not event.startswith(ISSUED)] / 1e9)
     found = clocks.offsets()
     middle = statistics.median_low([c.offset_s for c in found]) if found else 0.0
     found = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in found]
     return found if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in found) else []
 
 
-def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float]]:
+def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
+    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one: an earlier
+    attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a dump proves nothing; one with
+    entries later than its file is surely off. ``stamps``: as for Times."""
+    began = grouped(((group, reading.members.get(group)), (reading.oldest_ns, column.first, rank))
+                    for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
+                    for group, column in reading.columns.items())
+    latest = {group: max(rows) for group, rows in began.items()}
+    found = {}
+    for rank, reading in readings.items():
+        for group, column in reading.columns.items():
+            at, first, _ = latest.get((group, reading.members.get(group)), (0, 0, 0))
+            if at > reading.until_ns + SKEW_S * 1e9 and first <= reading.joined(column):
+                found[rank] = max(found.get(rank, 0.0), (at - reading.until_ns) / 1e9)
+    return found
+
+
+def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
     """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
-    middle), where its coming then soon ended them. Each clock is set by the ends that all share, so that it need not agree with others."""
+    middle of that, how many of these its clock may explain), where its coming then soon ended them. Each clock is set by the ends that all
+    share, so that it need not agree with others; Gloo records none: see _by_bounds."""
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
-    events = [event for event in shared if not event.startswith(ISSUED)]
+    blocking = all(r.gloo for r in readings.values())
+    events = [event for event in shared if blocking or not event.startswith(ISSUED)]
     if len(events) < LEAST:
         return {}
-    ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
-    ahead = {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+    ahead, unsure = _by_bounds(readings) if blocking else (_by_ends(readings, events), {})
     gaps: dict[int, list[tuple[float, float, float]]] = {}
     for event in events:
         (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
         gaps.setdefault(last, []).append((before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
     every = [gap for found in gaps.values() for gap in found]
     span = max(came for _, came, _ in every) - min(before for before, _, _ in every)
-    return {rank: told for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+    return {rank: (*told, round(min(told[1], unsure.get(rank, 0.0)), 1))
+            for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+
+
+def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:
+    """By how many ns each clock is ahead of that in the middle: what all see end, ends at once."""
+    ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
+    return {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+
+
+def _by_bounds(readings: dict[int, Reading]) -> tuple[dict[int, float], dict[int, float]]:
+    """The same against the first rank's clock, as little as the order of calls demands, and by how many ms more it may be: whoever made
+    the next call did so after all had made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
+    first = readings[min(readings)]
+    ahead = {rank: max(least, min(0.0, most)) for rank, one in readings.items() for least, most in [_ahead(one, first)]}
+    more = {rank: max(_ahead(one, other)[1] - ahead[rank] + ahead[r] for r, other in readings.items() if r != rank) / 1e6
+            for rank, one in readings.items()}
+    return ahead, more
+
+
+def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
+    """By how many ns the clock of ``one`` is ahead at least, and at most."""
+    shared = one.ends.keys() & other.ends.keys()
+    least, most = max(one.ends[e][0] - other.ends[e][1] for e in shared), min(one.ends[e][1] - other.ends[e][0] for e in shared)
+    return (least, most) if least <= most or one is other else (-math.inf, math.inf)
 
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:

@@ -14,14 +14,14 @@ from typing import Any
 
 from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
-from nccl_runbook.evidence.dump_times import Times, latecomers
+from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_text import rank_of_name, said
+from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
 from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.facts.recorder import Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track, needs_all
+from nccl_runbook.facts.recorder import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8
@@ -36,9 +36,12 @@ def collect(paths: list[str]) -> Hang:
     """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
     found = _Inputs(paths)
     readings = _one_a_rank(found)
-    told = logs.collect(paths, skip=frozenset(f.name for f in found.files)) if found.logs else Logs([], "", {}, [])  # its tables take 0.1 s
+    before = _earlier_logs(found.logs)
+    found.files += [HangFile(name, "log", None, why) for name, why in before.items()]
+    read = frozenset(f.name for f in found.files)
+    told = logs.collect(paths, skip=read, newest=True) if found.logs else Logs([], "", {}, [])  # its tables take 0.1 s
     found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
-    times = Times(readings, {r: found.written[n] for r, n in found.names.items() if n in found.written})
+    times = Times(readings, found.stamps())
     world = _Members(readings, {r.rank for r in told.ranks})
     odd = _odd(readings)
     late = latecomers(readings)
@@ -47,7 +50,7 @@ def collect(paths: list[str]) -> Hang:
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
-                _counts(found.logs), times.clocks, found.looks)
+                _counts([n for n in found.logs if n not in before]), times.clocks, found.looks)
 
 
 def collect_named(path: str) -> Hang:
@@ -78,6 +81,10 @@ class _Inputs:
             else:
                 self._take(source, plain)
         self._read_plain(sorted(set(plain)))
+
+    def stamps(self) -> dict[int, float]:
+        """The time of the file of each rank."""
+        return {rank: self.written[name] for rank, name in self.names.items() if name in self.written}
 
     def _take(self, source: Source, plain: list[str]) -> None:
         head = source.peek(4096)
@@ -162,12 +169,18 @@ def _one_a_rank(found: _Inputs) -> dict[int, Reading]:
             claims[rank].append((name, reading))
         else:
             found.files.append(HangFile(name, "dump", rank, "the same dump as another file"))
-    return {rank: chosen for rank, rows in claims.items() if (chosen := _newest(rank, rows, found))}
+    chosen = {rank: one for rank, rows in claims.items() if (one := _newest(rank, rows, found))}
+    for rank, seconds in earlier(chosen, found.stamps()).items():
+        why = f"{EARLIER} (or its clock is off): it ends {seconds:.0f} s before that of another rank begins"
+        found.files = [dataclasses.replace(f, problem=why) if f.name == found.names[rank] else f for f in found.files]
+        del chosen[rank], found.names[rank]
+    return chosen
 
 
 def _newest(rank: int, rows: list[tuple[str, Reading]], found: _Inputs) -> Reading | None:
     rows = sorted(rows, key=lambda row: (row[1].newest_ns, row[0]))
-    later = all(b.newest_ns > a.newest_ns and b.members == a.members for (_, a), (_, b) in zip(rows, rows[1:]))
+    later = all(b.newest_ns > a.newest_ns and (b.members == a.members or b.oldest_ns > a.until_ns)
+                for (_, a), (_, b) in zip(rows, rows[1:]))
     for name, _ in rows if not later else rows[:-1]:
         why = "an older dump of this rank" if later else "two files claim this rank: neither was used"
         found.files.append(HangFile(name, "dump", rank, why))
@@ -176,6 +189,14 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], found: _Inputs) -> Readi
     found.names[rank] = rows[-1][0]
     found.files.append(HangFile(rows[-1][0], "dump", rank, "" if rows[-1][1].entries else "holds no entries"))
     return rows[-1][1]
+
+
+def _earlier_logs(names: list[str]) -> dict[str, str]:
+    """Logs of attempts before the last of their launch, and what to say of each."""
+    attempts = {name: attempt_of_name(name) for name in names}
+    last = {launch: max(numbers) for launch, numbers in grouped(attempts.values()).items()}
+    return {name: f"{EARLIER}: {last[launch]} is judged, this is {number}"
+            for name, (launch, number) in attempts.items() if number < last[launch]}
 
 
 class _Members:
@@ -229,10 +250,11 @@ def _log_track(row: RankLog, label: str) -> Track:
     return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
 
 
-def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None, late: tuple[float, float] | None) -> Dump:
+def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None,
+          late: tuple[float, float, float] | None) -> Dump:
     last, (share, pace_ms) = times.op(rank, reading.last, {}), reading.waiting or (None, None)
-    return Dump(rank, logs.short(name), reading.version, "gloo" if reading.gloo else "nccl", reading.entries, reading.wrapped,
-                times.written.get(rank), left_out, reading.order, last, share, pace_ms, reading.timed, *(late or ()))
+    return Dump(rank, logs.short(name), "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), left_out,
+                reading.order, last, share, pace_ms, reading.timed, *(late or ()))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
@@ -281,11 +303,9 @@ def _told(rank: int, reading: Reading, told: tuple[int, int] | None, done: int, 
 def _track(rank: int, reading: Reading, column: Column, start: int, highest: int, file: str, times: Times) -> Track:
     last = column.first + len(column.calls) - 1
     done = max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
-    joined = next((column.first + i for i in range(len(column.states) - 1, -1, -1)
-                   if column.states[i] == 99 and needs_all(reading.calls[column.calls[i]])), 0)
     letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
                       for s in range(start, highest + 1))
-    return Track(rank, last, done, joined, True, times.op(rank, column.opened, reading.calls),
+    return Track(rank, last, done, reading.joined(column), True, times.op(rank, column.opened, reading.calls),
                  times.op(rank, column.last, reading.calls), letters, logs.short(file))
 
 

@@ -49,6 +49,8 @@ _ENDED = (
     r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
     r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
 )
+# torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
+_OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
 # an expression that tells about a rank, and lower-case words of which a line that it matches holds one
 _OF_EVERY_LINE = {
     _WORK: ("worknccl",),
@@ -56,6 +58,7 @@ _OF_EVERY_LINE = {
     _COMM: ("comm 0x",),
     _ERROR: ("error", "exception", "interrupt", "systemexit", "terminate", "segmentation", "killed"),
     _WATCHED: ("watchdog", "checktimeout", "dump", "operations have failed", "remote error"),
+    _OVER: ("exitcode",),
     _ENDED: ("done", "training", "finish", "completed", "successfully", "stopped"),
 }
 HINTS = {
@@ -89,7 +92,9 @@ def launcher(texts: Texts) -> str:
 class Ranks:
     """The table of ranks while it grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, newest: bool = False) -> None:
+        """``newest``: what ranks said in attempts before the last is dropped."""
+        self._newest, self._over, self.attempts = newest, "", 1
         self._rows: dict[int, dict[str, Any]] = {}
         self._of_pid: dict[tuple[str, str], int] = {}
         self._progress: dict[int | None, int] = {}
@@ -154,6 +159,7 @@ class Ranks:
 
     def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, told: Told) -> None:
         watched, ended = _WATCHED in told, _ENDED in told
+        self._over = line.file if _OVER in told else self._over
         error = not watched and _ERROR in told and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
@@ -163,6 +169,7 @@ class Ranks:
             self.raised = self.raised or line
         elif _PROGRESS in told:
             self._progress[line.rank] = order
+            row = self._again(line) if self._over == line.file else row
             if row is not None:
                 row["progress"] = line
         if ended and not error:
@@ -171,6 +178,13 @@ class Ranks:
             row["ended"], row["warned"] = row.get("ended", False) or ended, row.get("warned", False) or watched
             if error and "first_error" not in row:
                 row["first_error"] = line
+
+    def _again(self, line: LogLine) -> dict[str, Any] | None:
+        """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
+        self._over, self.attempts = "", self.attempts + 1
+        if self._newest:
+            self._rows.clear()
+        return self._row(line)
 
     def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:
         rank_there, nranks, cuda, nvml, bus, ident = comm.groups()

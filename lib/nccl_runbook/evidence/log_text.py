@@ -32,6 +32,7 @@ _INSIDE = re.compile(
     r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
 )
 _NAME = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I)
+_ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
@@ -49,6 +50,12 @@ def rank_of_name(name: str) -> int | None:
     """The rank that a file's name tells (rank3.log, attempt_0/3/stderr.log), None for none."""
     found = _NAME.search(name)
     return int(next(g for g in found.groups() if g)) if found else None
+
+
+def attempt_of_name(name: str) -> tuple[str, int]:
+    """The folder of a launch, and which attempt of it a file is of (x_1/attempt_2/3/stderr.log: torchrun --log-dir); ("", 0) for others."""
+    found = _ATTEMPT.match(name)
+    return (found[1], int(found[2])) if found else ("", 0)
 
 
 def pieces(raw: bytes) -> list[str]:

@@ -20,7 +20,7 @@ from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, ends, joined, plain
-from nccl_runbook.evidence.log_text import Said, pieces, rank_of_name, said
+from nccl_runbook.evidence.log_text import Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
 
@@ -44,11 +44,12 @@ class _Found:
 
 
 def collect(
-    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset()
+    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset(),
+    newest: bool = False,
 ) -> Logs:
-    """The facts of these logs, without those named in ``skip``. Never raises for what is in them: a file that cannot be read says so in
-    ``files``."""
-    reader = _Reader(time.monotonic() + limit_s)
+    """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
+    for what is in them: a file that cannot be read says so in ``files``."""
+    reader = _Reader(time.monotonic() + limit_s, newest)
     files = []
     for source in sources(paths, stdin):
         if source.name in skip:
@@ -67,11 +68,11 @@ def collect_named(log: str, context: str = "") -> Logs:
 class _Reader:
     """One pass over all texts."""
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, until: float, newest: bool) -> None:
         self._until = until
         self._templates = Templates()
         self._found: dict[str, _Found] = collections.defaultdict(_Found)
-        self._table = log_events.Ranks()
+        self._table = log_events.Ranks(newest)
         self._order = self._read = 0  # lines: up to this one, in sources before this one
         self._began: dict[str, int] = {}  # source -> lines before it
 
@@ -157,7 +158,8 @@ class _Reader:
         table, launcher = self._table, log_events.launcher(texts)
         first = table.failed, table.timeout, table.raised
         told = table.rows(), launcher, self._strange(), foreign, table.versions()
-        return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart(), socket.gethostname())
+        attempts = max([table.attempts, *(attempt_of_name(f.name)[1] + 1 for f in files)])
+        return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart(), socket.gethostname(), attempts)
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""

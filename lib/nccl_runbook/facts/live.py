@@ -57,8 +57,6 @@ class Socket:
     state: str
     local: str
     remote: str
-    unsent_bytes: int
-    unread_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)

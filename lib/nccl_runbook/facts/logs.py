@@ -112,7 +112,7 @@ class Logs:
     fatal line,
     and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
     clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently; ``here``:
-    the host on which they were read.
+    the host on which they were read; ``attempts``: how often the launcher started the ranks.
     """
 
     files: List[FileRead]
@@ -129,6 +129,7 @@ class Logs:
     clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
     apart: List[LogLine] = dataclasses.field(default_factory=list)
     here: str = ""
+    attempts: int = 1
 
 
 @dataclasses.dataclass(frozen=True)

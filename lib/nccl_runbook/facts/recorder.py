@@ -11,6 +11,8 @@ from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs
 # no member completes these before each has issued them; a broadcast's root may
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
 
+EARLIER = "of an earlier attempt"  # how the problem of a file begins that is left out for that
+
 
 def needs_all(call: str) -> bool:
     """Whether nobody completes this before every member has issued it."""
@@ -95,14 +97,13 @@ class Dump:
     what that habit had there ("tp all_reduce"); ``order``: its operations that are not complete, as issued ("group:number", "group:p2p");
     ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the next, None where nothing tells;
     ``late``: share of it for which all others waited for this rank to come, and ``late_ms`` in the middle, None where they did not;
+    ``late_error_ms``: how much of that its clock may be ahead;
     ``written``: seconds since the epoch, None where the file's time is not to be trusted; ``timed``: it tells when its GPU began."""
 
     rank: int
     file: str
-    version: str
     backend: str
     entries: int
-    wrapped: bool
     written: Optional[float]
     left_out: Optional[List[str]]
     order: List[str]
@@ -112,6 +113,7 @@ class Dump:
     timed: bool = False
     late: Optional[float] = None
     late_ms: Optional[float] = None
+    late_error_ms: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,9 +17,10 @@ from nccl_runbook.redact import Redactor
 # values are read and kept for these names alone
 NAMES = frozenset((
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
-    "SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
-    "OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME "
-    "TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DUMP_TEMP_FILE").split())
+    "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID "
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
+    "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
+    "TORCH_FR_DUMP_TEMP_FILE").split())
 RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -242,9 +243,7 @@ def table(pid: int) -> Dict[str, Socket]:
             continue
         for fields in (line.split() for line in lines):
             if len(fields) > 9 and fields[3] in TCP_STATES:
-                unsent, _, unread = fields[4].partition(":")
-                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family),
-                                          int(unsent, 16), int(unread, 16))
+                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family))
     return found
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 from nccl_runbook.facts import counted, grouped
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.facts.recorder import Hang, Op, Stack
+from nccl_runbook.facts.recorder import EARLIER, Hang, Op
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import fitting, recognise
 from nccl_runbook.knowledge.clues import ECHO, LAST_WORDS, LOST
@@ -17,6 +17,7 @@ from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.hang_graph import Graph, Wait
 from nccl_runbook.rules.hang_live import by_look
+from nccl_runbook.rules.hang_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -27,6 +28,9 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
 _STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
+_WAITS_LEAST = "nccl-runbook look   # beside the job while it runs: a rank that waits least is the slow one"
+_NO_ENDS = (Evidence(f"shown would be who comes last by {graphs.LATE_MS:.0f} ms to most of 16 or more operations of all ranks, and nobody "
+                     "slow by less, or in a smaller group (Gloo, torch 2.13)", "dumps"),)
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
@@ -77,7 +81,7 @@ def judge(hang: Hang) -> Told:
         told = _fell_silent(hang, found, quiet)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
-    return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_apart(hang))))
+    return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_attempts(hang), *_apart(hang))))
 
 
 def _accused(hang: Hang, found: Graph) -> list[Accused]:
@@ -99,11 +103,11 @@ def _ended(hang: Hang, found: Graph) -> list[Accused]:
     raised = _raised(hang)
     for line in raised:
         if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1):
-            seen = (Evidence(line.text, f"{line.file} line {line.line}"),)
-            accused.append(Accused(line.rank, "dead", f"ended with an error of its own: {line.text[:120]}", _frame(hang, line.rank), seen))
+            seen, says = (Evidence(line.text, f"{line.file} line {line.line}"),), f"ended with an error of its own: {line.text[:120]}"
+            accused.append(Accused(line.rank, "dead", says, frame_of(hang, line.rank), seen))
     for stack in hang.stacks:
         if stack.state[:1] in ("T", "t") and stack.rank in waited:
-            accused.append(Accused(stack.rank, "stopped", "is stopped (process state T)", _top(stack), (_seen_in(stack),)))
+            accused.append(Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),)))
     return accused
 
 
@@ -119,7 +123,7 @@ def _raised(hang: Hang) -> list[LogLine]:
 
 def _too_close(hang: Hang, found: Graph) -> Told:
     raised = _raised(hang)
-    who = _names([e.rank for e in raised if e.rank is not None])
+    who = rank_names([e.rank for e in raised if e.rank is not None])
     said = f"{who} ended with an error of their own each, too close together for their clocks to say which was first."
     seen = tuple(Evidence(e.text, f"{e.file} line {e.line}") for e in raised)
     return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause="peer-crashed", status="possible", evidence=seen,
@@ -128,7 +132,7 @@ def _too_close(hang: Hang, found: Graph) -> Told:
 
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
-    there, silent = _places(Counter(_call(hang, w) for w in found.all())), _names([a.rank for a in quiet])
+    there, silent = places(Counter(called(hang, w) for w in found.all())), rank_names([a.rank for a in quiet])
     said = f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
     return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
@@ -147,10 +151,10 @@ def _different(hang: Hang) -> list[Accused]:
                 track = next(t for t in group.tracks if t.rank == rank)
                 op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
                 left_out = not swapped and difference.after.get(usual) == call
-                says = f"called {call} where the others called {usual}, as number {difference.seq} of {_group(hang, group.name)}"
+                says = f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
                 says += ": it left that one out, this is the next" if left_out else ""
                 kind = "order" if swapped else "skipped" if left_out else "mismatch"
-                frame = op.frame if op else _frame(hang, rank)
+                frame = op.frame if op else frame_of(hang, rank)
                 accused.append(Accused(rank, kind, says, frame, (Evidence(says, track.source),), op, group.name))
     return accused
 
@@ -165,26 +169,26 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     wait = waits[0]
     kind = "unmatched" if p2p else "host-busy" if busy else "skipped"
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
-    where = f"it is in {_top(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
-    says = ("is in a send or recv that nobody answers" if alone else f"never came to {_call(hang, wait)}") + (f": {where}" if where else "")
-    seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
-    seen += [_seen_in(stack)] if stack else []
+    where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
+    says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
+    seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
+    seen += [seen_in(stack)] if stack else []
     track = next((t for g in hang.groups if g.name == wait.group for t in g.tracks if t.rank == rank), None)
     if track:
         seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
                                 f"{min(w.op.seq for w in waits)}", track.source))
-    return Accused(rank, kind, says, _frame(hang, rank), tuple(seen), wait.op, wait.group)
+    return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
 def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
-    what = f"{'came late to' if issued else 'left out, or put off,'} {_call(hang, wait)}"
-    says = f"{what}, which the steps before had there: it is in {_call(hang, own)}"
-    seen = [Evidence(f"rank {w.rank} waits in {_call(hang, w)}", _source(hang, w)) for w in waits[:3]]
+    what = f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}"
+    says = f"{what}, which the steps before had there: it is in {called(hang, own)}"
+    seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
     kind = "order" if issued else "skipped"
-    return Accused(rank, kind, says, own.op.frame, (Evidence(says, _source(hang, own)), *seen), own.op, own.group)
+    return Accused(rank, kind, says, own.op.frame, (Evidence(says, source_of(hang, own)), *seen), own.op, own.group)
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
@@ -197,8 +201,8 @@ def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
     accused = []
     for rank in graphs.against_habit(hang, found):
         wait = found.waits[rank][0]
-        says = f"waits in {_call(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
-        kind, seen = "unmatched" if wait.p2p else "order", (Evidence(says, _source(hang, wait)),)
+        says = f"waits in {called(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
+        kind, seen = "unmatched" if wait.p2p else "order", (Evidence(says, source_of(hang, wait)),)
         accused.append(Accused(rank, kind, says, wait.op.frame, seen, wait.op, wait.group))
     return accused
 
@@ -216,12 +220,12 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
     seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
             for r, at in quiet.items()}
     kind, says = "dead" if ended else "unknown", f"left no dump and fell silent: {why}"
-    return [Accused(r, kind, says, _frame(hang, r), (seen[r],)) for r in sorted(candidates)]
+    return [Accused(r, kind, says, frame_of(hang, r), (seen[r],)) for r in sorted(candidates)]
 
 
 def _slow(hang: Hang) -> list[Accused]:
     """Ranks that wait least, by far: all others mostly wait, for them."""
-    return [Accused(rank, "slow", f"is slow: {told}", _frame(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
+    return [Accused(rank, "slow", f"is slow: {told}", frame_of(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
             for rank, told in sorted(graphs.stragglers(hang).items())]
 
 
@@ -230,8 +234,8 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in found.all() if w.rank not in ranks]
     victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
-    where = Counter(_call(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
-    collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {_group(hang, lead.group)}" if lead.op else ""
+    where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
+    collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
     cause = _cause(hang, lead)
     status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
     said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
@@ -260,15 +264,15 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     """Something is open, and nobody can be accused."""
     first = [w for w in found.all() if w.first] or list(found.all())
     perhaps = sorted({r for w in first for r in w.perhaps})
-    calls = Counter(_call(hang, w) for w in first)
+    calls = Counter(called(hang, w) for w in first)
     collective = calls.most_common(1)[0][0]
-    there = _places(calls)
+    there = places(calls)
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     if perhaps:
         wait = "waits" if len(victims) == 1 else "wait"
-        said = f"{counted(len(victims), 'rank')} {wait} in {there}; of {_names(perhaps)} nothing is known, so nobody is accused."
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {_names(perhaps)}")
+        said = f"{counted(len(victims), 'rank')} {wait} in {there}; of {rank_names(perhaps)} nothing is known, so nobody is accused."
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {rank_names(perhaps)}")
     if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
@@ -283,10 +287,18 @@ def _nobody(hang: Hang, found: Graph) -> Told:
                 evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
 
 
+def _attempts(hang: Hang) -> list[Evidence]:
+    """Which attempt of the job the answer is about."""
+    left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
+    words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" if left_out else ""
+    said = f"the ranks were started more than once: the last attempt is judged{words}"
+    return [Evidence(said, "files")] if words or hang.logs.attempts > 1 else []
+
+
 def _apart(hang: Hang) -> list[Evidence]:
     """How far the clocks are apart, by whole seconds."""
     ahead = grouped((round(one.offset_s), int(one.clock)) for one in hang.clocks)
-    words = "; ".join(f"{_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
+    words = "; ".join(f"{rank_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
     error = max((c.error_s for c in hang.clocks), default=0.0)
     return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
                      "brought to one clock, and within that error nothing is called first", "dumps")] if words else []
@@ -305,52 +317,18 @@ def _nothing_open(hang: Hang) -> Told:
     if not seen:
         return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
     if world - seen:
-        said = f"nothing is open in {counted(len(seen), 'dump')}; of {_names(sorted(world - seen))} there is none."
-        return Told("unknown", (), (), said, decides=f"collect the dumps of {_names(sorted(world - seen))}")
+        said = f"nothing is open in {counted(len(seen), 'dump')}; of {rank_names(sorted(world - seen))} there is none."
+        return Told("unknown", (), (), said, decides=f"collect the dumps of {rank_names(sorted(world - seen))}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
         said = "nothing is open in the dumps that can be read; others cannot be."
         return Told("unknown", (), (), said, decides="collect the damaged dumps again")
-    return Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same.")
-
-
-# --- words
-
-def _places(calls: Counter[str]) -> str:
-    return ", ".join(call + f" ({counted(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
-
-
-def _call(hang: Hang, wait: Wait) -> str:
-    name = wait.op.call.split(" ")[0] if not wait.p2p else wait.op.call
-    return f"{name.upper()} {wait.op.seq} of {_group(hang, wait.group)}" if not wait.p2p else f"{name} of {_group(hang, wait.group)}"
-
-
-def _group(hang: Hang, name: str) -> str:
-    desc = next((g.desc for g in hang.groups if g.name == name), "")
-    return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
-
-
-def _names(ranks: list[int]) -> str:
-    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if ranks[8:] else "")
-
-
-def _top(stack: Stack) -> str:
-    own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))
-    frame = next(own, stack.frames[0] if stack.frames else "")
-    return re.sub(r", .*/([^/]+)$", r", \1", frame)
-
-
-def _seen_in(stack: Stack) -> Evidence:
-    return Evidence(f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(), stack.source)
-
-
-def _frame(hang: Hang, rank: int) -> str:
-    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
-    last = next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
-    return _top(stack) if stack else last
-
-
-def _source(hang: Hang, wait: Wait) -> str:
-    return next((t.source for g in hang.groups for t in g.tracks if t.rank == wait.rank and g.name == wait.group), "")
+    late = [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]
+    if late:
+        return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
+    told = Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same.")
+    unseen = f"{told.sentence} Whether a rank is slow is not seen: Gloo records no ends."
+    blind = any(d.backend == "gloo" for d in hang.dumps)
+    return dataclasses.replace(told, sentence=unseen, evidence=_NO_ENDS, decides=_WAITS_LEAST) if blind else told
 
 
 def _cause(hang: Hang, lead: Accused) -> str | None:

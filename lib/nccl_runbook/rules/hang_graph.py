@@ -233,9 +233,15 @@ def stragglers(hang: Hang) -> dict[int, str]:
 
 
 def _latecomer(hang: Hang) -> dict[int, str]:
-    late = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
-    return {d.rank: f"the last to come, {d.late_ms:.0f} ms after all others, who waited for it {d.late * 100:.0f} % of the last while"
-            for d in late if len(late) == 1}
+    return {rank: f"{told}, who waited for it {share * 100:.0f} % of the last while"
+            for rank, (told, share, sure) in late(hang).items() if sure}
+
+
+def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
+    """The one rank that all others waited for: in words, for which share of time, and whether its clock cannot be the reason."""
+    found = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
+    return {d.rank: (f"the last to come, {d.late_ms:.0f} ms after all others", d.late, d.late_ms - d.late_error_ms >= LATE_MS)
+            for d in found if len(found) == 1}
 
 
 def uneven(hang: Hang, rank: int) -> list[Count]:

@@ -59,11 +59,17 @@ class Picture:
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
-    newest = {(look.host, look.boot_id, rank.job): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
+    newest = {(look.host, look.boot_id, _launch(rank)): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
     seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
-    jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, rank.job] is look)
+    jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, _launch(rank)] is look)
     order = ("broken", "degraded", "unknown", "healthy")
     return sorted((_picture(job, members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
+
+
+def _launch(rank: LiveRank) -> str:
+    """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what it calls one without a name."""
+    run = rank.variables.get("TORCHELASTIC_RUN_ID", "none")
+    return rank.job if run == "none" else run
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
@@ -81,8 +87,14 @@ def _picture(job: str, members: Members) -> Picture:
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
-    found = next((p for p in (rule(base, members) for rule in rules) if p), None)
-    return found or dataclasses.replace(base, **_undecided(base, members))
+    found = next((p for p in (rule(base, members) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, members))
+    return dataclasses.replace(found, sentence=_attempt(members) + found.sentence)
+
+
+def _attempt(members: Members) -> str:
+    """ "attempt 1: ", as torchrun counts, from 0, where it has started the ranks again; else ""."""
+    counts = (r.variables.get("TORCHELASTIC_RESTART_COUNT", "0") for r, _ in members)
+    return next((f"attempt {count}: " for count in counts if count.strip("0").isdecimal()), "")
 
 
 def _undecided(base: Picture, members: Members) -> Dict[str, str]:
@@ -155,8 +167,7 @@ def _unseen(members: Members) -> str:
         return ""
     told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
     links = [s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "ESTABLISHED"]
-    by_ras = {x.host for _, c in told for x in c.ranks} - {
-        x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
+    by_ras = {x.host for _, c in told for x in c.ranks} - {x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
     by_socket = {found[1] for s in links if (found := _INNER.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
     by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
     hosts = sorted(by_ras or by_slurm or by_socket)

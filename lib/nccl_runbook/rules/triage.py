@@ -185,7 +185,8 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if lead.cause == "benign":
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
     word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
-    return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}."
+    again = f" The ranks were started {logs.attempts} times: this broke first; nccl-runbook hang judges the last attempt."
+    return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}.{again * (logs.attempts > 1)}"
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
