@@ -21,9 +21,10 @@ NAMES = frozenset((
     "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
     "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
     "TORCH_FR_DUMP_TEMP_FILE").split())
-RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+# Slurm's last: whatever mpirun starts in a batch script has the script's, 0
+RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+LOCAL_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 # include/net/tcp_states.h
 TCP_STATES = {"01": "ESTABLISHED", "02": "SYN-SENT", "03": "SYN-RECV", "04": "FIN-WAIT-1", "05": "FIN-WAIT-2", "08": "CLOSE-WAIT",
               "09": "LAST-ACK", "0A": "LISTEN"}
@@ -83,7 +84,15 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
         except OSError:  # it ended meanwhile, or is another user's
             continue
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: p for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
+    return {pid: dataclasses.replace(p, job=_family(p, found)) for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
+
+
+def _family(process: Process, found: Dict[int, Optional[Process]]) -> str:
+    """The job; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number, too,
+    which the launcher has not, and a wrapper that sets RANK has that of MPI."""
+    own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
+    above = found.get(process.parent) if own and "MASTER_PORT" not in process.variables else None
+    return _family(above, found) if above and above.variables.get(own) == process.variables[own] else process.job
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:

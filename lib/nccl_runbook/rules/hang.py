@@ -211,9 +211,10 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
     killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
+    left = {f.rank for f in hang.files if f.what == "dump"}
     quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
-    if not candidates or not candidates <= set(quiet) or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+    if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
     ended = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
     why = "it ended, as the others lost their connections" if ended else "killed, stopped or busy, the files do not tell"
@@ -320,8 +321,8 @@ def _nothing_open(hang: Hang) -> Told:
         said = f"nothing is open in {counted(len(seen), 'dump')}; of {rank_names(sorted(world - seen))} there is none."
         return Told("unknown", (), (), said, decides=f"collect the dumps of {rank_names(sorted(world - seen))}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
-        said = "nothing is open in the dumps that can be read; others cannot be."
-        return Told("unknown", (), (), said, decides="collect the damaged dumps again")
+        said = "nothing is open in the dumps that can be used; others cannot be."
+        return Told("unknown", (), (), said, decides="collect the dumps again that were not used: the list of files says why")
     late = [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]
     if late:
         return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
