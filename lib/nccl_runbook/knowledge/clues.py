@@ -43,8 +43,10 @@ _SHORTEST = 3  # a literal of two letters is in every line
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
-_DIGITS = frozenset("0123456789")
-_LOWER = {number: chr(number).lower() for number in range(128)}
+_NOTHING, _DIGITS, _DIGIT = [""], list("0123456789"), [(sre.CATEGORY, sre.CATEGORY_DIGIT)]
+_REPEATS, _END = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT), (None, None)
+_SPELLINGS = 16  # of one literal; where more are possible it ends
+_LOWER = {number: [chr(number).lower()] for number in range(128)}
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
@@ -143,25 +145,27 @@ class Matcher:
     def may_match(self, lines: Sequence[bytes]) -> dict[int, list[str]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
         text, found = folded(b"\n".join(lines)), {i: list(self._always) for i in range(len(lines) if self._always else 0)}
-        ends = list(itertools.accumulate([len(line) + 1 for line in text.split(b"\n")], initial=-1))
-        needles_in: dict[int, set[bytes]] = collections.defaultdict(set)
-        for start, needle in self._hits(text):
-            needles_in[bisect.bisect_left(ends, start) - 1].add(needle)
-        for at, needles in needles_in.items():
-            low = text[ends[at] + 1 : ends[at + 1]]
-            may = [e for n in needles for e, branches in self._wanted[n] if not branches or _may_match(branches, low)]
-            if may:
-                found[at] = [*found.get(at, ()), *dict.fromkeys(may)]
+        low = text.split(b"\n")
+        ends = list(itertools.accumulate([len(line) + 1 for line in low], initial=-1))
+        for needle, starts in self._hits(text).items():
+            here = {bisect.bisect_left(ends, start) - 1 for start in starts}
+            for expression, branches in self._wanted[needle]:
+                for at in [at for at in here if _may_match(branches, low[at])] if branches else here:
+                    may = found.setdefault(at, [])
+                    if expression not in may:
+                        may.append(expression)
         return found
 
-    def _hits(self, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Where a needle begins; overlapping ones as well."""
+    def _hits(self, text: bytes) -> dict[bytes, list[int]]:
+        """Where each needle begins; overlapping ones as well."""
+        starts: dict[bytes, list[int]] = collections.defaultdict(list)
         if self._fast:
-            yield from ((start, self._needles[i]) for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True))
-            return
-        for letter, pattern in self._patterns:
+            for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True):
+                starts[self._needles[i]].append(start)
+        for letter, pattern in () if self._fast else self._patterns:
             for m in pattern.finditer(text):
-                yield m.start(), letter + m[1]
+                starts[letter + m[1]].append(m.start())
+        return starts
 
     def matching(self, line: str) -> list[str]:
         """The expressions that match ``line``."""
@@ -224,64 +228,89 @@ def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozens
 @functools.cache
 def _branches(expression: str) -> list[list[frozenset[str]]]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
-    sequence = _parsed(expression)
-    branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
-    return [_in_sequence(branch, 1) for branch in branches]
+    sequence = list(parser.parse(expression))
+    return [_in_sequence(branch) for branch in (sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence])]
 
 
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_sequence(_parsed(expression), 2) or frozenset()
+    return _of_each(map(_best, _branches(expression))) or frozenset()
 
 
-@functools.cache
-def _parsed(expression: str) -> list[Any]:
-    return list(parser.parse(expression))
-
-
-def _of_sequence(sequence: Iterable[Any], shortest: int) -> frozenset[str] | None:
-    """The best set among the elements: without common words, and the one whose shortest literal is longest."""
-    return max(_in_sequence(sequence, shortest), key=_rare, default=None)
+def _best(found: list[frozenset[str]]) -> frozenset[str] | None:
+    """Of these sets the one without common words, whose shortest literal is longest."""
+    return max(found, key=_rare, default=None)
 
 
 def _rare(literals: frozenset[str]) -> tuple[int, int, int]:
     return -sum(bool(_COMMON.fullmatch(n.strip())) for n in literals), min(map(len, literals)), -len(literals)
 
 
-def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]:
-    """Every set of literals that the elements need, none shorter than ``shortest``; a single letter is none."""
-    found: list[frozenset[str]] = []
-    run = ""
-    for code, value in [*sequence, (None, None)]:
-        letter = _LOWER.get(value, "") if code is sre.LITERAL else _letter(code, value)
-        if letter:
-            run += letter
-            continue
-        run = run.lstrip()  # a blank is everywhere, and no literal shall begin with one
-        if len(run) >= _SHORTEST or len(run) == 2 and not run.isalpha():
-            found.append(frozenset([run]))
-        run = ""
-        inner = _of_element(code, value, shortest)
-        if inner:
-            found.append(inner)
-    return [s for s in found if min(map(len, s)) >= shortest]
+def _of_each(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    each = list(branches)
+    return None if None in each else frozenset().union(*each)
 
 
-def _letter(code: Any, value: Any) -> str:
-    """The letter that stands here, in whichever case; "" where several may."""
-    if code is sre.IN and len(value) == 2 and value[0][0] is value[1][0] is sre.LITERAL:
-        one, other = (chr(letter).lower() for _, letter in value)
-        return one if one == other and one.isascii() else ""
-    return ""
+def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
+    """Every set of literals that the elements need; a letter or a digit alone is none."""
+    found: list[frozenset[str] | None] = []
+    runs = _NOTHING  # all that may stand here, up to this element
+    for code, value in [*_unrolled(sequence), _END]:
+        letters = _spelled(code, value)
+        longer = _longer(runs, letters) if runs is not _NOTHING or letters is not _DIGITS else None
+        if not longer:
+            found += [_literals(runs), _of_element(code, value)]
+            longer = letters if letters is not _DIGITS else None  # a literal that begins with any digit is found everywhere
+        runs = longer or _NOTHING
+    return [literals for literals in found if literals]
 
 
-def _of_element(code: Any, value: Any, shortest: int) -> frozenset[str] | None:
-    if code is sre.SUBPATTERN:
-        return _of_sequence(value[3], shortest)
+def _unrolled(sequence: Iterable[Any]) -> Iterator[Any]:
+    """The elements; of one that is there at least once, once, and then an end."""
+    for code, value in sequence:
+        if code in _REPEATS and value[0] > 0 and value[1] > 1:
+            yield from (*_unrolled(value[2]), _END)
+        else:
+            yield code, value
+
+
+def _literals(runs: list[str]) -> frozenset[str] | None:
+    """These as literals that single a line out; None if one does not."""
+    bare = frozenset(run.lstrip() for run in runs)  # a blank is everywhere, and no literal shall begin with one
+    return bare if all(len(n) >= _SHORTEST or len(n) == 2 and not n.isalpha() or n == "%" for n in bare) else None
+
+
+def _longer(runs: list[str], more: list[str] | None) -> list[str] | None:
+    """Each of these with each of those behind it; None where they are too many."""
+    return None if more is None or len(runs) * len(more) > _SPELLINGS else [run + letters for run in runs for letters in more]
+
+
+def _spelled(code: Any, value: Any) -> list[str] | None:
+    """All texts that the element matches, in lower case; None where they are too many to name."""
+    if code is sre.LITERAL:
+        return _LOWER.get(value)
+    if code in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):
+        return _NOTHING
+    if code is sre.IN and value != _DIGIT:
+        each = [_LOWER.get(letter) for kind, letter in value] if all(kind is sre.LITERAL for kind, _ in value) else [None]
+    elif code is sre.BRANCH:
+        each = [_all_spelled(branch) for branch in value[1]]
+    elif code in _REPEATS and value[1] == 1:
+        each = [_NOTHING] * (not value[0]) + [_all_spelled(value[2])]
+    else:
+        return _all_spelled(value[3]) if code is sre.SUBPATTERN else _DIGITS if code is sre.IN else None
+    return None if None in each else list(dict.fromkeys(itertools.chain(*each)))
+
+
+def _all_spelled(sequence: Iterable[Any]) -> list[str] | None:
+    runs: list[str] | None = _NOTHING
+    for code, value in sequence:
+        runs = runs and _longer(runs, _spelled(code, value))
+    return runs
+
+
+def _of_element(code: Any, value: Any) -> frozenset[str] | None:
     if code is sre.BRANCH:
-        each = [_of_sequence(branch, shortest) for branch in value[1]]
-        return None if any(e is None for e in each) else frozenset().union(*each)
-    if code in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] > 0:
-        return _of_element(*value[2][0], shortest) if len(value[2]) == 1 else _of_sequence(value[2], shortest)
-    return _DIGITS if code is sre.IN and value == [(sre.CATEGORY, sre.CATEGORY_DIGIT)] else None
+        return _of_each(_best(_in_sequence(branch)) for branch in value[1])
+    return _best(_in_sequence(value[3])) if code is sre.SUBPATTERN else None
