@@ -19,7 +19,7 @@ from typing import BinaryIO
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, ends, joined, plain
+from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, ends, joined, plain
 from nccl_runbook.evidence.log_text import Said, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
@@ -154,7 +154,8 @@ class _Reader:
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()
-        table, launcher = self._table, log_events.launcher(texts)
+        begun = (name for e, name in log_events.LAUNCHERS.items() if e in self._templates.launchers or compiled(e).search(plain(context)))
+        table, launcher = self._table, next(begun, "")
         first = table.failed, table.timeout, table.raised
         told = table.rows(), launcher, self._strange(), foreign, table.versions()
         return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart(), socket.gethostname())
@@ -179,9 +180,9 @@ class _Reader:
         return bool(found.last) and all(self._table.went_on(rank, order) for (_, rank), order in found.last.items())
 
     def _strange(self) -> list[Template]:
-        odd = [k for k in self._templates.kinds.values() if k.odd and not k.matched and not k.tells]
-        shown = ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times)[:20])
-        return [Template(self._first(texts[0], k), k.times) for k, texts in shown if texts]  # of a very long line only its ends are kept
+        odd = [k for k in self._templates.kinds.values() if k.odd is not False and not k.matched and not k.tells]
+        shown = ((k, told) for k in sorted(odd, key=lambda k: -k.times) for told in [k.texts()] if told and (k.odd or ODD.search(told[0])))
+        return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
 
 
 def short(name: str) -> str:
