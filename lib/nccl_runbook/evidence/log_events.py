@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nccl_runbook.evidence.log_clock import Clocks
@@ -79,12 +78,6 @@ LAUNCHERS = {
 }
 
 
-@functools.lru_cache(maxsize=1 << 15)  # a line of a new kind is asked again soon
-def match_of(expression: str, text: str) -> re.Match[str] | None:
-    """Where the text matches."""
-    return compiled(expression).search(text)
-
-
 class Ranks:
     """The table of ranks while it grows."""
 
@@ -117,10 +110,9 @@ class Ranks:
                 row[name].append(value)
         return row
 
-    def take(self, line: LogLine, text: str, pid: str, order: int, tells: Iterable[str] = HINTS) -> None:
-        """What this line tells, by those expressions."""
+    def take(self, line: LogLine, text: str, pid: str, order: int, told: Told) -> None:
+        """What this line tells, where those expressions match it."""
         self.clocks.take(line, text)
-        told = {e: found for e in tells for found in [match_of(e, text)] if found}
         call, comm = told.get(_CALL), told.get(_COMM)
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = call.groups()

@@ -32,14 +32,14 @@ _ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueu
 _STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
 _HIDING = (b"\x1b", b"\x00")
 Asked = list[tuple[str, Sequence[str]]]  # texts of one line, and the expressions that each may match
-_OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS, *log_events.LAUNCHERS])
+_OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
 @dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
     ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error, None while nobody has asked; ``opens``:
-    its message may go on in the next line."""
+    its message may go on in the next line; ``told``: where the first line tells it, until that is taken in."""
 
     at: tuple[str, int, bytes]
     matched: tuple[str, ...] = ()
@@ -47,6 +47,7 @@ class Kind:
     cheap: bool = False
     odd: bool | None = False
     opens: bool = False
+    told: log_events.Told | None = None
     times: int = 0
     first: LogLine | None = None
 
@@ -58,7 +59,7 @@ class Kind:
 
 @functools.cache
 def _matcher() -> Matcher:
-    return Matcher([*printed(), *_OWN], {**log_events.HINTS, ODD.pattern: _ERRORS})
+    return Matcher([*printed(), *_OWN, *log_events.LAUNCHERS], {**log_events.HINTS, ODD.pattern: _ERRORS})
 
 
 class Templates:
@@ -84,10 +85,10 @@ class Templates:
             raw = rows[index]
             begun = name, number + index, raw if len(raw) <= KEPT_BYTES else ends(raw)
             known[key] = self._judged(begun, asked[at]) if at in asked else Kind(begun)
-        after = [(at, *one) for at, one in enumerate(fresh.items()) if (known[keys[one[1] - 1]].opens if one[1] else opened)]
-        whole = [(*one, joined(rows[one[2] - 1] if one[2] else before, text)) for one in after for text in pieces(rows[one[2]])[:1]]
-        whole = [one for one in whole if one[3]]
-        for (at, key, _, text), may in zip(whole, _may_match([one[3] for one in whole])):
+        after = ((key, index, at) for at, (key, index) in enumerate(fresh.items()) if (known[keys[index - 1]].opens if index else opened))
+        whole = [(k, at, joined(rows[index - 1] if index else before, text)) for k, index, at in after for text in pieces(rows[index])[:1]]
+        whole = [one for one in whole if one[2]]
+        for (key, at, text), may in zip(whole, _may_match([one[2] for one in whole])):
             known[key] = self._judged(known[key].at, [*asked.get(at, [("", ())]), (text, may)])
         return [known[key] for key in keys]
 
@@ -111,23 +112,24 @@ class Templates:
         return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
 
     def _judged(self, at: tuple[str, int, bytes], texts: Asked) -> Kind:
-        matched, own = {}, set()
-        for text, may in texts:
-            for e in may:
-                if e not in _OWN:
-                    if compiled(e).search(plain(text)):
-                        matched[e] = None
-                elif e in log_events.LAUNCHERS:
-                    if e not in self.launchers and compiled(e).search(plain(text)):
-                        self.launchers.add(e)
-                elif e is ODD.pattern and len(texts) == 1 or log_events.match_of(e, said(text).text if e in log_events.HINTS else text):
-                    own.add(e)
-        telling = own & log_events.HINTS.keys()
-        cheap = not telling & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
+        matched: dict[str, None] = {}
+        own: dict[str, re.Match[str] | None] = {}
+        for e, text in [(e, text) for text, may in texts for e in may]:
+            if e in _OWN:
+                later = len(texts) == 1 and e is ODD.pattern
+                found = None if later else compiled(e).search(said(text).text if e in log_events.HINTS else text)
+                if later or found:
+                    own[e] = found
+            elif compiled(e).search(plain(text)):
+                matched[e] = None
+        self.launchers |= log_events.LAUNCHERS.keys() & matched
+        told = {e: found for e, found in own.items() if e in log_events.HINTS}
+        matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
         # with other numbers another expression may match
-        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if telling else ()
-        odd = ODD.pattern in own and (None if len(texts) == 1 else True)
-        return Kind(at, tuple(matched), tells, cheap, odd, _ENDS_OPEN.pattern in own)
+        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
+        odd = ODD.pattern in own and (own[ODD.pattern] and True)
+        return Kind(at, matched, tells, cheap, odd, _ENDS_OPEN.pattern in own, told if len(texts) == 1 else None)
 
 
 def _may_match(texts: list[str]) -> list[Sequence[str]]:
@@ -162,7 +164,7 @@ class Texts:
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
-        for literal in {literal[:_STEM] for literal in needed(expression)} or [""]:
+        for literal in sorted({literal[:_STEM] for literal in needed(expression)}, key=len) or [""]:
             for line in self._with(literal.encode(), until):
                 told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
                 if told:

@@ -105,7 +105,11 @@ class _Reader:
         for expression in kind.matched:
             self._keep(expression, line, text, whole, who.times)
         if kind.tells:
-            self._table.take(line, whole or who.text, who.pid, self._order, log_events.HINTS if whole else kind.tells)
+            told, kind.told, said_here = kind.told, None, whole or who.text
+            if told is None or whole:
+                asked = ((e, compiled(e).search(said_here)) for e in (log_events.HINTS if whole else kind.tells))
+                told = {e: found for e, found in asked if found}
+            self._table.take(line, said_here, who.pid, self._order, told)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank

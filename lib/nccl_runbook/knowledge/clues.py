@@ -11,7 +11,7 @@ import re
 import re._constants as sre
 import re._parser as parser
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.knowledge import table
@@ -43,8 +43,7 @@ _SHORTEST = 3  # a literal of two letters is in every line
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
-_NOTHING, _DIGITS, _DIGIT = [""], list("0123456789"), [(sre.CATEGORY, sre.CATEGORY_DIGIT)]
-_REPEATS, _END = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT), (None, None)
+_NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
 _LOWER = {number: [chr(number).lower()] for number in range(128)}
 # words that logs are full of, so that they single no line out
@@ -126,14 +125,11 @@ class Matcher:
     """
 
     def __init__(self, expressions: Iterable[str], hints: Mapping[str, Iterable[str]] = types.MappingProxyType({})) -> None:
-        wanted: dict[bytes, dict[str, None]] = {}
-        self._always: list[str] = []
-        for expression in expressions:
-            literals = hints.get(expression) or needed(expression)
-            for literal in literals:
-                wanted.setdefault(_needle(literal), {})[expression] = None
-            if not literals:
-                self._always.append(expression)
+        needs = {e: hints.get(e) or needed(e) for e in expressions}
+        self._always = [e for e, literals in needs.items() if not literals]
+        wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
+        for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
+            wanted[_needle(literal)][expression] = None
         # the longest needle at a place stands for those that it begins with
         own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
@@ -235,48 +231,40 @@ def _branches(expression: str) -> list[list[frozenset[str]]]:
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_each(map(_best, _branches(expression))) or frozenset()
+    return _of_any(_branches(expression)) or frozenset()
 
 
-def _best(found: list[frozenset[str]]) -> frozenset[str] | None:
-    """Of these sets the one without common words, whose shortest literal is longest."""
-    return max(found, key=_rare, default=None)
+def _of_any(branches: Iterable[list[frozenset[str]]]) -> frozenset[str] | None:
+    """The best set of each branch, together; None where one has none."""
+    each = [max(found, key=_rare, default=None) for found in branches]
+    return frozenset().union(*each) if each and None not in each else None
 
 
 def _rare(literals: frozenset[str]) -> tuple[int, int, int]:
+    """Without common words, and the shortest literal as long as can be."""
     return -sum(bool(_COMMON.fullmatch(n.strip())) for n in literals), min(map(len, literals)), -len(literals)
 
 
-def _of_each(branches: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
-    each = list(branches)
-    return None if None in each else frozenset().union(*each)
-
-
 def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
-    """Every set of literals that the elements need; a letter or a digit alone is none."""
+    """Every set of literals that the elements need."""
     found: list[frozenset[str] | None] = []
     runs = _NOTHING  # all that may stand here, up to this element
-    for code, value in [*_unrolled(sequence), _END]:
+    for code, value in [*sequence, (None, None)]:
         letters = _spelled(code, value)
-        longer = _longer(runs, letters) if runs is not _NOTHING or letters is not _DIGITS else None
+        longer = _longer(runs, letters)
         if not longer:
             found += [_literals(runs), _of_element(code, value)]
-            longer = letters if letters is not _DIGITS else None  # a literal that begins with any digit is found everywhere
-        runs = longer or _NOTHING
+        runs = longer or letters or _NOTHING
     return [literals for literals in found if literals]
 
 
-def _unrolled(sequence: Iterable[Any]) -> Iterator[Any]:
-    """The elements; of one that is there at least once, once, and then an end."""
-    for code, value in sequence:
-        if code in _REPEATS and value[0] > 0 and value[1] > 1:
-            yield from (*_unrolled(value[2]), _END)
-        else:
-            yield code, value
+def _of_element(code: Any, value: Any) -> frozenset[str] | None:
+    there = code is sre.SUBPATTERN or code in _REPEATS and value[0] > 0
+    return _of_any(map(_in_sequence, value[1] if code is sre.BRANCH else value[-1:] if there else ()))
 
 
 def _literals(runs: list[str]) -> frozenset[str] | None:
-    """These as literals that single a line out; None if one does not."""
+    """These as literals; None if one is a letter or two, which are in every line."""
     bare = frozenset(run.lstrip() for run in runs)  # a blank is everywhere, and no literal shall begin with one
     return bare if all(len(n) >= _SHORTEST or len(n) == 2 and not n.isalpha() or n == "%" for n in bare) else None
 
@@ -288,18 +276,17 @@ def _longer(runs: list[str], more: list[str] | None) -> list[str] | None:
 
 def _spelled(code: Any, value: Any) -> list[str] | None:
     """All texts that the element matches, in lower case; None where they are too many to name."""
+    each: list[list[str] | None] = [None]
     if code is sre.LITERAL:
         return _LOWER.get(value)
     if code in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):
         return _NOTHING
-    if code is sre.IN and value != _DIGIT:
-        each = [_LOWER.get(letter) for kind, letter in value] if all(kind is sre.LITERAL for kind, _ in value) else [None]
-    elif code is sre.BRANCH:
-        each = [_all_spelled(branch) for branch in value[1]]
+    if code is sre.IN:
+        each = [_LOWER.get(letter) if kind is sre.LITERAL else None for kind, letter in value]
+    elif code is sre.BRANCH or code is sre.SUBPATTERN:
+        each = [_all_spelled(branch) for branch in (value[1] if code is sre.BRANCH else value[-1:])]
     elif code in _REPEATS and value[1] == 1:
-        each = [_NOTHING] * (not value[0]) + [_all_spelled(value[2])]
-    else:
-        return _all_spelled(value[3]) if code is sre.SUBPATTERN else _DIGITS if code is sre.IN else None
+        each = [_all_spelled(value[2]), *[_NOTHING] * (not value[0])]
     return None if None in each else list(dict.fromkeys(itertools.chain(*each)))
 
 
@@ -308,9 +295,3 @@ def _all_spelled(sequence: Iterable[Any]) -> list[str] | None:
     for code, value in sequence:
         runs = runs and _longer(runs, _spelled(code, value))
     return runs
-
-
-def _of_element(code: Any, value: Any) -> frozenset[str] | None:
-    if code is sre.BRANCH:
-        return _of_each(_best(_in_sequence(branch)) for branch in value[1])
-    return _best(_in_sequence(value[3])) if code is sre.SUBPATTERN else None
