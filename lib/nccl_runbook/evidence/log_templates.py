@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
@@ -19,7 +19,6 @@ from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.knowledge.clues import Matcher, compiled, folded, needed, printed
 
 MAX_TEMPLATES = 200_000
-_STEM = 8  # letters of a literal that are looked for: several begin alike
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(
@@ -31,7 +30,7 @@ _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepsp
 _ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$")
 _STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
 _HIDING = (b"\x1b", b"\x00")
-Asked = list[tuple[str, Sequence[str]]]  # texts of one line, and the expressions that each may match
+Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the expressions that each may match
 _OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
@@ -75,10 +74,8 @@ class Templates:
         """The kind of each of these lines, the first of which is line ``number``. ``before``: the line above it, ``opened`` if its message
         may go on."""
         keys = self._keys(rows)
-        fresh: dict[bytes | int, int] = {}
-        for index, key in enumerate(keys):
-            if key not in self.kinds and key not in fresh:
-                fresh[key] = index
+        fresh = {key: index for index, key in reversed([*enumerate(keys)]) if key not in self.kinds}  # where each comes first
+        fresh = dict(sorted(fresh.items(), key=lambda one: one[1]))
         known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
         asked = self._asked([rows[index] for index in fresh.values()])
         for at, (key, index) in enumerate(fresh.items()):
@@ -112,27 +109,26 @@ class Templates:
         return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
 
     def _judged(self, at: tuple[str, int, bytes], texts: Asked) -> Kind:
-        matched: dict[str, None] = {}
-        own: dict[str, re.Match[str] | None] = {}
+        """What the line is worth. Whether one that is whole looks like an error is asked later, and of few."""
+        matched, own = {}, {}
         for e, text in [(e, text) for text, may in texts for e in may]:
-            if e in _OWN:
-                later = len(texts) == 1 and e is ODD.pattern
-                found = None if later else compiled(e).search(said(text).text if e in log_events.HINTS else text)
-                if later or found:
-                    own[e] = found
+            if e is ODD.pattern and len(texts) == 1:
+                own[e] = None
+            elif e in _OWN:
+                own[e] = compiled(e).search(said(text).text if e in log_events.HINTS else text) or own.get(e, False)
             elif compiled(e).search(plain(text)):
                 matched[e] = None
         self.launchers |= log_events.LAUNCHERS.keys() & matched
-        told = {e: found for e, found in own.items() if e in log_events.HINTS}
+        told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
         matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
         cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
         # with other numbers another expression may match
         tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
-        odd = ODD.pattern in own and (own[ODD.pattern] and True)
-        return Kind(at, matched, tells, cheap, odd, _ENDS_OPEN.pattern in own, told if len(texts) == 1 else None)
+        odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
+        return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None)
 
 
-def _may_match(texts: list[str]) -> list[Sequence[str]]:
+def _may_match(texts: list[str]) -> list[Collection[str]]:
     found = _matcher().may_match([text.encode() for text in texts])
     return [found.get(index, ()) for index in range(len(texts))]
 
@@ -164,7 +160,7 @@ class Texts:
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
-        for literal in sorted({literal[:_STEM] for literal in needed(expression)}, key=len) or [""]:
+        for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
                 told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
                 if told:

@@ -105,11 +105,10 @@ class _Reader:
         for expression in kind.matched:
             self._keep(expression, line, text, whole, who.times)
         if kind.tells:
-            told, kind.told, said_here = kind.told, None, whole or who.text
-            if told is None or whole:
-                asked = ((e, compiled(e).search(said_here)) for e in (log_events.HINTS if whole else kind.tells))
-                told = {e: found for e, found in asked if found}
-            self._table.take(line, said_here, who.pid, self._order, told)
+            told, kind.told = None if whole else kind.told, None
+            asked = () if told else log_events.HINTS if whole else kind.tells
+            told = told or {e: found for e in asked for found in [compiled(e).search(whole or who.text)] if found}
+            self._table.take(line, whole or who.text, who.pid, self._order, told)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
@@ -149,12 +148,12 @@ class _Reader:
             for expression in matcher().matching(text):
                 self._keep(expression, line, text, "", 1)
         kinds = self._templates.kinds.values()
-        texts = Texts(kinds, context)
         told = list(itertools.islice((k for k in kinds if not _CHATTER.search(k.at[2])), MAX_SPOKEN + 1))
         if len(told) <= MAX_SPOKEN and (told or context):
             self._ask(Texts(told, context), spoken())
         fired = [c for c in clues() if c.line in self._found and (c.cause == "benign" or not self._resumed(self._found[c.line]))]
-        self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
+        if beside := dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
+            self._ask(Texts(kinds, context), beside)
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()

@@ -39,7 +39,6 @@ ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
-_SHORTEST = 3  # a literal of two letters is in every line
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
@@ -135,21 +134,19 @@ class Matcher:
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
         self._needles = tuple(wanted)
         by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
-        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(list(words)))) for letter, words in by_letter]
+        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(words))) for letter, words in by_letter]
         self._fast = ahocorasick_rs.BytesAhoCorasick(self._needles) if ahocorasick_rs and wanted else None
 
-    def may_match(self, lines: Sequence[bytes]) -> dict[int, list[str]]:
+    def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
-        text, found = folded(b"\n".join(lines)), {i: list(self._always) for i in range(len(lines) if self._always else 0)}
+        text, found = folded(b"\n".join(lines)), {at: dict.fromkeys(self._always) for at in range(len(lines) if self._always else 0)}
         low = text.split(b"\n")
         ends = list(itertools.accumulate([len(line) + 1 for line in low], initial=-1))
         for needle, starts in self._hits(text).items():
             here = {bisect.bisect_left(ends, start) - 1 for start in starts}
             for expression, branches in self._wanted[needle]:
                 for at in [at for at in here if _may_match(branches, low[at])] if branches else here:
-                    may = found.setdefault(at, [])
-                    if expression not in may:
-                        may.append(expression)
+                    found.setdefault(at, {})[expression] = None
         return found
 
     def _hits(self, text: bytes) -> dict[bytes, list[int]]:
@@ -183,20 +180,10 @@ def _needle(literal: str) -> bytes:
     return literal[start : start + _NEEDLE].encode()
 
 
-def _tree(words: list[bytes]) -> bytes:
-    """An expression for what may follow the first letter: a tree, so that a search leaves it at the first letter that fits none."""
-    tree: dict = {}
-    for word in words:
-        node = tree
-        for letter in word[1:].decode():
-            node = node.setdefault(letter, {})
-        node[""] = {}
-    return _branch(tree).encode()
-
-
-def _branch(node: dict) -> str:
-    parts = [re.escape(letter) + _branch(inner) for letter, inner in node.items() if letter]
-    return f"(?:{'|'.join(parts)})" + "?" * ("" in node) if parts else ""
+def _tree(words: Iterable[bytes]) -> bytes:
+    """An expression for what may follow the first letter, the longest first; a search leaves it at a second letter that fits none."""
+    by_second = itertools.groupby(sorted(words, reverse=True), lambda word: word[1:2])
+    return b"|".join(re.escape(second) + b"(?:%s)" % b"|".join(re.escape(word[2:]) for word in of) for second, of in by_second)
 
 
 def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -266,7 +253,7 @@ def _of_element(code: Any, value: Any) -> frozenset[str] | None:
 def _literals(runs: list[str]) -> frozenset[str] | None:
     """These as literals; None if one is a letter or two, which are in every line."""
     bare = frozenset(run.lstrip() for run in runs)  # a blank is everywhere, and no literal shall begin with one
-    return bare if all(len(n) >= _SHORTEST or len(n) == 2 and not n.isalpha() or n == "%" for n in bare) else None
+    return bare if all(len(n) > 2 or len(n) == 2 and not n.isalpha() or n == "%" for n in bare) else None
 
 
 def _longer(runs: list[str], more: list[str] | None) -> list[str] | None:
@@ -291,7 +278,4 @@ def _spelled(code: Any, value: Any) -> list[str] | None:
 
 
 def _all_spelled(sequence: Iterable[Any]) -> list[str] | None:
-    runs: list[str] | None = _NOTHING
-    for code, value in sequence:
-        runs = runs and _longer(runs, _spelled(code, value))
-    return runs
+    return functools.reduce(lambda runs, element: runs and _longer(runs, _spelled(*element)), sequence, _NOTHING)
