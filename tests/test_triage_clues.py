@@ -198,6 +198,23 @@ MORE: list[tuple[str, str, str, str]] = [
     ("rank-busy-on-host", "Saving checkpoint ...\n" + hung(1, 40), "", "Saving checkpoint ...\n"),
     ("trainer-and-engine-share-gpu", "comm = PyNcclCommunicator(group, device)\nRuntimeError: NCCL error: invalid usage\n", "", "RuntimeError: NCCL error: invalid usage\n"),
     ("send-recv-unmatched", "Last error:\nMessage truncated : received 1024 bytes instead of 256\n", "one rank groups its send and recv, the other does not", "Message received\n"),
+    ("driver-library-mismatch", "Test CUDA failure common.cu:894 'system has unsupported display driver / cuda driver combination'\n", "", "display driver 580\n"),
+    ("cumem-mismatch", W + "Error while attaching to shared memory segment /dev/shm/nccl-\x03?\x11 (size 0)\n", "", W + "Error while attaching to shared memory segment /dev/shm/nccl-a7Bc9D (size 0)\n".replace(" (size 0)", "")),
+    ("roce-gid-wrong", "ibv_modify_qp errno 61 (\"No data available\")\n", "", "ibv_modify_qp ok\n"),
+    ("socket-interface-wrong", W + "Net : Call to recv from 172.18.0.1<34483> failed : Broken pipe\n", "", W + "Net : Call to recv from 172.31.0.7<34483> failed : Broken pipe\n"),
+    ("socket-interface-wrong", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]ens5:192.0.2.7<0> [1]veth75fa783:fe80::14ad<0>\n", "Connection refused", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]ens5:192.0.2.7<0>\n"),
+    ("collective-mismatch", "DistributedOperationException: Cannot apply desired operation due to shape mismatches. All shapes across devices must be valid.\n", "", "shapes across devices are valid\n"),
+    ("framework-version-incompatible", "RuntimeError: use_libuv was requested but PyTorch was build without libuv support\n", "", "use_libuv=0\n"),
+    ("env-conflict", W + "NET/OFI The tuner plugin can not be loaded when explicitly choosing an algorithm or protocol with NCCL_ALGO/NCCL_PROTO\n", "", "NET/OFI tuner loaded\n"),
+    ("rendezvous-misconfigured", "sh: 1: Leader_Node_Address: not found\n", "", "sh: 1: nvidia-smi: not found\n"),
+    ("ulimit-too-low", "EFA internal error: (4112) Failure to post internal receive buffers\n", "", "EFA provider selected\n"),
+    ("uneven-minibatches", "join.py:258: UserWarning: Detected uneven input skew of greater than 1000.\n", "", "join.py:258: inputs joined\n"),
+    ("start-skew", "Timed out initializing process group in store based barrier on rank: 0\n", "loading the cache takes more than 30 minutes", "store based barrier passed\n"),
+    ("driver-library-mismatch", "nvml.NvmlException: NVML_ERROR_LIB_RM_VERSION_MISMATCH\n", "", "NVML_ERROR_NOT_FOUND\n"),
+    ("nvml-call-failed", "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"CUDACachingAllocator.cpp\":1154\n", "", "INTERNAL ASSERT FAILED at \"x.cpp\":1\n"),
+    ("engine-allreduce-needs-p2p", "RuntimeError: Can't enable access between nodes 0 and 1\n", "", "access between nodes 0 and 1 enabled\n"),
+    ("nccl-bug", W + "Call to ibv_modify_qp failed with error Invalid argument\n", "", W + "Call to ibv_modify_qp failed with error No such device\n"),
+    ("roce-gid-wrong", W + "Call to ibv_modify_qp failed with error Invalid argument\nNET/IB : Using [0]mlx5_0:1/RoCE\n", "", "ibv_modify_qp ok\n"),
 ]
 
 
@@ -239,6 +256,17 @@ WORDS = [
     ("start-skew", "it times out, the second node comes up late because of its image pull", "it times out in the last step"),
     ("nodes-differ", "all_reduce fails since a variable is exported on the first node only", "all_reduce fails"),
     ("rendezvous-misconfigured", "srun starts train.py on two nodes, it hangs during init", "it hangs in the last step"),
+    ("device-not-set-per-rank", "it fails with two processes a node and works with one process per node", "it fails on two nodes"),
+    ("nccl-bug", "it fails with torch's own NCCL, a separately compiled NCCL works", "it fails on two GPUs"),
+    ("nccl-bug", "wrong rank order: 2.26.2 shows it, 2.21.5 gives right results", "wrong rank order"),
+    ("start-skew", "it times out, the machines install their packages at different speeds", "it times out in the last step"),
+    ("roce-gid-wrong", "it fails over RDMA over Converged Ethernet", "it fails over two nodes"),
+    ("vgpu-or-mig-unsupported", "it hangs in a pod with HAMi", "it hangs in a pod"),
+    ("net-socket-fallback", "it fails, traffic should go over InfiniBand and does not", "it fails on two nodes"),
+    ("cpu-affinity", "it is slow: sched_getaffinity is one core after import torch", "it is slow after import torch"),
+    ("more-ranks-than-gpus", "it crashes: two replicas, with --gpus '0,0', on a single GPU", "it crashes on two GPUs"),
+    ("visible-devices-set-too-late", "it fails, the script changes CUDA_VISIBLE_DEVICES after its first call", "it fails on two GPUs"),
+    ("rendezvous-misconfigured", "it fails: each process runs on its own", "it fails on two GPUs"),
 ]
 
 
