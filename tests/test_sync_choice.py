@@ -157,10 +157,11 @@ def test_own_sync_phases_goes_by_all_processes_together_where_they_were_watched_
 
 
 OWN = """import threading
-def pause_generation(): threading.Event().wait()
-def update_weights(): pause_generation()
+class Engine:
+    def pause_generation(self): threading.Event().wait()
+    def update_weights(self): self.pause_generation()
 print("there", flush=True)
-{}()
+Engine().{}()
 """
 
 

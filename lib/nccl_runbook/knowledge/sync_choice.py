@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -33,8 +34,11 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def phase_of(frames: Sequence[str]) -> str:
-    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first; "" where none of them syncs weights."""
-    own = table("sync_choice")["own"]
-    roots = [number for number, frame in enumerate(frames) if re.match(own["sync"], frame)]
-    inside = frames[:roots[-1] + 1] if roots else []
-    return next((phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside)), "other") if inside else ""
+    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first, with or
+    without the class; "" where none of them syncs weights."""
+    own, named = table("sync_choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]  # without class or <locals>
+    roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]
+    inside = named[:roots[-1] + 1] if roots else []
+    whole = (phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside))
+    leaf = (phase for f in inside for phase, names in own["innermost"].items() if re.search(names, f))
+    return next(itertools.chain(whole, leaf), "other") if inside else ""
