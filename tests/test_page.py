@@ -1,6 +1,8 @@
 """index.html, notebook pages and what a step shows: escaped, bounded, readable by everyone."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.records import Command, Judged, Record
-from nccl_runbook.report.cells import StepView, VerdictView
+from nccl_runbook.report.cells import StepView, VerdictView, _by_hand
 from nccl_runbook.report.notebook_html import NotebookPages
 from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
 from nccl_runbook.report.tables import Cell, Table
@@ -251,6 +253,18 @@ def test_a_step_in_a_terminal_is_text():
     assert text.splitlines()[0] == "\u2715 03-fewer-gpus: broken - ranks 0 and 1 share one GPU"
     assert text.splitlines()[-1] == "record: outputs/run/03-fewer-gpus.json"
     assert "        torch.cuda.set_device(local_rank)" in text.splitlines()
+
+
+def test_a_long_value_of_several_lines_is_printed_once_and_each_line_still_runs():
+    shapes = shlex.quote(json.dumps({"layer": [["weight", [64, 64]]] * 20}))
+    said = [Command(label=f"sync, {x}", line=f"echo {x} --spec {shapes}{more}") for x, more in (("a", ""), ("b", " -x"))]
+    first, *lines = (line.partition(": ")[2] for line in _by_hand(said))
+    assert [len(line) < 40 for line in lines] == [True, True]
+    for command, line in zip(said, lines):
+        told = [subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout for text in (command.line, f"{first}\n{line}")]
+        assert told[0] == told[1]
+    assert [line.partition(": ")[2] for line in _by_hand(said[:1])] == [said[0].line], "what one line alone carries stays in it"
+
 
 
 def test_a_table_that_is_too_wide_says_so():

@@ -198,6 +198,15 @@ MORE: list[tuple[str, str, str, str]] = [
     ("rank-busy-on-host", "Saving checkpoint ...\n" + hung(1, 40), "", "Saving checkpoint ...\n"),
     ("trainer-and-engine-share-gpu", "comm = PyNcclCommunicator(group, device)\nRuntimeError: NCCL error: invalid usage\n", "", "RuntimeError: NCCL error: invalid usage\n"),
     ("send-recv-unmatched", "Last error:\nMessage truncated : received 1024 bytes instead of 256\n", "one rank groups its send and recv, the other does not", "Message received\n"),
+    ("driver-library-mismatch", "Test CUDA failure common.cu:894 'system has unsupported display driver / cuda driver combination'\n", "", "display driver 580\n"),
+    ("cumem-mismatch", W + "Error while attaching to shared memory segment /dev/shm/nccl-\x03?\x11 (size 0)\n", "", W + "Error while attaching to shared memory segment /dev/shm/nccl-a7Bc9D (size 0)\n".replace(" (size 0)", "")),
+    ("roce-gid-wrong", "ibv_modify_qp errno 61 (\"No data available\")\n", "", "ibv_modify_qp ok\n"),
+    ("socket-interface-wrong", W + "Net : Call to recv from 172.18.0.1<34483> failed : Broken pipe\n", "", W + "Net : Call to recv from 172.31.0.7<34483> failed : Broken pipe\n"),
+    ("socket-interface-wrong", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]ens5:192.0.2.7<0> [1]veth75fa783:fe80::14ad<0>\n", "Connection refused", "node0:7:7 [0] NCCL INFO Bootstrap : Using [0]ens5:192.0.2.7<0>\n"),
+    ("collective-mismatch", "DistributedOperationException: Cannot apply desired operation due to shape mismatches. All shapes across devices must be valid.\n", "", "shapes across devices are valid\n"),
+    ("framework-version-incompatible", "RuntimeError: use_libuv was requested but PyTorch was build without libuv support\n", "", "use_libuv=0\n"),
+    ("env-conflict", W + "NET/OFI The tuner plugin can not be loaded when explicitly choosing an algorithm or protocol with NCCL_ALGO/NCCL_PROTO\n", "", "NET/OFI tuner loaded\n"),
+    ("rendezvous-misconfigured", "sh: 1: Leader_Node_Address: not found\n", "", "sh: 1: nvidia-smi: not found\n"),
 ]
 
 
@@ -239,6 +248,12 @@ WORDS = [
     ("start-skew", "it times out, the second node comes up late because of its image pull", "it times out in the last step"),
     ("nodes-differ", "all_reduce fails since a variable is exported on the first node only", "all_reduce fails"),
     ("rendezvous-misconfigured", "srun starts train.py on two nodes, it hangs during init", "it hangs in the last step"),
+    ("device-not-set-per-rank", "it fails with two processes a node and works with one process per node", "it fails on two nodes"),
+    ("nccl-bug", "it fails with torch's own NCCL, a separately compiled NCCL works", "it fails on two GPUs"),
+    ("nccl-bug", "wrong rank order: 2.26.2 shows it, 2.21.5 gives right results", "wrong rank order"),
+    ("start-skew", "it times out, the machines install their packages at different speeds", "it times out in the last step"),
+    ("roce-gid-wrong", "it fails over RDMA over Converged Ethernet", "it fails over two nodes"),
+    ("vgpu-or-mig-unsupported", "it hangs in a pod with HAMi", "it hangs in a pod"),
 ]
 
 

@@ -23,9 +23,9 @@ except ImportError:
 
 # an exception that only echoes what another rank did
 ECHO = re.compile(
-    r"Dist(?:Backend|Network|Store)Error|NCCL (?:error|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|ChildFailedError|"
-    r"KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|ProcessExitedException|"
-    r"RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
+    r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
+    r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
 )
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
 LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")

@@ -28,8 +28,9 @@ import time
 
 import torch
 
-CHUNK = 8 << 20           # bytes that a lane moves, and checks, at once
-LANES = 16                # files and threads
+CHUNK = 32 << 20          # bytes that a lane moves, and checks, at once (from an H200 and back, torch 2.11: 8 MiB 1.36, 16 1.00, 32 0.93 s)
+LANES = 16                # files and threads, with two chunks each on the GPU and two pinned ones
+SUMS = f"words64 of {CHUNK} bytes"
 RUN = 8                   # chunks that a thread reads before it takes others: reading one file by several threads is no matter
 SPARE_BYTES = 4 << 20     # left free beside what is needed: indices, and the file system's own
 HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header (0.4 to 0.8)
@@ -161,7 +162,7 @@ class _Stored:
 
     def __init__(self, folder, name, index):
         self.path, self.name = os.path.join(folder, os.path.basename(name)), name
-        self.sums = index["metadata"].get("words64", {}).get(name)
+        self.sums = index["metadata"].get(SUMS, {}).get(name)
         with open(self.path, "rb") as file:
             size, self.start = os.fstat(file.fileno()).st_size, 8 + int.from_bytes(file.read(8), "little")
             if self.start > min(HEADER_BYTES, size):
@@ -224,7 +225,7 @@ def _balanced(tensors, lanes):
 
 
 def _write_index(folder, shards, sums):
-    metadata = {"total_size": sum(s.size for s in shards), "words64": {s.name: found for s, found in zip(shards, sums) if found}}
+    metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: found for s, found in zip(shards, sums) if found}}
     with open(os.path.join(folder, INDEX), "w", encoding="utf-8") as file:
         json.dump({"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}, file)
 
@@ -233,7 +234,7 @@ def _read_index(folder):
     with open(os.path.join(folder, INDEX), "rb") as file:
         found = _json(file.read(HEADER_BYTES), INDEX)
     files, metadata = found.get("weight_map"), found.get("metadata")
-    if not (isinstance(files, dict) and isinstance(metadata, dict) and isinstance(metadata.get("words64", {}), dict)
+    if not (isinstance(files, dict) and isinstance(metadata, dict) and isinstance(metadata.get(SUMS, {}), dict)
             and all(isinstance(file, str) for file in files.values())):
         raise Torn(f"torn file: {INDEX} has no weight_map or no metadata")
     return found

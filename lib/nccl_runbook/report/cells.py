@@ -1,6 +1,8 @@
 """What a step shows at its end, in Lab and in a terminal. Inline style only: an untrusted Lab strips everything else (see tables.py)."""
 from __future__ import annotations
 
+import collections
+import re
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -12,6 +14,7 @@ from nccl_runbook.report.tables import TONES
 from nccl_runbook.report.verdict import VerdictDocument, fixes
 
 _PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
+_LONG = re.compile(r"(?<= )'[^'\n]{300,}'")  # a quoted value, such as all shapes of a model
 
 
 def banner(status: str, line: str) -> str:
@@ -96,8 +99,15 @@ class StepView:
         record, look = self.record, badge(self.record.status)
         lines = [f"{look.symbol} {record.step}: {look.word} - {record.reason}", *map(finding_text, record.findings)]
         lines += [f"not looked at: {line}" for line in record.not_looked_at]
-        lines += [f"repeat by hand ({c.label}): {c.line}" for c in record.commands]
+        lines += _by_hand(record.commands)
         return "\n".join(lines + ([f"record: {short_path(self._path)}"] if self._path else []))
+
+
+def _by_hand(commands: list[Command]) -> list[str]:
+    """Lines to paste; a long value that several of them carry is set once, before them."""
+    lines = [f"repeat by hand ({c.label}): {c.line}" for c in commands]
+    value, count = next(iter(collections.Counter(_LONG.findall("\n".join(lines))).most_common(1)), ("", 0))
+    return lines if count < 2 else [f"repeat by hand, first: LONG={value}", *(line.replace(value, '"$LONG"') for line in lines)]
 
 
 class Line:
