@@ -16,6 +16,7 @@ from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import allocation
 from nccl_runbook.knowledge import sync_choice as table
+from nccl_runbook.knowledge import table as tables
 from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
@@ -59,7 +60,8 @@ def test_weight_sync_choice_names_what_was_faster_here():
 
 
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
-    assert all(set(row.order) <= set(METHODS) for row in table.topologies().values()) and len(table.topologies()) == 9
+    rows = tables("sync_choice")["topology"]
+    assert all(set(row["order"]) <= set(METHODS) and set(row) == {"title", "order", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
     names = {name.split(",")[0] for method in METHODS for name, lines in table.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
     assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0 and later" in name] == [("actor.weight_update_mode=disk",)]

@@ -1,30 +1,11 @@
 """The decision table of weight syncs, and the lines that choose a way in each framework."""
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 import re
 from collections.abc import Sequence
 
 from nccl_runbook.knowledge import table
-
-
-@dataclasses.dataclass(frozen=True)
-class Topology:
-    """One row. ``order``: methods, the first that passed is taken; the rest in words, by allocation."""
-
-    title: str
-    order: tuple[str, ...]
-    decoupled: str
-    overlap: str
-    shared: str
-    colocated: str
-
-
-@functools.cache
-def topologies() -> dict[str, Topology]:
-    return {name: Topology(**row) for name, row in table("sync_choice")["topology"].items()}
 
 
 def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:

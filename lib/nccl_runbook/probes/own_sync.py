@@ -1,6 +1,7 @@
 """The user's own weight sync seen from outside: stacks of its processes, sampled, and the phase that each of them shows."""
 from __future__ import annotations
 
+import os
 import time
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
@@ -8,7 +9,7 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Stack
 from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, OwnSyncTime
 from nccl_runbook.launch import stop
-from nccl_runbook.probes import live_answers, live_processes
+from nccl_runbook.probes import live_answers
 
 INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
@@ -29,7 +30,7 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
             found = live_answers.stacks(py_spy, pid)
             if not isinstance(found, Gap):
                 _add(seen[pid], time.monotonic() - began, found, phase_of)
-            elif seen[pid] and _has_ended(pid):
+            elif seen[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either
                 left.remove(pid)
             elif not seen[pid]:  # later one moment may fail: beside a running process py-spy now and then reads what just changes
                 return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
@@ -47,13 +48,6 @@ def _add(samples: List[Tuple[float, str]], at_s: float, stacks: List[Stack], pha
     whole = not stacks or stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
     if phase or whole or not samples or at_s - samples[-1][0] > APART_S:
         samples.append((at_s, phase))
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return live_processes.stat_fields(f"/proc/{pid}/stat")[0] == "Z"
-    except OSError:
-        return True
 
 
 def joint(phases: Sequence[str], waiting: Sequence[str] = WAITING) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
-from nccl_runbook.knowledge.sync_choice import topologies
+from nccl_runbook.knowledge import table
 from nccl_runbook.report.tables import Cell, Table, titled
 
 
@@ -53,8 +53,8 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
     columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
-    rows = [[Cell(f"{r.title} (here)", "note") if key == here else r.title, r.decoupled, r.overlap, r.shared, r.colocated]
-            for key, r in topologies().items()]
+    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
+            for key, r in table("sync_choice")["topology"].items()]
     return Table("Which way to move the weights", columns, rows)
 
 

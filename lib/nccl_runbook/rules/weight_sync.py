@@ -171,15 +171,13 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
 
 
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
-    if not runs.on_cpu:
-        return None
     title = "rehearsed on Gloo: no GPU here, so NCCL and copies to GPUs were not measured"
     evidence = Evidence("the figures are those of this CPU and its disk", "runs.devices")
-    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (evidence,))
+    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (evidence,)) if runs.on_cpu else None
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
-    good = [a for a in runs.run if a.complete and not a.wrong and a.compared]
+    good = [a for a in runs.run if a.passed]
     if not good:
         return None
     part = "" if runs.layers == runs.layers_of else f", only {runs.layers} of {runs.layers_of} layers"
