@@ -20,8 +20,8 @@ from nccl_runbook.knowledge import table as tables
 from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
 from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
-from nccl_runbook.rules import sync_choice
-from test_rules_sync import DUPLICATE, ERROR, arm, broken, runs
+from nccl_runbook.rules import sync_choice, weight_sync
+from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
 
@@ -50,6 +50,17 @@ def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
     assert sync_choice.choice(runs(broken("nccl-flat", "x"))) is None
     assert sync_choice.topology(Gap("not-run", "busy")) == sync_choice.topology(runs(broken("nccl-flat", DUPLICATE), uuids=("GPU-a", ""))) == ""
     assert sync_choice.choice(runs(arm("nccl-flat", transports=Gap("absent", "no log")), arm("disk"))) is None, "nobody knows what connects them"
+
+
+def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
+    """Slow, not stuck: what went into whole syncs tells them apart."""
+    cut = {"ended": ["signalled 9", "signalled 9"], "timed_out": True, "deadline_s": 60.0}
+    slow = runs(arm("gloo-flat", (14.0, 13.0), **cut), arm("disk", (30.0, 29.0, 29.0)), uuids=("GPU-a", "GPU-a"))
+    assert ": gloo-flat, 13.0000 s" in sync_choice.choice(slow).title and "gloo-flat" in weight_sync.bytes_verified(slow).title
+    assert "weight-sync-too-slow" in [f.id for f in weight_sync.judge(slow, TOGETHER)], "and it is told all the same"
+    for near in (arm("gloo-flat", (0.1, 0.1), **cut), arm("gloo-flat", (50.0,), **cut), arm("gloo-flat", (14.0, 13.0), **{**cut, "timed_out": False}),
+                 arm("gloo-flat", (14.0, 13.0), wrong=[{"tensor": "a", "rank": 1, "repeat": 1, "words": 1, "count": 1}], **cut)):
+        assert ": disk, " in sync_choice.choice(runs(near, arm("disk"), uuids=("GPU-a", "GPU-a"))).title
 
 
 def test_weight_sync_choice_names_what_was_faster_here():
