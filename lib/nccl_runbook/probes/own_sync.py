@@ -60,12 +60,13 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
     """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer, as a driver in ray.get() does,
     counts where nobody else is in a sync. One alone on the wire waits for the message that brings the other there."""
     told = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
-    samples = []
-    for at_s, by_pid in rounds:
-        phases = [phase for pid, phase in by_pid.items() if pid in told]
-        phase = joint(phases) or joint(list(by_pid.values()))
-        samples.append((at_s, "control" if phase == "wire" and phases.count("wire") == 1 and "" in phases else phase))
-    return samples
+    return [(at_s, _at_once([phase for pid, phase in phases.items() if pid in told]) or joint(list(phases.values())))
+            for at_s, phases in rounds]
+
+
+def _at_once(phases: List[str]) -> str:
+    alone = phases.count("wire") == 1 and "" in phases
+    return "control" if alone and joint(phases) == "wire" else joint(phases)
 
 
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:

@@ -33,10 +33,9 @@ def methods_table(runs: SyncRuns) -> Table:
 def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
     columns = ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"]
-    rows = [row for arm in runs.run for row in _sweep(arm, runs)]
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
-    return Table("", columns, rows, note)
+    return Table("", columns, [row for arm in runs.run for row in _sweep(arm, runs)], note)
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:

@@ -107,10 +107,10 @@ def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding 
 
 
 def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    if not (arm.method.startswith("nccl") and _shared(runs, plan)):
-        return None
-    return Finding("shared-gpu-not-refused", Severity.NOTE, "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
-                   (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),))
+    evidence = Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm))
+    title = "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later"
+    connected = arm.method.startswith("nccl") and _shared(runs, plan)
+    return Finding("shared-gpu-not-refused", Severity.NOTE, title, (evidence,)) if connected else None
 
 
 def interrupted(arm: SyncArm) -> Finding | None:
