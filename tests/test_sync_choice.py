@@ -184,6 +184,7 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
         assert all(p.stdout.readline() == b"there\n" for p in running)
         seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [("all of them", {"pause"}), (f"pid {running[0].pid}", {"pause"})]
+        assert f"though {running[1].pid} showed no sync (of vLLM name EngineCore" in seen.syncs[0].source
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
         assert watched.stderr == f"nccl-runbook: sampling the stacks of {running[0].pid} for 1 s (--budget); nothing in them is stopped or changed\n"
         assert watched.stdout.startswith("Your own sync, the slowest of each process") and "pause" in watched.stdout.splitlines()[1]

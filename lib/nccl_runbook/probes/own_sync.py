@@ -13,6 +13,7 @@ from nccl_runbook.probes import live_answers
 
 INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
+ENGINES = "of vLLM name EngineCore or its workers, of SGLang the schedulers: servers only pass requests on"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
 WAITING = ("control", "wire", "other")  # where one waits for what another one does: that is what counts for all of them together
 IN_ONE = ("wire", "control", "other")  # among the threads of one process: one sends while another waits for the answer to its request
@@ -36,9 +37,11 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
                 return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
         rounds.append((time.monotonic() - began, {pid: seen[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
-    syncs = syncs_of(ALL_OF_THEM, together(rounds)) if len(seen) > 1 else []
+    silent = ", ".join(str(pid) for pid, samples in seen.items() if not any(phase for _, phase in samples))
+    name = f"{ALL_OF_THEM}, though {silent} showed no sync ({ENGINES})" if silent else ALL_OF_THEM
+    syncs = syncs_of(name, together(rounds)) if len(seen) > 1 else []
     syncs += [sync for pid, samples in seen.items() for sync in syncs_of(f"pid {pid}", samples)]
-    nothing = f"no function that syncs weights was on the stacks of {', '.join(map(str, pids))} in {seconds:.0f} s"
+    nothing = f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES})"
     return OwnSync(syncs) if syncs else Gap("absent", f"{nothing}; wrap yours in pause_trace() of nccl_guards.py")
 
 
@@ -65,8 +68,7 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
 
 
 def _at_once(phases: List[str]) -> str:
-    alone = phases.count("wire") == 1 and "" in phases
-    return "control" if alone and joint(phases) == "wire" else joint(phases)
+    return "control" if joint(phases) == "wire" and phases.count("wire") == 1 and "" in phases else joint(phases)
 
 
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:

@@ -12,11 +12,9 @@ from nccl_runbook.report.tables import Cell, Table, titled
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
     """Ranks of the weight-update group (a planning.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
-    rows = []
-    for seat in plan.seats:
-        shared = any(seat.rank in ranks for ranks in plan.shared)
-        word = "shared: NCCL will refuse it" if shared else "its own" if seat.place else "none"
-        rows.append([f"rank {seat.rank}", seat.role, seat.place or "CPU", Cell(word, "note" if shared else "")])
+    shared = {rank for ranks in plan.shared for rank in ranks}
+    rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
+             Cell("its own" if s.place else "none")] for s in plan.seats]
     return Table("", ["rank", "role", "device", "GPU"], rows)
 
 
