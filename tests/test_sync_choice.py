@@ -19,7 +19,7 @@ from nccl_runbook.knowledge import sync_choice as table
 from nccl_runbook.knowledge import table as tables
 from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
-from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
+from nccl_runbook.report.tables_sync import choice_table, methods_table, own_table, sweeps_table
 from nccl_runbook.rules import sync_choice, weight_sync
 from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
 
@@ -61,6 +61,13 @@ def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
     for near in (arm("gloo-flat", (0.1, 0.1), **cut), arm("gloo-flat", (50.0,), **cut), arm("gloo-flat", (14.0, 13.0), **{**cut, "timed_out": False}),
                  arm("gloo-flat", (14.0, 13.0), wrong=[{"tensor": "a", "rank": 1, "repeat": 1, "words": 1, "count": 1}], **cut)):
         assert ": disk, " in sync_choice.choice(runs(near, arm("disk"), uuids=("GPU-a", "GPU-a"))).title
+
+
+def test_the_table_says_where_the_disk_methods_wrote():
+    for methods, told in ((("disk-shm", "fast-disk-shm"), "Disk: /dev/shm, no fsync"), (("disk-shm", "disk"), "Disk: /dev/shm and ext4 at /tmp, no fsync"),
+                          (("fast-disk",), "Disk: ext4 at /tmp, no fsync"), (("nccl-flat",), "")):
+        text = repr(methods_table(runs(*map(arm, methods))))
+        assert told in text and ("Disk: " in text) == bool(told), methods
 
 
 def test_weight_sync_choice_names_what_was_faster_here():

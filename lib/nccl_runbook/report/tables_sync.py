@@ -70,11 +70,11 @@ def _note(runs: SyncRuns) -> str:
     words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
     if any(a.method.startswith("nccl") for a in runs.run):
         words.append("NCCL's first sync makes the communicator too.")
-    if any(m.startswith(("disk", "fast-disk")) for m in runs.arms):
-        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; every byte is read.")
+    given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
+    if written := sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m}):
+        words.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
     words += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
-    if fsync:
-        words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
+    words += [f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]]
     if runs.on_cpu:
         words.append("Rehearsal on the CPU: these are no figures for GPUs.")
     return " ".join(words)
