@@ -207,6 +207,14 @@ MORE: list[tuple[str, str, str, str]] = [
     ("framework-version-incompatible", "RuntimeError: use_libuv was requested but PyTorch was build without libuv support\n", "", "use_libuv=0\n"),
     ("env-conflict", W + "NET/OFI The tuner plugin can not be loaded when explicitly choosing an algorithm or protocol with NCCL_ALGO/NCCL_PROTO\n", "", "NET/OFI tuner loaded\n"),
     ("rendezvous-misconfigured", "sh: 1: Leader_Node_Address: not found\n", "", "sh: 1: nvidia-smi: not found\n"),
+    ("ulimit-too-low", "EFA internal error: (4112) Failure to post internal receive buffers\n", "", "EFA provider selected\n"),
+    ("uneven-minibatches", "join.py:258: UserWarning: Detected uneven input skew of greater than 1000.\n", "", "join.py:258: inputs joined\n"),
+    ("start-skew", "Timed out initializing process group in store based barrier on rank: 0\n", "loading the cache takes more than 30 minutes", "store based barrier passed\n"),
+    ("driver-library-mismatch", "nvml.NvmlException: NVML_ERROR_LIB_RM_VERSION_MISMATCH\n", "", "NVML_ERROR_NOT_FOUND\n"),
+    ("nvml-call-failed", "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"CUDACachingAllocator.cpp\":1154\n", "", "INTERNAL ASSERT FAILED at \"x.cpp\":1\n"),
+    ("engine-allreduce-needs-p2p", "RuntimeError: Can't enable access between nodes 0 and 1\n", "", "access between nodes 0 and 1 enabled\n"),
+    ("nccl-bug", W + "Call to ibv_modify_qp failed with error Invalid argument\n", "", W + "Call to ibv_modify_qp failed with error No such device\n"),
+    ("roce-gid-wrong", W + "Call to ibv_modify_qp failed with error Invalid argument\nNET/IB : Using [0]mlx5_0:1/RoCE\n", "", "ibv_modify_qp ok\n"),
 ]
 
 
@@ -254,6 +262,11 @@ WORDS = [
     ("start-skew", "it times out, the machines install their packages at different speeds", "it times out in the last step"),
     ("roce-gid-wrong", "it fails over RDMA over Converged Ethernet", "it fails over two nodes"),
     ("vgpu-or-mig-unsupported", "it hangs in a pod with HAMi", "it hangs in a pod"),
+    ("net-socket-fallback", "it fails, traffic should go over InfiniBand and does not", "it fails on two nodes"),
+    ("cpu-affinity", "it is slow: sched_getaffinity is one core after import torch", "it is slow after import torch"),
+    ("more-ranks-than-gpus", "it crashes: two replicas, with --gpus '0,0', on a single GPU", "it crashes on two GPUs"),
+    ("visible-devices-set-too-late", "it fails, the script changes CUDA_VISIBLE_DEVICES after its first call", "it fails on two GPUs"),
+    ("rendezvous-misconfigured", "it fails: each process runs on its own", "it fails on two GPUs"),
 ]
 
 
