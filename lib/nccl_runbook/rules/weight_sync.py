@@ -177,7 +177,7 @@ def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
-    good = [a for a in runs.run if a.passed]
+    good = [a for a in runs.run if a.complete and a.passed]
     if not good:
         return None
     part = "" if runs.layers == runs.layers_of else f", only {runs.layers} of {runs.layers_of} layers"
