@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 from book_samples import CLI, GOOD, make_book, run_cli, start_cli, wait_for, with_library
 from hypothesis import given
@@ -69,6 +70,24 @@ def test_json_is_alone_on_standard_output(book: Path, tmp_path: Path) -> None:
 def test_fail_on(arguments: list[str], code: int, tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_bad="1 + 1")
     assert run_cli("run", "--notebooks", book, *HERE, *arguments).returncode == code
+
+
+def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tmp_path: Path) -> None:
+    raised = {"n01_a": "OSError(f'no {script} here')", "n02_b": "ValueError('8 is odd')", "n03_c": "ValueError(f'no {script!r} here')"}
+    book = make_book(tmp_path / "notebooks", **{name: f"raise {error}" for name, error in raised.items()}, n04_d=GOOD)
+    for path in book.iterdir():
+        notebook = nbformat.read(path, 4)
+        notebook.cells[0].source += '\nscript: str = ""'
+        nbformat.write(notebook, path)
+    ended = run_cli("run", "--notebooks", book, *HERE, "-p", "script", "frob")
+    assert (ended.returncode, ended.stderr) == (2, "nccl-runbook: no 'frob' here\n")
+    assert [line[:5] for line in ended.stdout.splitlines()] == ["[1/4]", "[2/4]", "[3/4]"] and (tmp_path / "outputs/latest/index.html").exists()
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("methods", "unknown method 'frob'"), ("areal", "'frob' is no tag of AReaL")])
+def test_what_05_cannot_use_is_refused_before_any_notebook_runs(name: str, sentence: str, tmp_path: Path) -> None:
+    ended = run_cli("run", "--step", "05-weight-sync", *HERE, "-p", name, "frob", "--out", tmp_path / "out")
+    assert ended.returncode == 2 and sentence in ended.stderr and ended.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_a_step_that_does_not_exist(book: Path) -> None:

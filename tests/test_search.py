@@ -9,7 +9,7 @@ import pytest
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.experiments import Ladder, Search, Singles
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.planning.group_testing import identify
+from nccl_runbook.planning.group_testing import identify, most_runs
 from nccl_runbook.probes import worlds
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import fewer_gpus
@@ -69,6 +69,7 @@ def test_what_is_planted_among_four_is_named_and_comes_first(tmp_path, name):
     assert found[0].id == rule and words in found[0].title and found[0].severity.value == "broken"
     assert {f.id for f in found[1:]} <= {"first-failing-world-size"}
     assert any("exit code 1" in e.text for e in found[0].evidence)
+    assert found[0].evidence[0].text.startswith(f"{asked} worlds of at most {most_runs(4)}, in ") and asked <= most_runs(4)
 
 
 def test_what_comes_and_goes_is_a_rate(tmp_path):

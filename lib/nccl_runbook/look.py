@@ -98,7 +98,8 @@ def fewer_gpus(step: Step) -> None:
 def transports(step: Step) -> None:
     step.ask_who_works()
     step.ask("links", nvml.links)
-    step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
+    made = step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
+    step.ask("pairs", lambda: arms.pairs(step.engine, made, step.left_s))
 
 
 def weight_sync(step: Step) -> None:

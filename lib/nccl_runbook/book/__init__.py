@@ -47,8 +47,8 @@ class Options:
 class Book:
     """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
 
-    Raises UsageError if the run's folder cannot be used, and OSError (disk full, say) if a file cannot be written later: what was
-    written before stays whole.
+    Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line, and OSError (disk full, say)
+    if a file cannot be written later: what was written before stays whole.
     """
 
     def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None]) -> None:
@@ -119,6 +119,8 @@ class Book:
         width = max(len(p.name) for p in self.plan)
         head = f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
         self.on_line(f"{head}  {_one_line(self.redactor.text(reason))}")
+        if refused := planned.refused(self.not_run.get(planned.name, "")):
+            raise UsageError(self.redactor.text(refused))
 
     def _why_not(self, planned: Planned, left_s: float) -> str:
         if self.stop:

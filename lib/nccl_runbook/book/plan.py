@@ -35,6 +35,12 @@ class Planned:
         default = self.declared["budget_s"].default if "budget_s" in self.declared else left_s
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
+    def refused(self, why: str) -> str:
+        """What the notebook says of a value that the command line gave: the ValueError that it ended with quotes that value; else ""."""
+        error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
+        texts = [value for value in self.parameters.values() if error and value and isinstance(value, str)]
+        return error[1] if any(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", error[1]) for text in texts) else ""
+
 
 def duration_s(text: str) -> float:
     """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for anything else and for nothing."""

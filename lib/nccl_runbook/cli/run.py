@@ -90,24 +90,22 @@ def _stop_with_stdin() -> None:
 def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
     from nccl_runbook.book import UsageError
-    from nccl_runbook.knowledge import models
-    from nccl_runbook.launch import stop
+    from nccl_runbook.knowledge import allocation, models
+    from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
-    from nccl_runbook.launch.interpreters import InterpreterError, choose
+    from nccl_runbook.launch.interpreters import choose
+    from nccl_runbook.probes import sync
 
     if any(p.record for p in plan):
         return ""
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
+    checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,
+              "areal": lambda tag: tag and allocation.at(tag)}
     try:
-        for text in (gpus, *(str(p.parameters.get("gpus", "")) for p in plan)):
-            gpu_ranges(text)
-        for name in (p.parameters["model"] for p in plan if "model" in p.parameters):
-            models.find(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    try:
+        for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
+            checks.get(name, str)(text)
         return choose(python).text
-    except InterpreterError as error:
+    except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 
 

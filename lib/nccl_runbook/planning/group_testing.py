@@ -13,6 +13,8 @@ Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+REPEATS = 20  # runs that give the rate of a fault that comes and goes
+MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (probes/worlds.py)
 CONFIRM = 4  # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 
 
@@ -39,29 +41,49 @@ class _Unsteady(Exception):
     """A group both failed and passed; ``args[0]``: that group."""
 
 
+class _Spent(Exception):
+    """`most_runs` would not do."""
+
+
+def most_runs(gpus: int) -> int:
+    """The most worlds that a walk over so many GPUs asks for; it ends *unclear* where they do not tell, as with 9 bad GPUs of 16."""
+    return 5 * gpus + 12 * (gpus - 1).bit_length() + 8 * CONFIRM + REPEATS
+
+
 class _Seen:
     """What is known of every group, and the questions still to be asked."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
         self.gpus: Group = tuple(gpus)
+        self.left = most_runs(len(gpus)) - REPEATS
         self.known: Dict[FrozenSet[int], bool] = {}
+        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)  # where every pair is known, every partner counts
 
     def told(self, group: Iterable[int]) -> Optional[bool]:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
         here = frozenset(group)
         return max((passed for known, passed in self.known.items() if (here <= known if passed else known <= here)), default=None)
 
+    def run(self, groups: Round) -> Generator[Round, Answers, Answers]:
+        self.left -= len(groups)
+        if self.left < 0:
+            raise _Spent
+        return (yield groups) if groups else {}
+
     def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
-        """Whether each of these disjoint groups passes. What fails is repeated at once: a failure counts if it recurs in a fresh world."""
+        """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails together once it is named."""
         asked = [tuple(sorted(g)) for g in groups]
         new = [g for g in asked if g and self.told(g) is None]
-        passed = (yield new) if new else {}
-        failed = [g for g in new if not passed[g]]
-        again = (yield failed) if failed else {}
-        for group in (g for g in failed if again[g]):
-            raise _Unsteady(group)
+        passed = yield from self.run(new)
+        yield from self.recurs([g for g in new if len(g) == 1 and not passed[g]])
         self.known.update({frozenset(g): passed[g] for g in new})
         return [not g or bool(self.told(g)) for g in asked]
+
+    def recurs(self, groups: Round, fine: bool = False) -> Generator[Round, Answers, None]:
+        """Raises _Unsteady for one of these that does not end as before."""
+        again = yield from self.run(groups)
+        for group in (g for g in groups if again[g] != fine):
+            raise _Unsteady(group)
 
     def passes(self, group: Iterable[int]) -> Generator[Round, Answers, bool]:
         return (yield from self.ask(group))[0]
@@ -71,9 +93,8 @@ class _Seen:
         by chance, and then it looks like another fault."""
         passed = [k for k, fine in self.known.items() if fine]
         most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
-        for group, fine in [(self.smallest, False)] * CONFIRM + [(g, True) for g in most * (CONFIRM // 2)]:
-            if (yield [group])[group] != fine:
-                raise _Unsteady(group)
+        for group, fine in [(self.smallest, False)] * CONFIRM + [(g, True) for g in sorted(most, key=len)[-CONFIRM:] * (CONFIRM // 2)]:
+            yield from self.recurs([group], fine)
 
     @property
     def smallest(self) -> Group:
@@ -81,16 +102,19 @@ class _Seen:
         return tuple(sorted(min((k for k, passed in self.known.items() if not passed), key=len)))
 
 
-def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
+def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
     """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs that give the rate of a
     fault that comes and goes; the runs that showed it to do so were selected for that and do not count."""
     seen = _Seen(gpus)
     try:
         if (yield from seen.passes(seen.gpus)):
             raise _Unsteady(seen.gpus)
+        yield from seen.recurs([seen.gpus])
         told = yield from _identify(seen)
         yield from seen.confirm()
         return told
+    except _Spent:
+        return Diagnosis("unclear", within=seen.smallest)
     except _Unsteady as unsteady:
         group, failed = tuple(unsteady.args[0]), 0
         for _ in range(repeats):
@@ -100,97 +124,92 @@ def identify(gpus: Sequence[int], repeats: int = 20) -> Walk:
 
 def _identify(seen: _Seen) -> Walk:
     alone = yield from seen.ask(*((g,) for g in seen.gpus))
-    bad = {g for g, passed in zip(seen.gpus, alone) if not passed}
-    links, rest = set(), [g for g in seen.gpus if g not in bad]
-    while not (yield from seen.passes(rest)):
-        link = yield from _failing_pair(seen, rest)
-        if link is None:
-            return Diagnosis("unclear", within=seen.smallest) if links or bad else (yield from _count(seen, rest))
-        others = [g for g in rest if g not in link]
-        rows = yield from _rows(seen, link, others)
-        sides = () if links or bad else (yield from _split(seen, link, others, rows))
-        if sides:
-            return Diagnosis("split", sides=sides, within=link)
-        bad |= {end for end in link if others and set(rows[end]) == set(others)}
-        links |= {link, *(tuple(sorted((end, other))) for end in link for other in rows[end])}
-        rest = others
-    return (yield from _located(seen, tuple(sorted(bad)), tuple(sorted(p for p in links if not bad & set(p)))))
+    bad, rest = [[g for g, passed in zip(seen.gpus, alone) if passed is fine] for fine in (False, True)]
+    for turn in range(len(rest) if len(rest) <= MATRIX_MOST else 0):
+        yield from seen.ask(*((a, b) for (i, a), (j, b) in combinations(enumerate(rest), 2) if (i + j) % len(rest) == turn))
+    sides = yield from _sides(seen, rest)
+    if not sides and not bad:
+        return (yield from _count(seen, rest))
+    if not bad and (yield from _is_split(seen, sides)):
+        return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)), within=seen.smallest)
+    if not sides or len(sides) > 2 and len(sides[0]) < 2:
+        return Diagnosis("unclear", within=seen.smallest)
+    return (yield from _located(seen, bad, sides))
 
 
-def _located(seen: _Seen, bad: Group, pairs: Tuple[Group, ...]) -> Walk:
-    """The faults found must explain everything: without them all pass, and a GPU that passes alone fails with partners known to be good."""
-    stars, smallest = [g for g in bad if seen.told([g])], seen.smallest
-    for end in range(2 if pairs else 1):
-        good = [g for g in seen.gpus if g not in bad and g not in {p[end] for p in pairs}]
-        for group in [good, *([star, partner] for star in stars for partner in good[:ENOUGH_PARTNERS])]:
-            if (yield from seen.passes(group)) != (group is good) or stars and len(good) < 2:
-                return Diagnosis("unclear", within=smallest)
-    return Diagnosis("several" if bad and pairs else "gpus" if bad else "pairs", bad, pairs, within=smallest)
+def _sides(seen: _Seen, rest: List[int]) -> Generator[Round, Answers, List[List[int]]]:
+    """GPUs that pass together, the largest set first; what fails together has its ends on different sides. Empty where no pair fails."""
+    sides: List[List[int]] = [[]]
+    waiting = [rest]
+    while waiting:
+        chunk = waiting.pop()
+        split = len(sides) > 1 and len(sides[1]) > 1
+        if not split and (yield from seen.passes([*sides[0], *chunk])):
+            sides[0] += chunk
+        elif len(chunk) > 1:
+            waiting += [chunk[len(chunk) // 2 :], chunk[: len(chunk) // 2]]
+        elif not (yield from _side_of(seen, chunk[0], sides)):
+            return []
+        sides.sort(key=len, reverse=True)
+    return sides
 
 
-def _failing_pair(seen: _Seen, group: List[int]) -> Generator[Round, Answers, Optional[Group]]:
-    """Two GPUs that fail together, given that ``group`` does. Both halves pass: the link between them. None: no pair fails."""
-    while len(group) > 2:
-        first, second = group[: len(group) // 2], group[len(group) // 2 :]
-        passed = yield from seen.ask(first, second)
-        if all(passed):
-            return (yield from _across(seen, first, second))
-        group = first if not passed[0] else second
-    return (min(group), max(group))
+def _side_of(seen: _Seen, gpu: int, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
+    """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with nobody there alone."""
+    for side in sides:
+        if (yield from seen.passes([*side, gpu])):
+            side.append(gpu)
+            return True
+    sides.append([gpu])
+    return bool((yield from _partners(seen, gpu, sides[0])))
 
 
-def _across(seen: _Seen, first: List[int], second: List[int]) -> Generator[Round, Answers, Optional[Group]]:
-    while len(first) > 1 or len(second) > 1:
-        first, second = sorted((first, second), key=len, reverse=True)
-        for half in (first[: len(first) // 2], first[len(first) // 2 :]):
-            if not (yield from seen.passes(half + second)):
-                first = half
-                break
-        else:
-            return None
-    return (min(first + second), max(first + second))
+def _partners(seen: _Seen, gpu: int, group: List[int]) -> Generator[Round, Answers, List[int]]:
+    """Those of a group that passes together with which this GPU fails; it stops where there are enough."""
+    if not group or (yield from seen.passes([gpu, *group])):
+        return []
+    if len(group) == 1:
+        return group
+    found = yield from _partners(seen, gpu, group[: len(group) // 2])
+    if len(found) >= seen.enough:
+        return found
+    return [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
 
 
-def _rows(seen: _Seen, link: Group, others: List[int]) -> Generator[Round, Answers, Dict[int, List[int]]]:
-    """The partners with which each end of a failing link fails. An end that passes with all others at once has none; else each partner
-    is tried, both ends at the same time, until it is plain that an end fails with everything."""
-    good = yield from seen.passes(others)
-    clear = []
-    for end in link if good else ():
-        clear += [end] if (yield from seen.passes([end, *others])) else []
-    met: Dict[int, List[int]] = {end: [] for end in link}
-    for step in range(len(others)):
-        tried = {end: others[(step + shift) % len(others)] for shift, end in enumerate(link) if end not in clear}
-        together = [list(tried.items())] if len(others) > 1 else [[item] for item in tried.items()]  # two ends cannot share a partner
-        for at_once in together:
-            passed = yield from seen.ask(*at_once)
-            for (end, other), fine in zip(at_once, passed):
-                met[end] += [] if fine else [other]
-        if len(clear) == 1 and any(len(row) + 1 >= ENOUGH_PARTNERS for row in met.values()):
-            return {end: [] if end in clear else others for end in link}
-    return met
-
-
-def _split(seen: _Seen, link: Group, others: List[int], rows: Dict[int, List[int]]) -> Generator[Round, Answers, Tuple[Group, ...]]:
-    """The sides, where no other GPU passes with both ends of the link, and each side holds by itself; else (). GPUs that fail with both
-    ends make further sides. A side of one GPU is as good as a bad GPU, so at least two must have more."""
-    (a, b), sides = link, [[end, *(g for g in others if g not in rows[end])] for end in link]
-    if set(rows[a] + rows[b]) != set(others):
-        return ()
-    for gpu in (g for g in others if g in rows[a] and g in rows[b]):
-        for side in sides[2:]:
-            if (yield from seen.passes([side[0], gpu])):
-                side.append(gpu)
-                break
-        else:
-            sides.append([gpu])
+def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
+    """Whether nothing passes across, of what is tried: every GPU of the smaller side with as many of the larger as make eight pairs. A side
+    of one GPU is as good as a bad GPU, so at least two must have more."""
     if sum(len(side) > 1 for side in sides) < 2:
-        return ()
-    for one, two in combinations(sides, 2):
-        if (yield from seen.passes([one[-1], two[-1]])):
-            return ()
-    told = tuple(tuple(sorted(side)) for side in sides)
-    return told if all((yield from seen.ask(*told))) else ()
+        return False
+    for large, small in combinations(sides, 2):
+        for shift in range(min(len(large), -(-8 // len(small)))):
+            across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
+            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from seen.ask(*across))) if fine]
+            if passed:
+                yield from seen.recurs(passed, True)
+                return False
+    return True
+
+
+def _located(seen: _Seen, bad: List[int], sides: List[List[int]]) -> Walk:
+    """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a link."""
+    links, stars = [], []
+    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())):
+        for side in larger:
+            row = yield from _partners(seen, gpu, [g for g in side if g not in stars])
+            if own == [gpu] and side is sides[0] and len(row) >= min(seen.enough, max(2, len(side))):
+                stars.append(gpu)
+                break
+            links += [(min(gpu, g), max(gpu, g)) for g in row]
+    faulty, pairs = tuple(sorted([*bad, *stars])), tuple(sorted({p for p in links if not set(stars) & set(p)}))
+    smallest = seen.smallest
+    for pair in pairs:
+        yield from seen.recurs([pair])
+    for gone in ({p[0] for p in pairs}, {p[1] for p in pairs}):  # the faults found must explain everything
+        good = [g for g in seen.gpus if g not in faulty and g not in gone]
+        if stars and len(good) < 2 or not (yield from seen.passes(good)):
+            return Diagnosis("unclear", within=smallest)
+    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=smallest)
 
 
 def _count(seen: _Seen, rest: List[int]) -> Walk:

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from nccl_runbook.planning.group_testing import Answers, Diagnosis, Group, identify
+from nccl_runbook.planning.group_testing import REPEATS, Answers, Diagnosis, Group, Round, Walk, identify
 
 Z95 = 1.959964
 
@@ -18,17 +18,31 @@ def wilson(failed: int, of: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = 20) -> Diagnosis:
+def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
     """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else."""
-    walk = identify(gpus, repeats)
-    failed: Group = tuple(gpus)
+    recorded, failed = iter(rounds), [tuple(gpus)]
+
+    def answer(question: Round) -> Answers:
+        told = next(recorded, {})
+        answers = {group: told[group] for group in question}
+        failed.extend(group for group in question if not answers[group])
+        return answers
+
+    try:
+        return _followed(identify(gpus, repeats), answer)
+    except KeyError:
+        return Diagnosis("unclear", within=min(failed, key=len))
+
+
+def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
+    """The diagnosis where every pair was tried and just these failed: what a search would find if larger groups fail by their pairs."""
+    return _followed(identify(sorted(gpus)), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
+
+
+def _followed(walk: Walk, answer: Callable[[Round], Answers]) -> Diagnosis:
     try:
         question = next(walk)
-        for answers in rounds:
-            if any(group not in answers for group in question):
-                break
-            failed = min([failed, *(g for g, passed in answers.items() if not passed)], key=len)
-            question = walk.send(answers)
+        while True:
+            question = walk.send(answer(question))
     except StopIteration as end:
         return end.value
-    return Diagnosis("unclear", within=failed)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
+from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.probes import worlds
@@ -18,7 +19,9 @@ from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_
 OPS = "all_reduce,broadcast,send_recv,all_gather"
 GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
 GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
+PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+VARIABLE = "a variable of the environment makes the difference"
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package stays, and so does multicast off: an arm
@@ -124,13 +127,17 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
     return dataclasses.replace(found, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
 
 
+def _clean_passes(arms: Arms) -> bool:
+    return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
+
+
 def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
     """Why an arm that narrows another one is not run; None if it is."""
     wider = trials.get(before)
     if arms.control.passed:
         return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
-    if not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed:
-        return Gap("not-run", "a variable of the environment makes the difference")
+    if _clean_passes(arms):
+        return Gap("not-run", VARIABLE)
     return None if not before or isinstance(wider, Trial) and wider.passed else Gap("not-run", f"only where {before} passes")
 
 
@@ -183,3 +190,20 @@ def _speed_limit(control: World, clean: World) -> Optional[float]:
     """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where speed tells nothing."""
     slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
+
+
+def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
+    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at once, for then it is no
+    single GPU or link, and each that hangs costs seconds."""
+    if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
+        return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
+    gpus = sorted(arms.control.world.request.devices)
+    make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
+    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make,
+                             until=lambda found: len(gpus) > 3 and not any(p.trial.passed for p in found))
+
+
+def _fails_every_time(arms: Arms) -> bool:
+    control, after, devices = arms.control, arms.control_after, arms.control.world.request.devices
+    ran = [control.world, control.again or control.world, *([] if isinstance(after, Gap) else [after.world])]
+    return control.again is not None and not any(w.passed for w in ran) and len(set(devices)) == len(devices) > 2

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap, counted
 from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
@@ -39,7 +39,7 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
     usual, all, or names; nccl-flat@64+512 takes buckets of 64 MiB, then of 512. ``busy``: edges of the matrices that engines multiply in
     further syncs; ``tp``: ranks of one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
     """
-    ends, chosen = time.monotonic() + deadline_s, _chosen(methods, devices)
+    ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
     told = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
     if tp < 1 or (len(devices) - 1) % tp:
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
@@ -73,8 +73,8 @@ def _numbers(name: str, text: str, least: int) -> str:
     return ",".join(parts)
 
 
-def _chosen(methods: str, devices: List[Optional[int]]) -> List[str]:
-    """Methods by name; "usual" and "all" leave out what cannot start on these devices."""
+def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List[str]:
+    """Methods by name; "usual" and "all" leave out what cannot start on these devices. Raises ValueError for one that does not exist."""
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
         few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
@@ -31,8 +33,8 @@ def on_gpus(devices: List[Optional[int]]) -> bool:
 class Budget:
     """Seconds that a probe may take. A world starts only if its whole deadline fits: cut short, a slow one would look hung."""
 
-    def __init__(self, seconds: float, gpu: bool) -> None:
-        self.until, self.deadline_s = time.monotonic() + seconds, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S
+    def __init__(self, seconds: float, gpu: bool, deadline_s: float = 0.0) -> None:
+        self.until, self.deadline_s = time.monotonic() + seconds, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S)
 
     @property
     def spent(self) -> bool:
@@ -55,7 +57,8 @@ def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Opt
 def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
     """Run these at the same time; then what did not pass once more at the same time, in fresh processes (``repeat``)."""
     worlds = engine.run_all(requests)
-    failed = [r for r, w in zip(requests, worlds) if repeat and not w.passed]
+    failed = [dataclasses.replace(r, stall_s=r.stall_s and max(STALL_S, r.stall_s * STALL_S / STALL_FIRST_S))
+              for r, w in zip(requests, worlds) if repeat and not w.passed]
     again = dict(zip([r.name for r in failed], engine.run_all(failed)))
     return [Trial(r.name, w, again.get(r.name)) for r, w in zip(requests, worlds)]
 
@@ -91,9 +94,9 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
 
 
 def rounds(items: List[int]) -> List[List[tuple]]:
-    """Every pair once, in rounds of disjoint pairs: the circle method, n - 1 rounds for an even n, n for an odd one."""
-    ring: List[Optional[int]] = [*items, *([None] if len(items) % 2 else [])]
-    found = []
+    """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, n - 1 rounds for an even n, n for an odd one."""
+    even: List[Optional[int]] = [*items, *([None] if len(items) % 2 else [])]
+    ring, found = [*even[::2], *reversed(even[1::2])], []
     for _ in range(len(ring) - 1):
         half = len(ring) // 2
         found.append([tuple(sorted(pair)) for pair in zip(ring[:half], reversed(ring[half:])) if None not in pair])
@@ -111,13 +114,19 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
     if failing and len(gpus) > MATRIX_MOST:
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
-    budget, found = Budget(budget_s, True), []
-    stall_s = STALL_S if failing else STALL_FIRST_S
+    make = functools.partial(request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S)
+    # where the ladder failed the search repeats what decides
+    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing)
+
+
+def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
+               repeat: bool = True, until: Callable[[List[Pair]], bool] = lambda _: False) -> Pairs:
+    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``until`` the pairs so far are enough."""
+    found: List[Pair] = []
     for together in rounds(gpus):
-        if budget.spent:
+        if budget.spent or found and until(found):
             break
-        asked = [request(f"pair {a}-{b}", [a, b], ops="all_reduce,send_recv", stall_s=stall_s) for a, b in together]
-        done = trials(engine, asked, repeat=not failing)  # where the ladder failed the search repeats what decides
+        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat)
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, done)]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 

@@ -30,11 +30,10 @@ import torch
 
 CHUNK = 32 << 20          # bytes that a lane moves, and checks, at once (from an H200 and back, torch 2.11: 8 MiB 1.36, 16 1.00, 32 0.93 s)
 LANES = 16                # files and threads, with two chunks each on the GPU and two pinned ones
-SUMS = f"words64 of {CHUNK} bytes"
 RUN = 8                   # chunks that a thread reads before it takes others: reading one file by several threads is no matter
 SPARE_BYTES = 4 << 20     # left free beside what is needed: indices, and the file system's own
 HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header (0.4 to 0.8)
-INDEX = "model.safetensors.index.json"
+INDEX, SUMS = "model.safetensors.index.json", f"words64 of {CHUNK} bytes"
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
           "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
 _STORED = {getattr(torch, name): stored for name, stored in _NAMES.items() if hasattr(torch, name)}

@@ -46,14 +46,15 @@ def singles_table(singles: Singles) -> Table:
     return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
 
 
-@titled("Every pair of GPUs: send/recv GB/s, and microseconds for 4 B")
+@titled("Every pair of GPUs")
 def pairs_table(pairs: Pairs) -> Table:
     """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
     rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)] for a in gpus]
-    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows, "Disjoint pairs ran at the same time. Shade: share of the best pair.")
+    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows,
+                 "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.")
 
 
 def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
@@ -70,7 +71,7 @@ def search_table(search: Search) -> Table:
     rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))] for n, r in enumerate(search.rounds, 1)]
     rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
     return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
-                 "The groups of a round ran at the same time; a group that failed was run again at once.")
+                 "The groups of a round ran at the same time; what is named failed in more than one.")
 
 
 def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:

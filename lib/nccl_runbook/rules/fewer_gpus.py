@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
+from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.planning.group_testing import Diagnosis
+from nccl_runbook.planning.group_testing import Diagnosis, most_runs
 from nccl_runbook.planning.recorded import replay, wilson
 from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
+from nccl_runbook.rules.narrowest import A_PART, culprits, gpus, look_at
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
@@ -76,22 +78,16 @@ def diagnosis(search: Search) -> Diagnosis:
     return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds])
 
 
-def _gpus(group: tuple[int, ...]) -> str:
-    return f"GPU{'s' if len(group) > 1 else ''} {', '.join(map(str, group))}"
-
-
 def _words(told: Diagnosis, search: Search) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
     if told.kind == "count":
         most = told.works_up_to
         return "count-at-fault", f"any {most} GPUs work together, and no {most + 1} do: it is how many, not which", None
     if told.kind == "split":
-        title = f"{' and '.join(map(_gpus, told.sides))} work by themselves, and nothing works across"
-        return "split-at-fault", title, "p2p-broken-acs-iommu"
-    bad = [f"{_gpus(told.gpus)} with every partner"] if told.gpus else []
-    bad += [f"the link between GPUs {a} and {b}" for a, b in told.pairs]
+        return "split-at-fault", culprits(told), "p2p-broken-acs-iommu"
+    bad = culprits(told)
     rest = "the others pass together" if told.gpus and not told.pairs else "each passes with the others"
-    return ("located", f"at fault: {', and '.join(bad)}; {rest}", "gpu-or-link-fault") if bad else ("", "", None)
+    return ("located", f"{bad}; {rest}", A_PART) if bad else ("", "", None)
 
 
 def _search(search: Search | Gap) -> list[Finding]:
@@ -99,23 +95,26 @@ def _search(search: Search | Gap) -> list[Finding]:
     if isinstance(search, Gap):
         return []
     told, runs = diagnosis(search), sum(len(r.groups) for r in search.rounds)
-    seen = [Evidence(f"{runs} worlds in {len(search.rounds)} rounds, every failure repeated in fresh processes", "table below")]
+    most = most_runs(len(search.gpus))
+    how = f"{runs} worlds of at most {most}, in {len(search.rounds)} rounds; what is named failed at least twice, in fresh processes"
+    seen = [Evidence(how, "table below")]
     if told.kind == "intermittent":
         return [_rate(told, seen, search)]
     rule, title, cause_id = _words(told, search)
     if not rule:
-        why = search.why or "what was seen fits no single fault"
-        title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {_gpus(told.within)}"
+        why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
+        title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {gpus(told.within)}"
         return [Finding("search-not-finished", Severity.UNKNOWN, title, tuple(seen))]
     cause = causes().get(cause_id or "")
     seen += [] if isinstance(search.example, Gap) else list(explain(rule, "it", search.example, search.example).evidence)
     seen.append(NOT_SEEN)
-    return [Finding(rule, Severity.BROKEN, title, tuple(seen), remedies(cause), cause and cause.id, cause and "likely")]
+    remedy = (look_at(search.example),) if rule == "located" and isinstance(search.example, World) else remedies(cause)
+    return [Finding(rule, Severity.BROKEN, title, tuple(seen), remedy, cause and cause.id, cause and "likely")]
 
 
 def _rate(told: Diagnosis, seen: list[Evidence], search: Search) -> Finding:
     low, high = wilson(told.failed, told.repeated)
-    title = f"it comes and goes: {_gpus(told.within)} failed {told.failed} of {told.repeated} times ({low:.0%} to {high:.0%} at 95 %)"
+    title = f"it comes and goes: {gpus(told.within)} failed {told.failed} of {told.repeated} times ({low:.0%} to {high:.0%} at 95 %)"
     lines = () if isinstance(search.example, Gap) else (search.example.shell_line,)
     again = Remedy("you", "Before you change anything, repeat it so often that the change would show:", lines)
     return Finding("intermittent", Severity.WARN, title, tuple(seen), (again,))

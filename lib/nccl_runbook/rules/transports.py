@@ -6,15 +6,17 @@ import dataclasses
 import re
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Trial
+from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.facts.world import World
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
+from nccl_runbook.rules.narrowest import narrowed
 from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
+NOT_NARROWED = Gap("not-run")
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
@@ -82,8 +84,8 @@ def _nothing_to_clean(clean: Arm | Gap) -> bool:
     return isinstance(clean, Gap) and "no variable" in clean.detail
 
 
-def judge(arms: Arms | Gap) -> list[Finding]:
-    """Findings of step 04. The control decides how the arms are read."""
+def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
+    """Findings of step 04. The control decides how the arms are read; where it fails, ``pairs`` say between which GPUs."""
     if isinstance(arms, Gap):
         severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
         return [Finding("transports-not-run", severity, arms.detail or str(arms))]
@@ -94,7 +96,7 @@ def judge(arms: Arms | Gap) -> list[Finding]:
     if fault is None and decision.kind == "inconclusive":
         evidence = (Evidence(arms.control_after.world.shell_line, "by hand"),)
         return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
-    return _control_passes(arms) if fault is None else [_control_fails(arms, decision, fault)]
+    return _control_passes(arms) if fault is None else [narrowed(_control_fails(arms, decision, fault), pairs)]
 
 
 def _rehearsal(arms: Arms) -> list[Finding]:

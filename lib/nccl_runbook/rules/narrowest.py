@@ -1,0 +1,70 @@
+"""Where it is: what a search or a matrix of pairs says in words, and what a failing control of 04 becomes with it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nccl_runbook.facts import Gap
+from nccl_runbook.facts.experiments import Pairs
+from nccl_runbook.facts.world import World
+from nccl_runbook.findings import NOTHING_KNOWN, Evidence, Finding, Remedy
+from nccl_runbook.planning.group_testing import Diagnosis
+from nccl_runbook.planning.recorded import of_pairs
+from nccl_runbook.rules.failures import NOT_SEEN
+
+A_PART = "gpu-or-link-fault"
+
+
+def gpus(group: tuple[int, ...] | list[int]) -> str:
+    return f"GPU{'s' if len(group) > 1 else ''} {', '.join(map(str, group))}"
+
+
+def culprits(told: Diagnosis) -> str:
+    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; "" where nothing is named."""
+    bad = [f"{gpus(told.gpus)} with every partner"] if told.gpus else []
+    bad += [f"the link between GPUs {a} and {b}" for a, b in told.pairs]
+    across = f"{' and '.join(map(gpus, told.sides))} work by themselves, and nothing works across"
+    return across if told.sides else f"at fault: {', and '.join(bad)}" if bad else ""
+
+
+def look_at(world: World) -> Remedy:
+    """For whoever has the machine: the parts between the GPUs of ``world``, by what they are called outside CUDA."""
+    said = [(rank.first("hello") or {}).get("pci_bus_id") for rank in world.ranks]
+    named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in zip(world.request.devices, said, strict=False))
+    text = f"Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and Xids of {named}."
+    return Remedy("the administrator", text, ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
+
+
+def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
+    """The finding of a control that fails, with what was seen of two GPUs at a time in the same environment."""
+    if isinstance(pairs, Gap):
+        return fault
+    failed, passed = [[p for p in pairs.pairs if p.trial.passed is fine] for fine in (False, True)]
+    steady, untried = not any(p.trial.again is not None and p.trial.again.passed for p in failed), pairs.wanted - len(pairs.pairs)
+    told = of_pairs({g for p in pairs.pairs for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else [])
+    carried = [p.trial.world.transports for p in passed]
+    via = sorted({name.partition("/")[0] for names in carried if not isinstance(names, Gap) for name in names})
+    title = ""
+    if passed and failed and steady:
+        where, over = culprits(told) or f"{len(failed)} pairs of GPUs fail alone", f" over {' and '.join(via)}" if via else ""
+        title = f"; {where} ({len(passed)} other pairs pass{over})"
+    elif failed and steady:
+        title = "; two GPUs are enough, whichever were tried"
+    elif not failed and not untried:
+        title = f"; no two GPUs alone show it: it takes more of them ({len(passed)} pairs pass)"
+    often = "" if steady else ", not every time: it comes and goes"
+    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{often}" for p in failed]
+    words += [f"{untried} of {pairs.wanted} pairs were not tried"] if untried else []
+    seen = (*(Evidence(text, "table below") for text in words), *fault.evidence, *([NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
+    found = dataclasses.replace(fault, title=fault.title + title, evidence=seen)
+    return _of_a_part(found, told, failed[0].trial.world, via) if passed and told.gpus + told.pairs else found
+
+
+def _of_a_part(found: Finding, told: Diagnosis, world: World, via: list[str]) -> Finding:
+    """Other pairs that pass over P2P, too, clear the host's settings; of a cause that has nothing to do with P2P nothing is changed."""
+    without = sorted({*told.gpus, *(last for _, last in told.pairs)})
+    around = Remedy("you", f"Until that is mended run without {gpus(without)}: every other pair that was tried passes.")
+    if found.cause is not None and (found.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
+        return dataclasses.replace(found, remedy=(*found.remedy, around))
+    mine = tuple(r for r in found.remedy if r != NOTHING_KNOWN and r.who == "you")
+    return dataclasses.replace(found, cause=A_PART, status=found.status or "likely", remedy=(look_at(world), around, *mine))

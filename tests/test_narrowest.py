@@ -1,0 +1,135 @@
+"""The narrowest pair of 04: which two GPUs show alone what the control shows; real Gloo ranks stand in for GPUs."""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.facts.experiments import Pair, Pairs, Trial
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.planning.recorded import of_pairs
+from nccl_runbook.probes import arms as probe
+from nccl_runbook.redact import Redactor
+from nccl_runbook.report.tables_worlds import pairs_table
+from nccl_runbook.rules import transports
+from pydantic import TypeAdapter
+from world_samples import P2P, SHM, arms, hung, world
+
+
+def failing(n, **changes):
+    """The arms of ``n`` GPUs whose P2P hangs, each time."""
+    made = arms(hung(ranks=n, transports=P2P), p2p=world(ranks=n, transports=SHM), shm=hung(ranks=n), pinned=hung(ranks=n), after=hung(ranks=n))
+    return dataclasses.replace(made, **changes)
+
+
+class Planted(Engine):
+    """A world in which the fault lies has ranks that leave at once; the others go over what NCCL's log would say."""
+
+    def __init__(self, log_dir, fails, carried):
+        super().__init__([sys.executable], log_dir, Redactor(os.environ))
+        self.fails, self.carried, self.asked = fails, carried, []
+
+    def run_all(self, requests, keep=True):
+        self.asked.append([r.devices for r in requests])
+        made = [dataclasses.replace(r, devices=[None] * len(r.devices), env={}, stall_s=None, args=[
+            "--ops", "no-such-op" if self.fails(set(r.devices)) else "all_reduce", "--sizes", "4", "--repeats", "0"]) for r in requests]
+        return [dataclasses.replace(w, request=r, transports=self.carried) for w, r in zip(super().run_all(made, keep), requests, strict=True)]
+
+
+def narrowed(tmp_path, n, fails, carried=P2P, budget_s=300.0):
+    made = failing(n)
+    with Planted(tmp_path / "logs", fails, carried) as engine:
+        found = probe.pairs(engine, made, budget_s)
+    assert TypeAdapter(Pairs | Gap).validate_python(to_json(found)) == found
+    return engine.asked, found, transports.judge(made, found)[0]
+
+
+def test_one_bad_link_is_named_with_its_own_remedy_and_what_still_works(tmp_path):
+    asked, found, told = narrowed(tmp_path, 4, lambda g: {1, 3} <= g)
+    assert [[0, 1], [2, 3]] == asked[0] and sum(map(len, asked)) == 6 + 1  # every pair, and the one that failed again
+    assert (found.worst().first, found.worst().second) == (1, 3) and found.worst().trial.again is not None
+    assert told.title.endswith("passes with P2P off; at fault: the link between GPUs 1 and 3 (5 other pairs pass over P2P)"), told.title
+    assert (told.id, told.cause, told.status) == ("transport-at-fault", "gpu-or-link-fault", "likely")
+    assert [r.who for r in told.remedy] == ["the administrator", "you", "you"] and "Xids of GPU 1 and GPU 3." in told.remedy[0].text
+    assert "run without GPU 3: every other pair" in told.remedy[1].text and "P2P off" in told.remedy[2].text
+    assert "GPUs 1 and 3 alone: failed" in [e.text for e in told.evidence] and pairs_table(found).cells()[1][4].text == "failed"
+
+
+def test_p2p_that_fails_everywhere_costs_one_round_and_accuses_no_pair(tmp_path):
+    asked, found, told = narrowed(tmp_path, 4, lambda g: True)
+    assert asked == [[[0, 1], [2, 3]]] * 2
+    assert told.cause == "p2p-broken-acs-iommu" and told.title.endswith("; two GPUs are enough, whichever were tried")
+    assert told.remedy[0].text.startswith("GPU peer-to-peer copies")
+
+
+def test_a_gpu_is_named_by_its_partners(tmp_path):
+    asked, found, told = narrowed(tmp_path, 4, lambda g: 2 in g)
+    assert "; at fault: GPU 2 with every partner (3 other pairs pass over P2P)" in told.title and told.cause == "gpu-or-link-fault"
+    assert sum(map(len, asked)) == 6 + 3 and "run without GPU 2" in told.remedy[1].text
+
+
+def test_a_budget_that_ends_is_no_all_clear(tmp_path):
+    _, found, told = narrowed(tmp_path, 4, lambda g: {1, 3} <= g, budget_s=probe.PAIR_DEADLINE_S + 0.5)
+    assert len(found.pairs) == 2
+    assert told.evidence[0].text == "4 of 6 pairs were not tried" and "pairs pass" not in told.title
+
+
+ONCE = failing(3).control.world
+REFUSED = {
+    "the control passes": arms(),
+    "a variable": failing(3, clean=dataclasses.replace(arms().arms[0], name="clean", trial=Trial("clean", world(3)))),
+    "comes and goes": failing(3, control=Trial("control", ONCE, world(3))),
+    "not repeated": failing(3, control=Trial("control", ONCE)),
+    "passes at the end": failing(3, control_after=Trial("control again", world(3))),
+    "two GPUs": failing(2),
+    "two ranks on one GPU": failing(3, control=Trial("control", twice := hung(ranks=3, devices=[0, 1, 1]), twice)),
+    "no arm": Gap("unsupported", "one GPU: a transport needs two ranks"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_nothing_is_run_where_a_pair_would_tell_nothing(name):
+    made = REFUSED[name]
+    found = probe.pairs(None, made, 300)
+    assert found.reason == "not-run" and "only where the control fails every time" in found.detail
+    assert transports.judge(made, found) == transports.judge(made)
+
+
+def pair(a, b, first, again=None):
+    return Pair(a, b, 0, Trial(f"pair {a}-{b}", first, again))
+
+
+def test_where_the_others_do_not_go_over_p2p_the_host_s_settings_stay_suspect():
+    found = Pairs(3, [pair(0, 1, hung(), hung()), pair(0, 2, world(transports=SHM)), pair(1, 2, world(transports=SHM))])
+    told = transports.judge(failing(3), found)[0]
+    assert told.cause == "p2p-broken-acs-iommu" and "the link between GPUs 0 and 1 (2 other pairs pass over SHM)" in told.title
+
+
+def test_what_takes_more_than_two_is_said_so():
+    told = transports.judge(failing(3), Pairs(3, [pair(0, 1, world()), pair(0, 2, world()), pair(1, 2, world())]))[0]
+    assert told.title.endswith("; no two GPUs alone show it: it takes more of them (3 pairs pass)") and told.cause == "p2p-broken-acs-iommu"
+
+
+def test_a_pair_that_passes_when_repeated_is_not_named():
+    found = Pairs(3, [pair(0, 1, hung(), world()), pair(0, 2, world()), pair(1, 2, world())])
+    told, before = transports.judge(failing(3), found)[0], transports.judge(failing(3))[0]
+    assert told.title == before.title and told.cause == before.cause and "comes and goes" in told.evidence[0].text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 8), st.data())
+def test_every_matrix_of_pairs_has_an_answer_that_names_no_pair_which_passed(n, data):
+    every = list(itertools.combinations(range(n), 2))
+    failed = data.draw(st.lists(st.sampled_from(every), unique=True))
+    found = Pairs(len(every), [pair(a, b, hung() if (a, b) in failed else world()) for a, b in every])
+    told = transports.judge(failing(n), found)[0]
+    named = of_pairs(range(n), failed)
+    assert set(named.pairs) <= set(failed) and all((min(g, o), max(g, o)) in failed for g in named.gpus for o in range(n) if o not in (g, *named.gpus))
+    assert told.severity.value == "broken" and told.remedy and told.evidence
+    words = {"pairs": "the link between", "gpus": "with every partner", "several": "with every partner", "split": "nothing works across", "unclear": "pairs of GPUs fail alone"}
+    assert words[named.kind] in told.title if 0 < len(failed) < len(every) else "other pairs" not in told.title
