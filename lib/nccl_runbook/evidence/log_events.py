@@ -86,8 +86,8 @@ class Ranks:
 
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
-        self._newest, self._over = newest, ""
-        self._again_in: Counter[str] = Counter()
+        self._newest, self._over, self.attempts = newest, "", 1
+        self._again_in: Counter[str] = Counter()  # each node has a file
         self._rows: dict[int, dict[str, Any]] = {}
         self._of_pid: dict[tuple[str, str], int] = {}
         self._progress: dict[int | None, int] = {}
@@ -99,11 +99,6 @@ class Ranks:
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
         self.raised: LogLine | None = None
-
-    @property
-    def attempts(self) -> int:
-        """How often the ranks were started, by the file that tells most: each node has its own."""
-        return 1 + max(self._again_in.values(), default=0)
 
     def rank_of(self, host: str, pid: str, name: str) -> int | None:
         """The rank of a process, once one of its lines has told."""
@@ -180,6 +175,7 @@ class Ranks:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
         self._over = ""
         self._again_in[line.file] += 1
+        self.attempts = 1 + max(self._again_in.values())
         if self._newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
         return self._row(line)

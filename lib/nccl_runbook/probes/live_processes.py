@@ -1,6 +1,7 @@
 """Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -229,16 +230,11 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
 def own_inodes(pid: int) -> set:
     """Inodes of the sockets that a process has open; none where it may not be looked at."""
     found = set()
-    try:
+    with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
-            try:
+            with contextlib.suppress(OSError):  # closed meanwhile
                 target = os.readlink(f"/proc/{pid}/fd/{name}")
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    except OSError:
-        pass
+                found |= {target[8:-1]} if target.startswith("socket:[") else set()
     return found
 
 

@@ -326,10 +326,10 @@ def _nothing_open(hang: Hang) -> Told:
     late = [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]
     if late:
         return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
-    told = Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same.")
-    unseen = f"{told.sentence} Whether a rank is slow is not seen: Gloo records no ends."
     blind = any(d.backend == "gloo" for d in hang.dumps)
-    return dataclasses.replace(told, sentence=unseen, evidence=_NO_ENDS, decides=_WAITS_LEAST) if blind else told
+    said = f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."
+    said += " Whether a rank is slow is not seen: Gloo records no ends." * blind
+    return Told("healthy", (), (), said, evidence=_NO_ENDS * blind, decides=_WAITS_LEAST * blind)
 
 
 def _cause(hang: Hang, lead: Accused) -> str | None:
