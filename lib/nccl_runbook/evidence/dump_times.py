@@ -88,13 +88,12 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     if len(events) < LEAST:
         return {}
     ahead = _least(readings) if blocking else _by_ends(readings, events)
-    gaps: dict[int, list[tuple[float, float, float]]] = {}
+    gaps = []
     for event in events:
         (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
-        gaps.setdefault(last, []).append((before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
-    every = [gap for found in gaps.values() for gap in found]
-    span = max(came for _, came, _ in every) - min(before for before, _, _ in every)
-    told = {rank: told for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+        gaps.append((last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))))
+    span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
+    told = {rank: told for rank, found in grouped(gaps).items() if span for told in [_lateness(sorted(found), span)] if told}
     return {rank: (share, ms, round(min(ms, _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, (share, ms) in told.items()}
 
 

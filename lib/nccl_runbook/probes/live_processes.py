@@ -79,11 +79,9 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
             if int(name) != os.getpid() and (os.stat(f"/proc/{name}").st_uid == os.getuid() or int(name) in all_users):
                 found[int(name)] = _process(int(name), int(name) in all_users)
-        except OSError:  # it ended meanwhile, or is another user's
-            continue
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
     return {pid: dataclasses.replace(p, job=_family(p, found)) for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
 
@@ -124,12 +122,10 @@ def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
 def ancestors(pid: int) -> List[int]:
     """Parents of a process, nearest first."""
     found: List[int] = []
-    while pid > 1 and len(found) < 64:
-        try:
+    with contextlib.suppress(OSError):
+        while pid > 1 and len(found) < 64:
             pid = int(stat_fields(f"/proc/{pid}/stat")[1])
-        except OSError:
-            break
-        found.append(pid)
+            found.append(pid)
     return found
 
 
@@ -295,10 +291,8 @@ def ended(ranks: List[int]) -> List[Ended]:
     container everything ends."""
     seen: Dict[int, Tuple[List[str], str]] = {}
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-        try:
+        with contextlib.suppress(OSError):
             seen[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
-        except OSError:
-            continue
     kin = [(fields[1], name, int(fields[19])) for fields, name in (seen[r] for r in ranks if r in seen)]
     return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in seen.items()
             if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)

@@ -17,7 +17,7 @@ from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.hang_graph import Graph, Wait
 from nccl_runbook.rules.hang_live import by_look
-from nccl_runbook.rules.hang_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of
+from nccl_runbook.rules.hang_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -173,8 +173,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
     seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
     seen += [seen_in(stack)] if stack else []
-    track = next((t for g in hang.groups if g.name == wait.group for t in g.tracks if t.rank == rank), None)
-    if track:
+    if track := track_of(hang, wait.group, rank):
         seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
                                 f"{min(w.op.seq for w in waits)}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
@@ -183,7 +182,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
 def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
-    issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
+    issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     what = f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}"
     says = f"{what}, which the steps before had there: it is in {called(hang, own)}"
     seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
@@ -291,9 +290,9 @@ def _nobody(hang: Hang, found: Graph) -> Told:
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
-    words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" if left_out else ""
-    said = f"the ranks were started more than once: the last attempt is judged{words}"
-    return [Evidence(said, "files")] if words or hang.logs.attempts > 1 else []
+    words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" * bool(left_out)
+    said = Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
+    return [said] * (bool(words) or hang.logs.attempts > 1)
 
 
 def _apart(hang: Hang) -> list[Evidence]:
