@@ -199,8 +199,7 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
         return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
-    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make,
-                             until=lambda found: len(gpus) > 3 and not any(p.trial.passed for p in found))
+    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
 
 
 def _fails_every_time(arms: Arms) -> bool:
