@@ -271,7 +271,8 @@ def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optiona
 @contextlib.contextmanager
 def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
     """Where a pause goes: call what this gives with the phase that begins (pause, gather, control, wire, load, resume). No rank waits
-    for another; each prints its own line. A GPU is synchronised at each phase, so that a phase holds its own work."""
+    for another; each prints its own line. What comes before the first is "pause", or "other" where none is named. A GPU is synchronised
+    at each phase, so that a phase holds its own work."""
     began = last = time.perf_counter()
     spent: Dict[str, float] = {}
     current = "pause"
@@ -287,6 +288,7 @@ def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
     try:
         yield phase
     finally:
+        current = current if spent else "other"  # nobody named a phase: not all of it was a pause
         phase("")
         longest = max(spent, key=lambda p: spent[p])
         _say("pause_trace", None, f"{name} took {last - began:.3f} s, most in {longest} ({spent[longest]:.3f} s)", began, spent)

@@ -54,6 +54,8 @@ def main() -> None:
         phase("gather")
         time.sleep(0.02)
         phase("wire")
+    with guard.pause_trace("a framework's own sync"):
+        time.sleep(0.01)
     weights = [("a", torch.arange(3000.0)), ("b", torch.ones(7, dtype=torch.bfloat16))]
     tried("digest", lambda: guard.weights_digest(weights))
     guard.check_minibatches(minibatches=(16, 8), steps=3)

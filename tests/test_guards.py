@@ -97,7 +97,8 @@ def test_the_group_has_its_timeout_and_the_clock_its_bound(said: list[list[str]]
     for rank in (1, 2, 3):
         (clock,) = lines(said, "sync_clock", rank)
         assert abs(clock["data"]["offset_s"]) <= clock["data"]["uncertainty_s"] + 0.001, "one host has one clock"
-    (pause,) = lines(said, "pause_trace", 2)
+    pause, whole = lines(said, "pause_trace", 2)
+    assert list(whole["data"]) == ["other"] and whole["says"].startswith("a framework's own sync took 0."), "where no phase is named none is told"
     assert list(pause["data"]) == ["pause", "gather", "wire"] and pause["data"]["gather"] >= 0.02 and "most in gather" in pause["says"]
 
 

@@ -16,11 +16,12 @@ from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import allocation
 from nccl_runbook.knowledge import sync_choice as table
+from nccl_runbook.knowledge import table as tables
 from nccl_runbook.probes import own_sync
 from nccl_runbook.records import Record
-from nccl_runbook.report.tables_sync import choice_table, own_table, sweeps_table
-from nccl_runbook.rules import sync_choice
-from test_rules_sync import DUPLICATE, ERROR, arm, broken, runs
+from nccl_runbook.report.tables_sync import choice_table, methods_table, own_table, sweeps_table
+from nccl_runbook.rules import sync_choice, weight_sync
+from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
 
@@ -51,6 +52,24 @@ def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
     assert sync_choice.choice(runs(arm("nccl-flat", transports=Gap("absent", "no log")), arm("disk"))) is None, "nobody knows what connects them"
 
 
+def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
+    """Slow, not stuck: what went into whole syncs tells them apart."""
+    cut = {"ended": ["signalled 9", "signalled 9"], "timed_out": True, "deadline_s": 60.0}
+    slow = runs(arm("gloo-flat", (14.0, 13.0), **cut), arm("disk", (30.0, 29.0, 29.0)), uuids=("GPU-a", "GPU-a"))
+    assert ": gloo-flat, 13.0000 s" in sync_choice.choice(slow).title and "gloo-flat" not in weight_sync.bytes_verified(slow).title
+    assert "weight-sync-too-slow" in [f.id for f in weight_sync.judge(slow, TOGETHER)], "and it is told all the same"
+    for near in (arm("gloo-flat", (0.1, 0.1), **cut), arm("gloo-flat", (50.0,), **cut), arm("gloo-flat", (14.0, 13.0), **{**cut, "timed_out": False}),
+                 arm("gloo-flat", (14.0, 13.0), wrong=[{"tensor": "a", "rank": 1, "repeat": 1, "words": 1, "count": 1}], **cut)):
+        assert ": disk, " in sync_choice.choice(runs(near, arm("disk"), uuids=("GPU-a", "GPU-a"))).title
+
+
+def test_the_table_says_where_the_disk_methods_wrote():
+    for methods, told in ((("disk-shm", "fast-disk-shm"), "Disk: /dev/shm, no fsync"), (("disk-shm", "disk"), "Disk: /dev/shm and ext4 at /tmp, no fsync"),
+                          (("fast-disk",), "Disk: ext4 at /tmp, no fsync"), (("nccl-flat",), "")):
+        text = repr(methods_table(runs(*map(arm, methods))))
+        assert told in text and ("Disk: " in text) == bool(told), methods
+
+
 def test_weight_sync_choice_names_what_was_faster_here():
     slow = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.2)))
     assert "fast-disk-shm was faster, 0.2000 s" in sync_choice.choice(slow).title
@@ -59,7 +78,8 @@ def test_weight_sync_choice_names_what_was_faster_here():
 
 
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
-    assert all(set(row.order) <= set(METHODS) for row in table.topologies().values()) and len(table.topologies()) == 9
+    rows = tables("sync_choice")["topology"]
+    assert all(set(row["order"]) <= set(METHODS) and set(row) == {"title", "order", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
     names = {name.split(",")[0] for method in METHODS for name, lines in table.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
     assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0 and later" in name] == [("actor.weight_update_mode=disk",)]
@@ -157,10 +177,11 @@ def test_own_sync_phases_goes_by_all_processes_together_where_they_were_watched_
 
 
 OWN = """import threading
-def pause_generation(): threading.Event().wait()
-def update_weights(): pause_generation()
+class Engine:
+    def pause_generation(self): threading.Event().wait()
+    def update_weights(self): self.pause_generation()
 print("there", flush=True)
-{}()
+Engine().{}()
 """
 
 
@@ -170,6 +191,7 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
         assert all(p.stdout.readline() == b"there\n" for p in running)
         seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [("all of them", {"pause"}), (f"pid {running[0].pid}", {"pause"})]
+        assert f"though {running[1].pid} showed no sync (of vLLM name EngineCore" in seen.syncs[0].source
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
         assert watched.stderr == f"nccl-runbook: sampling the stacks of {running[0].pid} for 1 s (--budget); nothing in them is stopped or changed\n"
         assert watched.stdout.startswith("Your own sync, the slowest of each process") and "pause" in watched.stdout.splitlines()[1]

@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
+import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -13,7 +16,7 @@ from nccl_runbook.evidence import log_events, log_sources, log_templates, log_te
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.knowledge.clues import Matcher, clues, compiled, hints, needed
 from nccl_runbook.rules import triage
-from processes import quickest_s
+from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung
 
 SLOWEST_S = 0.25  # of one expression on one line made to be slow; a usual line takes microseconds
@@ -216,3 +219,39 @@ def test_a_long_line_that_ends_in_nothing_but_colours_is_read(tmp_path):
     (tmp_path / "job.log").write_bytes(colours + b"ERROR: nothing that anybody knows" + colours + b"\n")
     logs = reader.collect([str(tmp_path / "job.log")], "it hangs")
     assert logs.unknown == [] and logs.files[0].lines == 1
+
+
+@pytest.mark.parametrize("expression, literals", [
+    (r"[Cc]onnection (?:reset|closed)", {"connection reset", "connection closed"}),
+    (r"time ?out\b", {"timeout", "time out"}),
+    (r"torch[./]distributed", {"torch.distributed", "torch/distributed"}),
+    (r"nvml\w{1,40}\([^)]*\) failed: (?:Not Found|Mismatch)", {") failed: not found", ") failed: mismatch"}),
+    (r"\b9[0-9](?:\.\d)?%[^\n]{0,60}\b\d{2,9}", {"%"}),
+    (r"(?:watchdog )+hang", {"watchdog "}),
+    (r"(?:watchdog )*hang", {"hang"}),
+    (r"(?:\w+|watchdog) \d", set()),  # a branch that names nothing
+])
+def test_literals_are_spelled_out_where_they_are_few(expression, literals):
+    assert needed(expression) == literals
+
+
+def test_no_expression_is_asked_of_every_line():
+    """One such made every line of a log cost as much as one that tells something: 30 % of 5 MB of source."""
+    assert log_templates._matcher()._always == []
+
+
+def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
+    (tmp_path / "a.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    code = ("import sys; from nccl_runbook.cli.main import main\ntry: main()\n"
+            "finally: print('pydantic' in sys.modules, file=sys.stderr)")
+    plain, parsed = (subprocess.run([sys.executable, "-c", code, "triage", str(tmp_path / "a.log"), *more], capture_output=True, text=True,
+                                    timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": "lib"}) for more in ([], ["--fail-on", "unknown"]))
+    assert plain.stdout == parsed.stdout and "Duplicate GPU" in plain.stdout and plain.returncode == parsed.returncode == 4
+    assert plain.stderr == "False\n"
+
+
+def test_ctrl_c_ends_a_read_of_standard_input_as_it_ends_every_command():
+    code = ("import signal, sys, types; from nccl_runbook.cli.main import main\n"
+            "sys.stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(read=lambda size: signal.raise_signal(signal.SIGINT)))\nmain()")
+    done = subprocess.run([sys.executable, "-c", code, "triage", "-"], capture_output=True, text=True, timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": "lib"})
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -62,6 +62,11 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["triage"] and sys.argv[2:] and all(word == "-" or word[:1] != "-" for word in sys.argv[2:]):
+        try:  # paths alone need no parser: typer 0.29 imports pydantic for one, 0.13 s of the second in which a log is to be answered
+            command.triage(sys.argv[2:])
+        except KeyboardInterrupt:
+            sys.exit(130)
     app(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
 
 

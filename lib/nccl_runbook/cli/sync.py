@@ -34,7 +34,7 @@ def sync(
     budget: Annotated[str, typer.Option(metavar="TIME", help="90s, 5m.")] = "5m",
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
-    pid: Annotated[list[int], typer.Option(metavar="N...", help="Running trainer and engines: sample their stacks for --budget.")] = [],  # noqa: B006
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer, engines (vLLM: EngineCore): sample stacks for --budget.")] = [],  # noqa: B006
     json: answer.JsonOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",

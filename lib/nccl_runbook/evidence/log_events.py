@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
 from nccl_runbook.knowledge.clues import ECHO, compiled
-
-if TYPE_CHECKING:
-    from nccl_runbook.evidence.log_templates import Texts
 
 # torch 1.9 (no SeqNum) to 2.13
 _WORK = (
@@ -72,21 +69,16 @@ HINTS = {
 }
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
 Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
-_LAUNCHERS = (
-    ("ray", r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b"),
-    ("deepspeed", r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed "),
-    ("accelerate", r"accelerate launch|accelerate\.commands"),
-    ("srun", r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b"),
-    ("kubernetes", r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes"),
-    ("beaker", r"\b[Bb]eaker\b"),
-    ("torchrun", r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)"),
-    ("docker", r"\bdocker\b"),
-)
-
-
-def launcher(texts: Texts) -> str:
-    """What started the job, "" where nothing tells."""
-    return next((name for name, expression in _LAUNCHERS if texts.first(expression)), "")
+LAUNCHERS = {
+    r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b": "ray",
+    r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed ": "deepspeed",
+    r"accelerate launch|accelerate\.commands": "accelerate",
+    r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b": "srun",
+    r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes": "kubernetes",
+    r"\b[Bb]eaker\b": "beaker",
+    r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)": "torchrun",
+    r"\bdocker\b": "docker",
+}
 
 
 class Ranks:
@@ -123,10 +115,9 @@ class Ranks:
                 row[name].append(value)
         return row
 
-    def take(self, line: LogLine, text: str, pid: str, order: int, tells: Iterable[str] = HINTS) -> None:
-        """What this line tells, by those expressions."""
+    def take(self, line: LogLine, text: str, pid: str, order: int, told: Told) -> None:
+        """What this line tells, where those expressions match it."""
         self.clocks.take(line, text)
-        told = {e: found for e in tells for found in [compiled(e).search(text)] if found}
         call, comm = told.get(_CALL), told.get(_COMM)
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = call.groups()

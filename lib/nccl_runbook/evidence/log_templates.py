@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
@@ -24,28 +24,29 @@ _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
 )  # there a number tells one fault from another
-_ERROR = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
+ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$")
 _STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
 _HIDING = (b"\x1b", b"\x00")
-Asked = list[tuple[str, Sequence[str]]]  # texts of one line, and the expressions that each may match
-_OWN = frozenset([_ERROR.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
+Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the expressions that each may match
+_OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
 @dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
-    ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error; ``opens``: its message may go on in the
-    next line."""
+    ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error, None while nobody has asked; ``opens``:
+    its message may go on in the next line; ``told``: where the first line tells it, until that is taken in."""
 
     at: tuple[str, int, bytes]
     matched: tuple[str, ...] = ()
     tells: Collection[str] = ()
     cheap: bool = False
-    odd: bool = False
+    odd: bool | None = False
     opens: bool = False
+    told: log_events.Told | None = None
     times: int = 0
     first: LogLine | None = None
 
@@ -57,7 +58,7 @@ class Kind:
 
 @functools.cache
 def _matcher() -> Matcher:
-    return Matcher([*printed(), *_OWN], {**log_events.HINTS, _ERROR.pattern: _ERRORS})
+    return Matcher([*printed(), *_OWN, *log_events.LAUNCHERS], {**log_events.HINTS, ODD.pattern: _ERRORS})
 
 
 class Templates:
@@ -66,27 +67,26 @@ class Templates:
     def __init__(self) -> None:
         self.kinds: dict[bytes | int, Kind] = {}
         self.ours = False
+        self.launchers: set[str] = set()  # expressions of which a line was seen
         self._numeric: set[bytes] = set()
 
     def of(self, name: str, number: int, rows: list[bytes], before: bytes, opened: bool) -> list[Kind]:
         """The kind of each of these lines, the first of which is line ``number``. ``before``: the line above it, ``opened`` if its message
         may go on."""
         keys = self._keys(rows)
-        fresh: dict[bytes | int, int] = {}
-        for index, key in enumerate(keys):
-            if key not in self.kinds and key not in fresh:
-                fresh[key] = index
+        fresh = {key: index for index, key in reversed([*enumerate(keys)]) if key not in self.kinds}  # where each comes first
+        fresh = dict(sorted(fresh.items(), key=lambda one: one[1]))
         known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
-        asked = dict(zip(fresh, self._asked([rows[index] for index in fresh.values()])))
-        for key, index in fresh.items():
+        asked = self._asked([rows[index] for index in fresh.values()])
+        for at, (key, index) in enumerate(fresh.items()):
             raw = rows[index]
-            at = name, number + index, raw if len(raw) <= KEPT_BYTES else ends(raw)
-            known[key] = _judged(at, asked[key]) if asked[key] else Kind(at)
-        after = [(key, index) for key, index in fresh.items() if (known[keys[index - 1]].opens if index else opened)]
-        wholes = [(key, joined(rows[index - 1] if index else before, text)) for key, index in after for text in pieces(rows[index])[:1]]
-        wholes = [(key, whole) for key, whole in wholes if whole]
-        for (key, whole), may in zip(wholes, _may_match([whole for _, whole in wholes])):
-            known[key] = _judged(known[key].at, [*asked[key], (whole, may)])
+            begun = name, number + index, raw if len(raw) <= KEPT_BYTES else ends(raw)
+            known[key] = self._judged(begun, asked[at]) if at in asked else Kind(begun)
+        after = ((key, index, at) for at, (key, index) in enumerate(fresh.items()) if (known[keys[index - 1]].opens if index else opened))
+        whole = [(k, at, joined(rows[index - 1] if index else before, text)) for k, index, at in after for text in pieces(rows[index])[:1]]
+        whole = [one for one in whole if one[2]]
+        for (key, at, text), may in zip(whole, _may_match([one[2] for one in whole])):
+            known[key] = self._judged(known[key].at, [*asked.get(at, [("", ())]), (text, may)])
         return [known[key] for key in keys]
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
@@ -102,15 +102,33 @@ class Templates:
             return raw
         return key
 
-    def _asked(self, raws: list[bytes]) -> list[Asked]:
-        """Of each line its texts, each with the expressions that it may match; nothing of a line that matches none."""
+    def _asked(self, raws: list[bytes]) -> dict[int, Asked]:
+        """Of each line that may match any expression its texts, each with those."""
         self.ours = self.ours or bool(_OURS.search(b"\n".join(raws).lower()))
-        found = _matcher().may_match(_visible(raws))
-        texts = [pieces(raw) if index in found else [] for index, raw in enumerate(raws)]
-        return [list(zip(of, _may_match(of) if len(of) > 1 else [found.get(index, ())])) for index, of in enumerate(texts)]
+        texts = {index: (pieces(raws[index]), may) for index, may in _matcher().may_match(_visible(raws)).items()}
+        return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
+
+    def _judged(self, at: tuple[str, int, bytes], texts: Asked) -> Kind:
+        """What the line is worth. Whether one that is whole looks like an error is asked later, and of few."""
+        matched, own = {}, {}
+        for e, text in [(e, text) for text, may in texts for e in may]:
+            if e is ODD.pattern and len(texts) == 1:
+                own[e] = None
+            elif e in _OWN:
+                own[e] = compiled(e).search(said(text).text if e in log_events.HINTS else text) or own.get(e, False)
+            elif compiled(e).search(plain(text)):
+                matched[e] = None
+        self.launchers |= log_events.LAUNCHERS.keys() & matched
+        told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
+        matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
+        # with other numbers another expression may match
+        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
+        odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
+        return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None)
 
 
-def _may_match(texts: list[str]) -> list[Sequence[str]]:
+def _may_match(texts: list[str]) -> list[Collection[str]]:
     found = _matcher().may_match([text.encode() for text in texts])
     return [found.get(index, ()) for index in range(len(texts))]
 
@@ -129,17 +147,6 @@ def ends(raw: bytes) -> bytes:
     return raw if len(raw) <= KEPT_BYTES else raw[:half] + b"\r" + raw[-half:]
 
 
-def _judged(at: tuple[str, int, bytes], texts: Asked) -> Kind:
-    asked = [(e, text) for text, may in texts for e in may]
-    matched = dict.fromkeys(e for e, text in asked if e not in _OWN and compiled(e).search(plain(text)))
-    own = {e for e, text in asked if e in _OWN and compiled(e).search(said(text).text if e in log_events.HINTS else text)}
-    telling = own & log_events.HINTS.keys()
-    cheap = not telling & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
-    # with other numbers another expression may match
-    tells = frozenset(e for e, _ in asked if e in log_events.HINTS) if telling else ()
-    return Kind(at, tuple(matched), tells, cheap, _ERROR.pattern in own, _ENDS_OPEN.pattern in own)
-
-
 class Texts:
     """All kinds of lines as one text, to be asked whether any line matches an expression."""
 
@@ -153,7 +160,7 @@ class Texts:
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
-        for literal in needed(expression) or [""]:
+        for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
                 told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
                 if told:

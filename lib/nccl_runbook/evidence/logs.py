@@ -19,7 +19,7 @@ from typing import BinaryIO
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_templates import Kind, Templates, Texts, ends, joined, plain
+from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, ends, joined, plain
 from nccl_runbook.evidence.log_text import Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
@@ -106,7 +106,10 @@ class _Reader:
         for expression in kind.matched:
             self._keep(expression, line, text, whole, who.times)
         if kind.tells:
-            self._table.take(line, whole or who.text, who.pid, self._order, log_events.HINTS if whole else kind.tells)
+            told, kind.told = None if whole else kind.told, None
+            asked = () if told else log_events.HINTS if whole else kind.tells
+            told = told or {e: found for e in asked for found in [compiled(e).search(whole or who.text)] if found}
+            self._table.take(line, whole or who.text, who.pid, self._order, told)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
@@ -146,16 +149,17 @@ class _Reader:
             for expression in matcher().matching(text):
                 self._keep(expression, line, text, "", 1)
         kinds = self._templates.kinds.values()
-        texts = Texts(kinds, context)
         told = list(itertools.islice((k for k in kinds if not _CHATTER.search(k.at[2])), MAX_SPOKEN + 1))
         if len(told) <= MAX_SPOKEN and (told or context):
             self._ask(Texts(told, context), spoken())
         fired = [c for c in clues() if c.line in self._found and (c.cause == "benign" or not self._resumed(self._found[c.line]))]
-        self._ask(texts, dict.fromkeys(e for c in fired for e in (*c.also, *c.without)))
+        if beside := dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
+            self._ask(Texts(kinds, context), beside)
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()
-        table, launcher = self._table, log_events.launcher(texts)
+        begun = (name for e, name in log_events.LAUNCHERS.items() if e in self._templates.launchers or compiled(e).search(plain(context)))
+        table, launcher = self._table, next(begun, "")
         first = table.failed, table.timeout, table.raised
         told = table.rows(), launcher, self._strange(), foreign, table.versions()
         attempts = max([table.attempts, *(attempt_of_name(f.name)[1] + 1 for f in files)])
@@ -181,9 +185,9 @@ class _Reader:
         return bool(found.last) and all(self._table.went_on(rank, order) for (_, rank), order in found.last.items())
 
     def _strange(self) -> list[Template]:
-        odd = [k for k in self._templates.kinds.values() if k.odd and not k.matched and not k.tells]
-        shown = ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times)[:20])
-        return [Template(self._first(texts[0], k), k.times) for k, texts in shown if texts]  # of a very long line only its ends are kept
+        odd = [k for k in self._templates.kinds.values() if k.odd is not False and not k.matched and not k.tells]
+        shown = ((k, told) for k in sorted(odd, key=lambda k: -k.times) for told in [k.texts()] if told and (k.odd or ODD.search(told[0])))
+        return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
 
 
 def short(name: str) -> str:

@@ -11,7 +11,7 @@ import re
 import re._constants as sre
 import re._parser as parser
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.knowledge import table
@@ -39,12 +39,12 @@ ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
-_SHORTEST = 3  # a literal of two letters is in every line
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
-_DIGITS = frozenset("0123456789")
-_LOWER = {number: chr(number).lower() for number in range(128)}
+_NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
+_SPELLINGS = 16  # of one literal; where more are possible it ends
+_LOWER = {number: [chr(number).lower()] for number in range(128)}
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
@@ -124,44 +124,41 @@ class Matcher:
     """
 
     def __init__(self, expressions: Iterable[str], hints: Mapping[str, Iterable[str]] = types.MappingProxyType({})) -> None:
-        wanted: dict[bytes, dict[str, None]] = {}
-        self._always: list[str] = []
-        for expression in expressions:
-            literals = hints.get(expression) or needed(expression)
-            for literal in literals:
-                wanted.setdefault(_needle(literal), {})[expression] = None
-            if not literals:
-                self._always.append(expression)
+        needs = {e: hints.get(e) or needed(e) for e in expressions}
+        self._always = [e for e, literals in needs.items() if not literals]
+        wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
+        for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
+            wanted[_needle(literal)][expression] = None
         # the longest needle at a place stands for those that it begins with
         own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
         self._needles = tuple(wanted)
         by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
-        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(list(words)))) for letter, words in by_letter]
+        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(words))) for letter, words in by_letter]
         self._fast = ahocorasick_rs.BytesAhoCorasick(self._needles) if ahocorasick_rs and wanted else None
 
-    def may_match(self, lines: Sequence[bytes]) -> dict[int, list[str]]:
+    def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
-        text, found = folded(b"\n".join(lines)), {i: list(self._always) for i in range(len(lines) if self._always else 0)}
-        ends = list(itertools.accumulate([len(line) + 1 for line in text.split(b"\n")], initial=-1))
-        needles_in: dict[int, set[bytes]] = collections.defaultdict(set)
-        for start, needle in self._hits(text):
-            needles_in[bisect.bisect_left(ends, start) - 1].add(needle)
-        for at, needles in needles_in.items():
-            low = text[ends[at] + 1 : ends[at + 1]]
-            may = [e for n in needles for e, branches in self._wanted[n] if not branches or _may_match(branches, low)]
-            if may:
-                found[at] = [*found.get(at, ()), *dict.fromkeys(may)]
+        text, found = folded(b"\n".join(lines)), {at: dict.fromkeys(self._always) for at in range(len(lines) if self._always else 0)}
+        low = text.split(b"\n")
+        ends = list(itertools.accumulate([len(line) + 1 for line in low], initial=-1))
+        for needle, starts in self._hits(text).items():
+            here = {bisect.bisect_left(ends, start) - 1 for start in starts}
+            for expression, branches in self._wanted[needle]:
+                for at in [at for at in here if _may_match(branches, low[at])] if branches else here:
+                    found.setdefault(at, {})[expression] = None
         return found
 
-    def _hits(self, text: bytes) -> Iterator[tuple[int, bytes]]:
-        """Where a needle begins; overlapping ones as well."""
+    def _hits(self, text: bytes) -> dict[bytes, list[int]]:
+        """Where each needle begins; overlapping ones as well."""
+        starts: dict[bytes, list[int]] = collections.defaultdict(list)
         if self._fast:
-            yield from ((start, self._needles[i]) for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True))
-            return
-        for letter, pattern in self._patterns:
+            for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True):
+                starts[self._needles[i]].append(start)
+        for letter, pattern in () if self._fast else self._patterns:
             for m in pattern.finditer(text):
-                yield m.start(), letter + m[1]
+                starts[letter + m[1]].append(m.start())
+        return starts
 
     def matching(self, line: str) -> list[str]:
         """The expressions that match ``line``."""
@@ -183,20 +180,10 @@ def _needle(literal: str) -> bytes:
     return literal[start : start + _NEEDLE].encode()
 
 
-def _tree(words: list[bytes]) -> bytes:
-    """An expression for what may follow the first letter: a tree, so that a search leaves it at the first letter that fits none."""
-    tree: dict = {}
-    for word in words:
-        node = tree
-        for letter in word[1:].decode():
-            node = node.setdefault(letter, {})
-        node[""] = {}
-    return _branch(tree).encode()
-
-
-def _branch(node: dict) -> str:
-    parts = [re.escape(letter) + _branch(inner) for letter, inner in node.items() if letter]
-    return f"(?:{'|'.join(parts)})" + "?" * ("" in node) if parts else ""
+def _tree(words: Iterable[bytes]) -> bytes:
+    """An expression for what may follow the first letter, the longest first; a search leaves it at a second letter that fits none."""
+    by_second = itertools.groupby(sorted(words, reverse=True), lambda word: word[1:2])
+    return b"|".join(re.escape(second) + b"(?:%s)" % b"|".join(re.escape(word[2:]) for word in of) for second, of in by_second)
 
 
 def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -224,64 +211,71 @@ def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozens
 @functools.cache
 def _branches(expression: str) -> list[list[frozenset[str]]]:
     """For each branch at the top: sets of literals, of each of which a matching line holds one."""
-    sequence = _parsed(expression)
-    branches = sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence]
-    return [_in_sequence(branch, 1) for branch in branches]
+    sequence = list(parser.parse(expression))
+    return [_in_sequence(branch) for branch in (sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence])]
 
 
 @functools.cache
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_sequence(_parsed(expression), 2) or frozenset()
+    return _of_any(_branches(expression)) or frozenset()
 
 
-@functools.cache
-def _parsed(expression: str) -> list[Any]:
-    return list(parser.parse(expression))
-
-
-def _of_sequence(sequence: Iterable[Any], shortest: int) -> frozenset[str] | None:
-    """The best set among the elements: without common words, and the one whose shortest literal is longest."""
-    return max(_in_sequence(sequence, shortest), key=_rare, default=None)
+def _of_any(branches: Iterable[list[frozenset[str]]]) -> frozenset[str] | None:
+    """The best set of each branch, together; None where one has none."""
+    each = [max(found, key=_rare, default=None) for found in branches]
+    return frozenset().union(*each) if each and None not in each else None
 
 
 def _rare(literals: frozenset[str]) -> tuple[int, int, int]:
+    """Without common words, and the shortest literal as long as can be."""
     return -sum(bool(_COMMON.fullmatch(n.strip())) for n in literals), min(map(len, literals)), -len(literals)
 
 
-def _in_sequence(sequence: Iterable[Any], shortest: int) -> list[frozenset[str]]:
-    """Every set of literals that the elements need, none shorter than ``shortest``; a single letter is none."""
-    found: list[frozenset[str]] = []
-    run = ""
+def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
+    """Every set of literals that the elements need."""
+    found: list[frozenset[str] | None] = []
+    runs = _NOTHING  # all that may stand here, up to this element
     for code, value in [*sequence, (None, None)]:
-        letter = _LOWER.get(value, "") if code is sre.LITERAL else _letter(code, value)
-        if letter:
-            run += letter
-            continue
-        run = run.lstrip()  # a blank is everywhere, and no literal shall begin with one
-        if len(run) >= _SHORTEST or len(run) == 2 and not run.isalpha():
-            found.append(frozenset([run]))
-        run = ""
-        inner = _of_element(code, value, shortest)
-        if inner:
-            found.append(inner)
-    return [s for s in found if min(map(len, s)) >= shortest]
+        letters = _spelled(code, value)
+        longer = _longer(runs, letters)
+        if not longer:
+            found += [_literals(runs), _of_element(code, value)]
+        runs = longer or letters or _NOTHING
+    return [literals for literals in found if literals]
 
 
-def _letter(code: Any, value: Any) -> str:
-    """The letter that stands here, in whichever case; "" where several may."""
-    if code is sre.IN and len(value) == 2 and value[0][0] is value[1][0] is sre.LITERAL:
-        one, other = (chr(letter).lower() for _, letter in value)
-        return one if one == other and one.isascii() else ""
-    return ""
+def _of_element(code: Any, value: Any) -> frozenset[str] | None:
+    there = code is sre.SUBPATTERN or code in _REPEATS and value[0] > 0
+    return _of_any(map(_in_sequence, value[1] if code is sre.BRANCH else value[-1:] if there else ()))
 
 
-def _of_element(code: Any, value: Any, shortest: int) -> frozenset[str] | None:
-    if code is sre.SUBPATTERN:
-        return _of_sequence(value[3], shortest)
-    if code is sre.BRANCH:
-        each = [_of_sequence(branch, shortest) for branch in value[1]]
-        return None if any(e is None for e in each) else frozenset().union(*each)
-    if code in (sre.MAX_REPEAT, sre.MIN_REPEAT) and value[0] > 0:
-        return _of_element(*value[2][0], shortest) if len(value[2]) == 1 else _of_sequence(value[2], shortest)
-    return _DIGITS if code is sre.IN and value == [(sre.CATEGORY, sre.CATEGORY_DIGIT)] else None
+def _literals(runs: list[str]) -> frozenset[str] | None:
+    """These as literals; None if one is a letter or two, which are in every line."""
+    bare = frozenset(run.lstrip() for run in runs)  # a blank is everywhere, and no literal shall begin with one
+    return bare if all(len(n) > 2 or len(n) == 2 and not n.isalpha() or n == "%" for n in bare) else None
+
+
+def _longer(runs: list[str], more: list[str] | None) -> list[str] | None:
+    """Each of these with each of those behind it; None where they are too many."""
+    return None if more is None or len(runs) * len(more) > _SPELLINGS else [run + letters for run in runs for letters in more]
+
+
+def _spelled(code: Any, value: Any) -> list[str] | None:
+    """All texts that the element matches, in lower case; None where they are too many to name."""
+    each: list[list[str] | None] = [None]
+    if code is sre.LITERAL:
+        return _LOWER.get(value)
+    if code in (sre.AT, sre.ASSERT, sre.ASSERT_NOT):
+        return _NOTHING
+    if code is sre.IN:
+        each = [_LOWER.get(letter) if kind is sre.LITERAL else None for kind, letter in value]
+    elif code is sre.BRANCH or code is sre.SUBPATTERN:
+        each = [_all_spelled(branch) for branch in (value[1] if code is sre.BRANCH else value[-1:])]
+    elif code in _REPEATS and value[1] == 1:
+        each = [_all_spelled(value[2]), *[_NOTHING] * (not value[0])]
+    return None if None in each else list(dict.fromkeys(itertools.chain(*each)))
+
+
+def _all_spelled(sequence: Iterable[Any]) -> list[str] | None:
+    return functools.reduce(lambda runs, element: runs and _longer(runs, _spelled(*element)), sequence, _NOTHING)

@@ -1,29 +1,11 @@
 """The decision table of weight syncs, and the lines that choose a way in each framework."""
 from __future__ import annotations
 
-import dataclasses
-import functools
+import itertools
 import re
 from collections.abc import Sequence
 
 from nccl_runbook.knowledge import table
-
-
-@dataclasses.dataclass(frozen=True)
-class Topology:
-    """One row. ``order``: methods, the first that passed is taken; the rest in words, by allocation."""
-
-    title: str
-    order: tuple[str, ...]
-    decoupled: str
-    overlap: str
-    shared: str
-    colocated: str
-
-
-@functools.cache
-def topologies() -> dict[str, Topology]:
-    return {name: Topology(**row) for name, row in table("sync_choice")["topology"].items()}
 
 
 def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -33,8 +15,11 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def phase_of(frames: Sequence[str]) -> str:
-    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first; "" where none of them syncs weights."""
-    own = table("sync_choice")["own"]
-    roots = [number for number, frame in enumerate(frames) if re.match(own["sync"], frame)]
-    inside = frames[:roots[-1] + 1] if roots else []
-    return next((phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside)), "other") if inside else ""
+    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first, with or
+    without the class; "" where none of them syncs weights."""
+    own, named = table("sync_choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]  # without class or <locals>
+    roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]
+    inside = named[:roots[-1] + 1] if roots else []
+    whole = (phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside))
+    leaf = (phase for f in inside for phase, names in own["innermost"].items() if re.search(names, f))
+    return next(itertools.chain(whole, leaf), "other") if inside else ""

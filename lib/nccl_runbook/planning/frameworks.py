@@ -140,7 +140,10 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         refusals.append("OpenRLHF refuses this: asynchronous training with vLLM's sleep mode")
     if together and asynchronous:
         notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
-    return _ray(parts, gpus * nodes, "ipc" if handed_over else "xccl" if launch.told("backend") == "nccl" else "gloo", notes, refusals)
+    if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):
+        notes.append("from v0.8.11 on the update group is NCCL's whatever sync_backend says, unless vllm_sync_with_ray is given")
+        gloo = "vllm_sync_backend" in launch.flags  # the dotted name came later
+    return _ray(parts, gpus * nodes, "ipc" if handed_over else "gloo" if gloo else "xccl", notes, refusals)
 
 
 def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap, counted
@@ -153,15 +154,12 @@ def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_
 
 def _file_system(directory: str) -> str:
     """Type below ``directory``, such as ext4, tmpfs, overlay or nfs4; "" where the kernel does not say."""
-    path = os.path.realpath(directory)
+    here = Path(directory).resolve()
     try:
-        with open("/proc/self/mounts") as mounts:
-            kinds = {line.split()[1]: line.split()[2] for line in mounts}
+        kinds = {line.split()[1]: line.split()[2] for line in Path("/proc/self/mounts").read_text().splitlines()}
     except OSError:
         return ""
-    while path not in kinds and path != "/":
-        path = os.path.dirname(path)
-    return kinds.get(path, "")
+    return next((kinds[str(path)] for path in (here, *here.parents) if str(path) in kinds), "")
 
 
 def _arm(method: str, world: World, stopped: str) -> SyncArm:

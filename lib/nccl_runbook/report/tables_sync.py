@@ -5,18 +5,16 @@ from typing import Any
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
-from nccl_runbook.knowledge.sync_choice import topologies
+from nccl_runbook.knowledge import table
 from nccl_runbook.report.tables import Cell, Table, titled
 
 
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
     """Ranks of the weight-update group (a planning.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
-    rows = []
-    for seat in plan.seats:
-        shared = any(seat.rank in ranks for ranks in plan.shared)
-        word = "shared: NCCL will refuse it" if shared else "its own" if seat.place else "none"
-        rows.append([f"rank {seat.rank}", seat.role, seat.place or "CPU", Cell(word, "note" if shared else "")])
+    shared = {rank for ranks in plan.shared for rank in ranks}
+    rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
+             Cell("its own" if s.place else "none")] for s in plan.seats]
     return Table("", ["rank", "role", "device", "GPU"], rows)
 
 
@@ -33,10 +31,9 @@ def methods_table(runs: SyncRuns) -> Table:
 def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
     columns = ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"]
-    rows = [row for arm in runs.run for row in _sweep(arm, runs)]
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
-    return Table("", columns, rows, note)
+    return Table("", columns, [row for arm in runs.run for row in _sweep(arm, runs)], note)
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
@@ -53,8 +50,8 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
     columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
-    rows = [[Cell(f"{r.title} (here)", "note") if key == here else r.title, r.decoupled, r.overlap, r.shared, r.colocated]
-            for key, r in topologies().items()]
+    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
+            for key, r in table("sync_choice")["topology"].items()]
     return Table("Which way to move the weights", columns, rows)
 
 
@@ -73,11 +70,11 @@ def _note(runs: SyncRuns) -> str:
     words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
     if any(a.method.startswith("nccl") for a in runs.run):
         words.append("NCCL's first sync makes the communicator too.")
-    if any(m.startswith(("disk", "fast-disk")) for m in runs.arms):
-        words.append(f"Disk: {runs.file_system or 'unknown file system'} at {runs.directory}, no fsync in between; every byte is read.")
+    given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
+    if written := sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m}):
+        words.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
     words += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
-    if fsync:
-        words.append(f"fsync after the last sync, not counted: {fsync[-1]:.2f} s.")
+    words += [f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]]
     if runs.on_cpu:
         words.append("Rehearsal on the CPU: these are no figures for GPUs.")
     return " ".join(words)

@@ -31,8 +31,8 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed) -> list[Remedy]:
                  f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
         found.append(Remedy("your launcher", "Give server and trainer different GPUs:", lines))
     found.append(Remedy("you", launch.framework.share_text, tuple(launch.framework.share_lines)))
-    found.append(Remedy("your launcher", f"Or give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",)))
-    return found
+    alone = placed.verdict == "duplicate" and launch.framework.name != "trl"  # they share by a flag: more GPUs change nothing
+    return found + [Remedy("your launcher", f"Or give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))] * (not alone)
 
 
 def _range(start: int, end: int) -> str:

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
+from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, SyncRuns
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import recognise
-from nccl_runbook.knowledge.sync_choice import lines_for, topologies
+from nccl_runbook.knowledge.sync_choice import lines_for
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
 
@@ -27,20 +27,16 @@ def topology(runs: SyncRuns | Gap) -> str:
     return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
 
 
-def passed(arm: SyncArm | Gap | None) -> bool:
-    return isinstance(arm, SyncArm) and arm.complete and not arm.wrong and arm.compared > 0 and bool(arm.steady_s)
-
-
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
-    row = topologies().get(topology(runs))
-    fit = [a.method for m in (row.order if row else ()) for a in runs.run if passed(a) and a.method.partition("@")[0] == m]
-    if row is None or not fit:
+    row = table("sync_choice")["topology"].get(topology(runs), {"order": ()})
+    fit = [a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m]
+    if not fit:
         return None
-    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if passed(a)}
+    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
     quickest = min(seconds, key=lambda m: seconds[m])
     other = f"; {quickest} was faster, {seconds[quickest]:.4f} s" if seconds[quickest] * FASTER < seconds[fit[0]] else ""
-    title = f"{row.title}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}"
+    title = f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}"
     evidence = tuple(Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}") for m, s in sorted(seconds.items(), key=lambda item: item[1]))
     remedy = tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0]))
     return Finding("weight-sync-choice", Severity.NOTE, title, evidence, remedy)

@@ -107,10 +107,10 @@ def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding 
 
 
 def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    if not (arm.method.startswith("nccl") and _shared(runs, plan)):
-        return None
-    return Finding("shared-gpu-not-refused", Severity.NOTE, "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
-                   (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),))
+    evidence = Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm))
+    title = "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later"
+    connected = arm.method.startswith("nccl") and _shared(runs, plan)
+    return Finding("shared-gpu-not-refused", Severity.NOTE, title, (evidence,)) if connected else None
 
 
 def interrupted(arm: SyncArm) -> Finding | None:
@@ -171,15 +171,13 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
 
 
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
-    if not runs.on_cpu:
-        return None
     title = "rehearsed on Gloo: no GPU here, so NCCL and copies to GPUs were not measured"
     evidence = Evidence("the figures are those of this CPU and its disk", "runs.devices")
-    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (evidence,))
+    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (evidence,)) if runs.on_cpu else None
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
-    good = [a for a in runs.run if a.complete and not a.wrong and a.compared]
+    good = [a for a in runs.run if a.complete and a.passed]
     if not good:
         return None
     part = "" if runs.layers == runs.layers_of else f", only {runs.layers} of {runs.layers_of} layers"
