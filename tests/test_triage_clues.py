@@ -300,6 +300,9 @@ def test_words_of_a_reporter_name_it_among_three_and_never_surely(tmp_path, caus
     ("cpu-affinity", "it fails, all with the same core dumped"),
     ("net-socket-fallback", "it hangs, should run with RDMA"),
     ("vgpu-or-mig-unsupported", "it hangs, no GPU sharing"),
+    ("vgpu-or-mig-unsupported", "it hangs with flan-T5-3B and with DeepSeek-V2-16B"),
+    ("rank-busy-on-host", "it hangs, only rank 0 prints the loss"),
+    ("benign", "the training itself runs for two hours, then it hangs"),
 ])
 def test_usual_words_put_nothing_rare_first(tmp_path, cause, told_so):
     assert cause not in [c for c, _ in told(tmp_path, "\n", told_so)[:1]]
