@@ -171,9 +171,7 @@ def _partners(seen: _Seen, gpu: int, group: List[int]) -> Generator[Round, Answe
     if len(group) == 1:
         return group
     found = yield from _partners(seen, gpu, group[: len(group) // 2])
-    if len(found) >= seen.enough:
-        return found
-    return [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
+    return found if len(found) >= seen.enough else [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
 
 
 def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
@@ -182,7 +180,8 @@ def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, 
     if sum(len(side) > 1 for side in sides) < 2:
         return False
     for large, small in combinations(sides, 2):
-        for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):  # once, and links from each GPU to its mate were a split
+        # two turns at least where there are two sides: in one, links from each GPU to its mate alone would look like a split
+        for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
             passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from seen.ask(*across))) if fine]
             if passed:

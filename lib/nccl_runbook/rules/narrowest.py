@@ -30,8 +30,9 @@ def culprits(told: Diagnosis) -> str:
 
 def look_at(told: Diagnosis, worlds: list[World]) -> Remedy:
     """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing ``worlds`` say so."""
-    buses = {gpu: (rank.first("hello") or {}).get("pci_bus_id") for w in worlds for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
-    named = " and ".join(f"GPU {gpu}{f' (PCI bus {buses[gpu]})' if buses.get(gpu) else ''}" for gpu in sorted({*told.gpus, *sum(told.pairs, ())}))
+    said = {gpu: rank.first("hello") or {} for w in worlds for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
+    buses = {gpu: said.get(gpu, {}).get("pci_bus_id") for gpu in sorted({*told.gpus, *sum(told.pairs, ())})}
+    named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
     text = f"Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and Xids of {named}."
     return Remedy("the administrator", text, ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
 
@@ -49,8 +50,8 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     via = sorted({name.partition("/")[0] for names in carried if not isinstance(names, Gap) for name in names})
     title = ""
     if passed and failed and steady:
-        where, over = named or f"{len(failed)} of the pairs of GPUs that were tried fail alone", f" over {' and '.join(via)}" if via else ""
-        title = f"; {where} ({len(passed)} other pairs pass{over})"
+        where = named or f"{len(failed)} of the pairs of GPUs that were tried fail alone"
+        title = f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"
     elif failed and steady:
         title = "; two GPUs are enough, whichever were tried"
     elif not failed and not untried:
