@@ -287,6 +287,27 @@ def test_words_of_a_reporter_name_it_among_three_and_never_surely(tmp_path, caus
     assert (cause, "possible") in told(tmp_path, "\n", told_so)[:3] and cause not in [c for c, _ in told(tmp_path, "\n", miss)[:3]]
 
 
+@pytest.mark.parametrize("cause, told_so", [
+    ("more-ranks-than-gpus", "it works on a single GPU and hangs with two processes"),
+    ("start-skew", "it fails: the GPUs run at different speeds"),
+    ("benign", "nothing works despite all the variables I tried, it hangs at init"),
+    ("benign", "it hangs and no rank continues despite the longer timeout"),
+    ("rendezvous-misconfigured", "it hangs at the all_reduce; each rank runs on its own GPU"),
+    ("rendezvous-misconfigured", "it hangs; launched by torchrun, no MPI"),
+    ("visible-devices-set-too-late", "it hangs, changing CUDA_VISIBLE_DEVICES to 2,3 makes no difference"),
+    ("device-not-set-per-rank", "it hangs: the workers are started, one process per node"),
+    ("rank-busy-on-host", "it fails where gloo works"),
+    ("cpu-affinity", "it fails, all with the same core dumped"),
+    ("net-socket-fallback", "it hangs, should run with RDMA"),
+    ("vgpu-or-mig-unsupported", "it hangs, no GPU sharing"),
+    ("vgpu-or-mig-unsupported", "it hangs with flan-T5-3B and with DeepSeek-V2-16B"),
+    ("rank-busy-on-host", "it hangs, only rank 0 prints the loss"),
+    ("benign", "the training itself runs for two hours, then it hangs"),
+])
+def test_usual_words_put_nothing_rare_first(tmp_path, cause, told_so):
+    assert cause not in [c for c, _ in told(tmp_path, "\n", told_so)[:1]]
+
+
 def test_a_warning_quoted_below_last_error_is_a_warning(tmp_path):
     quoted = "torch.distributed.DistBackendError: NCCL error\nLast error:\nsocketStartConnect: Connect to 172.17.0.2<50001> failed : Software caused connection abort\n"
     assert told(tmp_path, quoted)[0] == ("socket-interface-wrong", "likely")
