@@ -16,6 +16,7 @@ from book_samples import CLI, GOOD, make_book, run_cli, start_cli, wait_for, wit
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
+from nccl_runbook.book.plan import Planned
 from nccl_runbook.cli import run as cli_run
 from nccl_runbook.cli.main import spread
 from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
@@ -73,7 +74,7 @@ def test_fail_on(arguments: list[str], code: int, tmp_path: Path) -> None:
 
 
 def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tmp_path: Path) -> None:
-    raised = {"n01_a": "OSError(f'no {script} here')", "n02_b": "ValueError('8 is odd')", "n03_c": "ValueError(f'no {script!r} here')"}
+    raised = {"n01_a": "OSError(f'no {script!r} here')", "n02_b": "ValueError('8 is odd')", "n03_c": "ValueError(f'no {script!r} here')"}
     book = make_book(tmp_path / "notebooks", **{name: f"raise {error}" for name, error in raised.items()}, n04_d=GOOD)
     for path in book.iterdir():
         notebook = nbformat.read(path, 4)
@@ -82,6 +83,16 @@ def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tm
     ended = run_cli("run", "--notebooks", book, *HERE, "-p", "script", "frob")
     assert (ended.returncode, ended.stderr) == (2, "nccl-runbook: no 'frob' here\n")
     assert [line[:5] for line in ended.stdout.splitlines()] == ["[1/4]", "[2/4]", "[3/4]"] and (tmp_path / "outputs/latest/index.html").exists()
+
+
+@pytest.mark.parametrize(("given", "said", "mine"), [
+    ({"gpus": "9"}, "ValueError: gpus: there is no GPU 9; CUDA shows 4 (0-3)", True), ({"gpus": "0,9"}, "ValueError: gpus: there is no GPU 9; CUDA shows 4", True),
+    ({"arm_a": "preload:/x"}, "ValueError: preload:/x: there is no file /x to preload", True), ({"tensor_parallel": 3}, "ValueError: tensor_parallel: 4 ranks", True),
+    ({"gpus": "0"}, "ValueError: not enough values to unpack (expected 2, got 0)", False), ({"gpus": "0"}, "ValueError: invalid literal for int(): '0'", False),
+    ({"methods": "disk"}, "ValueError: I/O operation on a closed file of the disk", False), ({"log": "x.log"}, "OSError: no 'x.log'", False), ({"log": ""}, "ValueError: : ''", False),
+])
+def test_a_value_is_refused_by_its_name_or_quoted_and_not_by_chance(given: dict[str, object], said: str, mine: bool) -> None:
+    assert Planned("01-a", Path(), {}, given).refused(f"the notebook stopped with an error: {said}") == (said.partition(": ")[2] if mine else "")
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("methods", "unknown method 'frob'"), ("areal", "'frob' is no tag of AReaL")])

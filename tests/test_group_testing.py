@@ -138,6 +138,22 @@ def test_what_passes_once_by_chance_does_not_turn_one_fault_into_another(n, p):
         assert sum(k not in (kind, "intermittent") for k in told) <= 1, (fault, told)
 
 
+def test_every_graph_of_failing_links_among_five_is_named_exactly_or_not_at_all():
+    every = list(itertools.combinations(range(5), 2))
+    for bits in range(1, 1 << len(every)):
+        bad = {p for i, p in enumerate(every) if bits >> i & 1}
+        told = run(5, fails(pairs=bad))[0]
+        starred = {p for p in every if set(p) & set(told.gpus)}
+        split = set(across(told.sides)) if told.sides else set()
+        assert told.kind == "unclear" or bad == {*told.pairs, *starred, *split}, (bad, told)
+
+
+@pytest.mark.parametrize("n", [10, 16, 31, 64])
+def test_links_from_each_gpu_to_its_mate_are_no_split(n):
+    mates = [(g, g + n // 2) for g in range(n // 2)]
+    check(n, lambda d: d.kind == "unclear" or (d.kind, list(d.pairs)) == ("pairs", mates), pairs=mates)
+
+
 def test_disjoint_groups_run_at_once():
     assert max(run(8, fails(pairs=[pair]))[2] for pair in itertools.combinations(range(8), 2)) <= 35
 

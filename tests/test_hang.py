@@ -14,6 +14,7 @@ import pytest
 from hang_samples import FAULTS, START_NS, VERSIONS, Item, Job
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nccl_runbook.evidence import dump_columns, dump_times
 from nccl_runbook.evidence import hang as reader
 from nccl_runbook.evidence import logs as log_reader
 from nccl_runbook.facts import to_json
@@ -21,6 +22,7 @@ from nccl_runbook.facts.recorder import Hang
 from nccl_runbook.findings import Severity
 from nccl_runbook.rules import hang as rules
 from nccl_runbook.rules import triage
+from processes import quickest_s
 from pydantic import TypeAdapter
 
 DATA = Path(__file__).parent / "data" / "hang"
@@ -329,6 +331,21 @@ class TestAttempts:
         logs = log_reader.collect([str(DATA / "elastic-names/logs/run/attempt_0")])
         assert "started" not in triage.sentence(logs, triage.judge(logs))
 
+    def test_one_attempt_alone_is_not_said_to_be_several_whatever_its_number(self, tmp_path):
+        shutil.copytree(DATA / "elastic-names/logs/run/attempt_0", tmp_path / "attempt_2")
+        logs, answer = log_reader.collect([str(tmp_path)]), told(tmp_path)
+        assert "started" not in triage.sentence(logs, triage.judge(logs)) + str(answer.evidence) and answer.culprits == (1,)
+
+    def test_each_node_has_a_console_of_its_own_and_what_one_says_of_its_ranks_stays(self, tmp_path):
+        """The console of the job, as if two nodes had written it; each tells of the same second attempt."""
+        lines = (DATA / "elastic-same/console.log").read_text().partition("failed (exitcode: 3)")[0].splitlines(keepends=True)
+        for node in (0, 1):
+            others = [f"rank {rank}" for rank in (2 - 2 * node, 3 - 2 * node)] + [f"rank{rank}]" for rank in (2 - 2 * node, 3 - 2 * node)]
+            mine = [line for line in lines if not any(word in line for word in others)]
+            (tmp_path / f"node{node}.log").write_text("".join(mine) + f"[rank{2 * node}]: step 9 loss 0.1\n")
+        logs = log_reader.collect([str(tmp_path)], newest=True)
+        assert logs.attempts == 2 and {0, 2} <= {r.rank for r in logs.ranks} and told(tmp_path).culprits == ()
+
     @pytest.mark.parametrize("newer", ["none", "stall", "skip", "op", "spin"])
     def test_dumps_of_another_run_accuse_nobody_whoever_left_them(self, tmp_path, newer):
         """Of every older real job under the same names, for every one or two ranks that left none of the newer one."""
@@ -343,6 +360,41 @@ class TestAttempts:
             hang = reader.collect([str(tmp_path)])
             assert {f.rank for f in hang.files if "earlier attempt" in f.problem} == set(stale), (older, stale)
             assert set(rules.judge(hang).culprits) <= set(culprits[newer]) - set(stale), (older, stale, rules.judge(hang).sentence)
+
+    @pytest.mark.parametrize("older", ["skip", "stall", "op", "spin", "slow"])
+    def test_a_dump_of_a_larger_world_accuses_its_rank_of_nothing_in_the_smaller_one_after_it(self, tmp_path, older):
+        """torchrun started three of four ranks again; the fourth left its dump under the name that it would have again."""
+        for rank in range(4):
+            fault = older if rank == 3 else "none"
+            dump = pickle.loads((DATA / fault / f"fr_rank_{rank}").read_bytes())  # our own file
+            for entry in dump["entries"]:
+                later = START_NS + 60_000_000_000 * (rank < 3) - self.began(fault)
+                entry.update({key: entry[key] + later for key in ("time_created_ns", "time_discovered_completed_ns") if entry[key]})
+            if rank < 3:
+                dump["pg_config"] = {name: {**group, "ranks": "[0, 1, 2]"} for name, group in dump["pg_config"].items()}
+            (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
+        answer = told(tmp_path)
+        assert (answer.culprits, answer.kind) == ((), "unknown") and "1 file of earlier ones was left out" in answer.evidence[-1].text
+        assert "damaged" not in answer.sentence + answer.decides
+
+    @pytest.mark.parametrize("spoil", ["clock", "cut"])
+    def test_whose_dump_could_not_be_used_did_leave_one(self, tmp_path, spoil):
+        """Rank 1 did not come, rank 3 only waits, on the same host: of neither can the dump be used, and both logs are silent."""
+        shutil.copytree(DATA / "stall", tmp_path / "x")
+        for rank in (1, 3):
+            path = tmp_path / "x" / f"fr_rank_{rank}"
+            dump = pickle.loads(path.read_bytes())  # our own file
+            for entry in dump["entries"]:
+                entry.update({key: entry[key] - 3600 * 10**9 for key in ("time_created_ns", "time_discovered_completed_ns") if entry[key]})
+            path.write_bytes(pickle.dumps(dump) if spoil == "clock" else path.read_bytes()[:900])
+        for rank in range(4):
+            watched = f"[rank{rank}]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=60000)"
+            (tmp_path / "x" / f"rank{rank}.log").write_text(f"step 6 done\n{watched if rank in (0, 2) else ''}\n")
+        answer = told(tmp_path / "x")
+        assert (answer.culprits, answer.kind) == ((), "unknown") and "ranks 1, 3 nothing is known" in answer.sentence
+        for rank in (1, 3):
+            (tmp_path / "x" / f"fr_rank_{rank}").unlink()
+        assert told(tmp_path / "x").culprits == (1, 3)  # who left none at all and fell silent may be dead
 
     @staticmethod
     def began(fault: str) -> int:
@@ -390,6 +442,12 @@ class TestGlooStragglers:
         answer = told(tmp_path)
         assert (answer.kind, answer.culprits) == ("healthy", ()), answer.sentence
         assert "Whether a rank is slow is not seen: Gloo records no ends" in answer.sentence and answer.decides and answer.evidence
+
+    def test_several_hundred_ranks_take_no_longer_each(self):
+        """Each against each other's clock took half a minute for 1,024."""
+        one = dump_columns.condense(pickle.loads((DATA / "gloo-slow" / "fr_rank_0").read_bytes()), b"")  # our own file
+        readings = dict.fromkeys(range(500), one)
+        assert quickest_s(lambda: dump_times.latecomers(readings), 3) < 1.5
 
     def test_of_nccl_which_records_ends_nothing_is_said_to_be_unseen(self):
         assert "not seen" not in told(DATA / "none").sentence

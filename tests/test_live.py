@@ -1,6 +1,7 @@
 """The live look at real hung ranks, blind: the injector chose who is at fault; and what it leaves untouched."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -254,6 +255,31 @@ def test_orphans_of_two_launchers_are_two_jobs() -> None:
     finally:
         for pid in (pid for job in jobs for pid in job):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("wrapper", ["timeout 60 sleep 50", "sh -c 'RANK=$OMPI_COMM_WORLD_RANK timeout 60 sleep 50; true'"])
+def test_ranks_below_a_wrapper_each_are_one_job_and_those_of_another_launcher_another(wrapper: str) -> None:
+    """As mpirun starts them in a batch script, whose own SLURM_PROCID all of them have."""
+    env = {**{n: v for n, v in os.environ.items() if n not in live_processes.NAMES}, "SLURM_PROCID": "0"}
+    line = f"for r in 0 1; do OMPI_COMM_WORLD_RANK=$r OMPI_COMM_WORLD_SIZE=2 {wrapper} & done; wait"
+    launchers = [subprocess.Popen(["sh", "-c", line], env=env, start_new_session=True) for _ in range(2)]
+    try:
+        told = []
+        until = time.monotonic() + 30
+        while sorted(told) != [0, 0, 1, 1] and time.monotonic() < until:  # until all four sleep
+            found = live_processes.processes()
+            ranks = [p for p in live_processes.ranks_among(found)[0] if {one.pid for one in launchers} & set(live_processes.ancestors(p.pid))]
+            told = [p.rank for p in ranks if live_processes.read(f"/proc/{p.pid}/comm") == "sleep\n"]
+            time.sleep(0.05)
+        jobs = [{p.job for p in ranks if one.pid in live_processes.ancestors(p.pid)} for one in launchers]
+        assert [len(names) for names in jobs] == [1, 1] and jobs[0] != jobs[1] and len(ranks) == 4, ranks
+    finally:
+        below = [pid for pid in live_processes.processes() if {one.pid for one in launchers} & set(live_processes.ancestors(pid))]
+        for pid in below + [one.pid for one in launchers]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for one in launchers:
+            one.wait()
 
 
 SERVED = """

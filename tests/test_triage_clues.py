@@ -215,6 +215,15 @@ MORE: list[tuple[str, str, str, str]] = [
     ("engine-allreduce-needs-p2p", "RuntimeError: Can't enable access between nodes 0 and 1\n", "", "access between nodes 0 and 1 enabled\n"),
     ("nccl-bug", W + "Call to ibv_modify_qp failed with error Invalid argument\n", "", W + "Call to ibv_modify_qp failed with error No such device\n"),
     ("roce-gid-wrong", W + "Call to ibv_modify_qp failed with error Invalid argument\nNET/IB : Using [0]mlx5_0:1/RoCE\n", "", "ibv_modify_qp ok\n"),
+    ("nvls-fabric-fault", 'cuMulticastBindMem() -> CUDA error 802 "system not yet initialized"\n', "", "cuMulticastBindMem() done\n"),
+    ("nccl-library-conflict", "Error: corrupted comm object detected\n", "", "comm object ready\n"),
+    ("nccl-library-conflict", "NCCL operation ncclGetUniqueId(&id) failed: Unable to load NCCL library. Multi-GPU collectives will not work.\n", "", "NCCL library loaded\n"),
+    ("net-plugin-failed", "[0] NCCL INFO NET/Plugin : dlerror=/opt/efa/lib/libfabric.so.1: version `FABRIC_1.7' not found (required by libnccl-net.so)\n", "", "[0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file\n"),
+    ("benign", "ProcessGroupNCCL.cpp:482] [Rank 3] ProcessGroupNCCL initialized with following options:\n", "the task itself runs", "options: 3\n"),
+    ("container-gpu-access", "INFO 05-20 20:12:25 [__init__.py:252] No platform detected, vLLM is running on UnspecifiedPlatform\n", "it fails", "Automatically detected platform cuda.\n"),
+    ("container-gpu-access", "node-1: Test CUDA failure common.cu:1045 'unknown error'\n", "", "node-1: Test CUDA failure common.cu:1045 'out of memory'\n"),
+    ("vgpu-or-mig-unsupported", "CUDA driver error: CUDA_ERROR_NOT_SUPPORTED. operation not supported\n", "an A40-48C profile", "an A40 with 48 GB\n"),
+    ("rendezvous-name-resolution", "[enforce fail at gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [0.0.0.189]\n", "", "[enforce fail at gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [10.0.0.189]\n"),
 ]
 
 
@@ -267,12 +276,36 @@ WORDS = [
     ("more-ranks-than-gpus", "it crashes: two replicas, with --gpus '0,0', on a single GPU", "it crashes on two GPUs"),
     ("visible-devices-set-too-late", "it fails, the script changes CUDA_VISIBLE_DEVICES after its first call", "it fails on two GPUs"),
     ("rendezvous-misconfigured", "it fails: each process runs on its own", "it fails on two GPUs"),
+    ("network-path-blocked", "it stalls, MPI uses the open ports", "it stalls on two GPUs"),
+    ("uneven-minibatches", "it hangs with partial batches", "it hangs on two GPUs"),
+    ("nccl-library-conflict", "it fails where TensorFlow was imported first", "it fails on two GPUs"),
 ]
 
 
 @pytest.mark.parametrize("cause, told_so, miss", WORDS)
 def test_words_of_a_reporter_name_it_among_three_and_never_surely(tmp_path, cause, told_so, miss):
     assert (cause, "possible") in told(tmp_path, "\n", told_so)[:3] and cause not in [c for c, _ in told(tmp_path, "\n", miss)[:3]]
+
+
+@pytest.mark.parametrize("cause, told_so", [
+    ("more-ranks-than-gpus", "it works on a single GPU and hangs with two processes"),
+    ("start-skew", "it fails: the GPUs run at different speeds"),
+    ("benign", "nothing works despite all the variables I tried, it hangs at init"),
+    ("benign", "it hangs and no rank continues despite the longer timeout"),
+    ("rendezvous-misconfigured", "it hangs at the all_reduce; each rank runs on its own GPU"),
+    ("rendezvous-misconfigured", "it hangs; launched by torchrun, no MPI"),
+    ("visible-devices-set-too-late", "it hangs, changing CUDA_VISIBLE_DEVICES to 2,3 makes no difference"),
+    ("device-not-set-per-rank", "it hangs: the workers are started, one process per node"),
+    ("rank-busy-on-host", "it fails where gloo works"),
+    ("cpu-affinity", "it fails, all with the same core dumped"),
+    ("net-socket-fallback", "it hangs, should run with RDMA"),
+    ("vgpu-or-mig-unsupported", "it hangs, no GPU sharing"),
+    ("vgpu-or-mig-unsupported", "it hangs with flan-T5-3B and with DeepSeek-V2-16B"),
+    ("rank-busy-on-host", "it hangs, only rank 0 prints the loss"),
+    ("benign", "the training itself runs for two hours, then it hangs"),
+])
+def test_usual_words_put_nothing_rare_first(tmp_path, cause, told_so):
+    assert cause not in [c for c, _ in told(tmp_path, "\n", told_so)[:1]]
 
 
 def test_a_warning_quoted_below_last_error_is_a_warning(tmp_path):

@@ -36,10 +36,13 @@ class Planned:
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
     def refused(self, why: str) -> str:
-        """What the notebook says of a value that the command line gave: the ValueError that it ended with quotes that value; else ""."""
+        """What the notebook says of a value that the command line gave: its ValueError begins with the name or the value, or quotes the
+        value; else "". A number alone is no quote: Python's own errors are full of them."""
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
-        texts = [value for value in self.parameters.values() if error and value and isinstance(value, str)]
-        return error[1] if any(re.search(rf"(?<!\w){re.escape(text)}(?!\w)", error[1]) for text in texts) else ""
+        said = error[1] if error else ""
+        words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
+        begins = said.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
+        return said if begins or any(repr(word) in said for word in words) else ""
 
 
 def duration_s(text: str) -> float:

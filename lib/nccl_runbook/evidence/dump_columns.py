@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nccl_runbook.facts import grouped
 from nccl_runbook.facts.recorder import needs_all
 
 MAX_RANKS = 1 << 17
@@ -302,13 +303,8 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
 
 def _followed(entries: list) -> list[tuple[dict, int]]:
     """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
-    after: dict[str, int] = {}
-    rows = []
-    for entry in reversed(entries):
-        thread = _text(entry, "thread_id")
-        rows += [(entry, after[thread])] if thread in after else []
-        after[thread] = entry["time_created_ns"]
-    return rows
+    threads = grouped((_text(entry, "thread_id"), entry) for entry in entries)
+    return [(one, after["time_created_ns"]) for rows in threads.values() for one, after in zip(rows, rows[1:])]
 
 
 class _Recent:

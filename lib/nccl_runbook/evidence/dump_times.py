@@ -56,40 +56,45 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
 
 
 def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
-    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one: an earlier
-    attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a dump proves nothing; one with
-    entries later than its file is surely off. ``stamps``: as for Times."""
-    began = grouped(((group, reading.members.get(group)), (reading.oldest_ns, column.first, rank))
+    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one, or is of a
+    world of other ranks: an earlier attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a
+    dump proves nothing; one with entries later than its file is surely off. ``stamps``: as for Times."""
+    began = grouped((_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
                     for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
                     for group, column in reading.columns.items())
     latest = {group: max(rows) for group, rows in began.items()}
     found = {}
     for rank, reading in readings.items():
         for group, column in reading.columns.items():
-            at, first, _ = latest.get((group, reading.members.get(group)), (0, 0, 0))
-            if at > reading.until_ns + SKEW_S * 1e9 and first <= reading.joined(column):
+            at, first, members = latest.get(_common(group, reading), (0, 0, ()))
+            if at > reading.until_ns + SKEW_S * 1e9 and (first <= reading.joined(column) or members != reading.members.get(group, ())):
                 found[rank] = max(found.get(rank, 0.0), (at - reading.until_ns) / 1e9)
     return found
+
+
+def _common(group: str, reading: Reading) -> object:
+    """What all ranks of one attempt have alike: the default group; of others one name may stand for several sets of ranks."""
+    members = reading.members.get(group, ("", ()))
+    return members[0] if members[0] == "default_pg" else (group, members)
 
 
 def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
     """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
     middle of that, how many of these its clock may explain), where its coming then soon ended them. Each clock is set by the ends that all
-    share, so that it need not agree with others; Gloo records none: see _by_bounds."""
+    share, so that it need not agree with others; Gloo records none: see _least."""
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     blocking = all(r.gloo for r in readings.values())
     events = [event for event in shared if blocking or not event.startswith(ISSUED)]
     if len(events) < LEAST:
         return {}
-    ahead, unsure = _by_bounds(readings) if blocking else (_by_ends(readings, events), {})
-    gaps: dict[int, list[tuple[float, float, float]]] = {}
+    ahead = _least(readings) if blocking else _by_ends(readings, events)
+    gaps = []
     for event in events:
         (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
-        gaps.setdefault(last, []).append((before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
-    every = [gap for found in gaps.values() for gap in found]
-    span = max(came for _, came, _ in every) - min(before for before, _, _ in every)
-    return {rank: (*told, round(min(told[1], unsure.get(rank, 0.0)), 1))
-            for rank, found in gaps.items() if span for told in [_lateness(sorted(found), span)] if told}
+        gaps.append((last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))))
+    span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
+    told = {rank: told for rank, found in grouped(gaps).items() if span for told in [_lateness(sorted(found), span)] if told}
+    return {rank: (share, ms, round(min(ms, _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, (share, ms) in told.items()}
 
 
 def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:
@@ -98,14 +103,16 @@ def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float
     return {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
 
 
-def _by_bounds(readings: dict[int, Reading]) -> tuple[dict[int, float], dict[int, float]]:
-    """The same against the first rank's clock, as little as the order of calls demands, and by how many ms more it may be: whoever made
-    the next call did so after all had made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
+def _least(readings: dict[int, Reading]) -> dict[int, float]:
+    """The same against the first rank's clock, as little as the order of calls demands: whoever made the next call did so after all had
+    made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
     first = readings[min(readings)]
-    ahead = {rank: max(least, min(0.0, most)) for rank, one in readings.items() for least, most in [_ahead(one, first)]}
-    more = {rank: max(_ahead(one, other)[1] - ahead[rank] + ahead[r] for r, other in readings.items() if r != rank) / 1e6
-            for rank, one in readings.items()}
-    return ahead, more
+    return {rank: max(least, min(0.0, most)) for rank, one in readings.items() for least, most in [_ahead(one, first)]}
+
+
+def _more(readings: dict[int, Reading], ahead: dict[int, float], rank: int) -> float:
+    """By how many ms more than that a clock may be ahead of any other."""
+    return max(_ahead(readings[rank], other)[1] - ahead[rank] + ahead[r] for r, other in readings.items() if r != rank) / 1e6
 
 
 def _ahead(one: Reading, other: Reading) -> tuple[float, float]:

@@ -122,10 +122,9 @@ class _Inputs:
             self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another version"))
             self.looks += whole
             self.stacks += stacks.stacks_of(name, whole)
-        elif problem == _FOREIGN:
-            self.files.append(HangFile(name, "", None, problem))
         else:
-            self.files.append(HangFile(name, "dump", rank_of(name), problem))
+            what, rank = ("", None) if problem == _FOREIGN else ("dump", rank_of(name))
+            self.files.append(HangFile(name, what, rank, problem))
 
 
 def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
@@ -236,8 +235,7 @@ def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog
                 members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
                 groups = [*groups, Group(label, label, members, False, [], [], 1)]
                 fits = len(groups) - 1
-            track = _log_track(row, label)
-            tracks = sorted([*groups[fits].tracks, track], key=lambda t: t.rank)
+            tracks = sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank)
             groups = [*groups[:fits], dataclasses.replace(groups[fits], tracks=tracks), *groups[fits + 1 :]]
     return groups
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +87,7 @@ class Ranks:
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
         self._newest, self._over, self.attempts = newest, "", 1
+        self._again_in: Counter[str] = Counter()  # each node has a file
         self._rows: dict[int, dict[str, Any]] = {}
         self._of_pid: dict[tuple[str, str], int] = {}
         self._progress: dict[int | None, int] = {}
@@ -172,9 +173,11 @@ class Ranks:
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
-        self._over, self.attempts = "", self.attempts + 1
-        if self._newest:
-            self._rows.clear()
+        self._over = ""
+        self._again_in[line.file] += 1
+        self.attempts = 1 + max(self._again_in.values())
+        if self._newest:  # what other nodes wrote is dropped, or not, by their own files
+            self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
         return self._row(line)
 
     def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:

@@ -161,7 +161,8 @@ class _Reader:
         table, launcher = self._table, next(begun, "")
         first = table.failed, table.timeout, table.raised
         told = table.rows(), launcher, self._strange(), foreign, table.versions()
-        attempts = max([table.attempts, *(attempt_of_name(f.name)[1] + 1 for f in files)])
+        numbers = {attempt_of_name(f.name)[1] for f in files}
+        attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
         return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart(), socket.gethostname(), attempts)
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:

@@ -171,9 +171,7 @@ def _partners(seen: _Seen, gpu: int, group: List[int]) -> Generator[Round, Answe
     if len(group) == 1:
         return group
     found = yield from _partners(seen, gpu, group[: len(group) // 2])
-    if len(found) >= seen.enough:
-        return found
-    return [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
+    return found if len(found) >= seen.enough else [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
 
 
 def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
@@ -182,7 +180,8 @@ def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, 
     if sum(len(side) > 1 for side in sides) < 2:
         return False
     for large, small in combinations(sides, 2):
-        for shift in range(min(len(large), -(-8 // len(small)))):
+        # two turns at least where there are two sides: in one, links from each GPU to its mate alone would look like a split
+        for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
             passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from seen.ask(*across))) if fine]
             if passed:
@@ -197,7 +196,8 @@ def _located(seen: _Seen, bad: List[int], sides: List[List[int]]) -> Walk:
     for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())):
         for side in larger:
             row = yield from _partners(seen, gpu, [g for g in side if g not in stars])
-            if own == [gpu] and side is sides[0] and len(row) >= min(seen.enough, max(2, len(side))):
+            every = len(row) >= max(2, len(side)) and not any(seen.told([gpu, g]) for g in seen.gpus if g != gpu)
+            if own == [gpu] and side is sides[0] and (every or len(row) >= seen.enough):
                 stars.append(gpu)
                 break
             links += [(min(gpu, g), max(gpu, g)) for g in row]

@@ -21,7 +21,6 @@ GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 655
 GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
-VARIABLE = "a variable of the environment makes the difference"
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package stays, and so does multicast off: an arm
@@ -137,7 +136,7 @@ def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[s
     if arms.control.passed:
         return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
     if _clean_passes(arms):
-        return Gap("not-run", VARIABLE)
+        return Gap("not-run", "a variable of the environment makes the difference")
     return None if not before or isinstance(wider, Trial) and wider.passed else Gap("not-run", f"only where {before} passes")
 
 
@@ -199,11 +198,10 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
         return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
-    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make,
-                             until=lambda found: len(gpus) > 3 and not any(p.trial.passed for p in found))
+    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
 
 
 def _fails_every_time(arms: Arms) -> bool:
-    control, after, devices = arms.control, arms.control_after, arms.control.world.request.devices
-    ran = [control.world, control.again or control.world, *([] if isinstance(after, Gap) else [after.world])]
-    return control.again is not None and not any(w.passed for w in ran) and len(set(devices)) == len(devices) > 2
+    again, after, devices = arms.control.again, arms.control_after, arms.control.world.request.devices
+    twice = not arms.control.passed and again is not None and not again.passed
+    return twice and (isinstance(after, Gap) or not after.passed) and len(set(devices)) == len(devices) > 2

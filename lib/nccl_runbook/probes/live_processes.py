@@ -1,6 +1,7 @@
 """Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -21,9 +22,10 @@ NAMES = frozenset((
     "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
     "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
     "TORCH_FR_DUMP_TEMP_FILE").split())
-RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-SIZE_NAMES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+# Slurm's last: whatever mpirun starts in a batch script has the script's, 0
+RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+LOCAL_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 # include/net/tcp_states.h
 TCP_STATES = {"01": "ESTABLISHED", "02": "SYN-SENT", "03": "SYN-RECV", "04": "FIN-WAIT-1", "05": "FIN-WAIT-2", "08": "CLOSE-WAIT",
               "09": "LAST-ACK", "0A": "LISTEN"}
@@ -77,13 +79,19 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
             if int(name) != os.getpid() and (os.stat(f"/proc/{name}").st_uid == os.getuid() or int(name) in all_users):
                 found[int(name)] = _process(int(name), int(name) in all_users)
-        except OSError:  # it ended meanwhile, or is another user's
-            continue
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: p for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
+    return {pid: dataclasses.replace(p, job=_family(p, found)) for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
+
+
+def _family(process: Process, found: Dict[int, Optional[Process]]) -> str:
+    """The job; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number, too,
+    which the launcher has not, and a wrapper that sets RANK has that of MPI."""
+    own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
+    above = found.get(process.parent) if own and "MASTER_PORT" not in process.variables else None
+    return _family(above, found) if above and above.variables.get(own) == process.variables[own] else process.job
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
@@ -114,12 +122,10 @@ def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
 def ancestors(pid: int) -> List[int]:
     """Parents of a process, nearest first."""
     found: List[int] = []
-    while pid > 1 and len(found) < 64:
-        try:
+    with contextlib.suppress(OSError):
+        while pid > 1 and len(found) < 64:
             pid = int(stat_fields(f"/proc/{pid}/stat")[1])
-        except OSError:
-            break
-        found.append(pid)
+            found.append(pid)
     return found
 
 
@@ -220,16 +226,11 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
 def own_inodes(pid: int) -> set:
     """Inodes of the sockets that a process has open; none where it may not be looked at."""
     found = set()
-    try:
+    with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
-            try:
+            with contextlib.suppress(OSError):  # closed meanwhile
                 target = os.readlink(f"/proc/{pid}/fd/{name}")
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                found.add(target[8:-1])
-    except OSError:
-        pass
+                found |= {target[8:-1]} if target.startswith("socket:[") else set()
     return found
 
 
@@ -290,10 +291,8 @@ def ended(ranks: List[int]) -> List[Ended]:
     container everything ends."""
     seen: Dict[int, Tuple[List[str], str]] = {}
     for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-        try:
+        with contextlib.suppress(OSError):
             seen[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
-        except OSError:
-            continue
     kin = [(fields[1], name, int(fields[19])) for fields, name in (seen[r] for r in ranks if r in seen)]
     return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in seen.items()
             if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)

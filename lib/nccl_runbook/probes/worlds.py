@@ -54,9 +54,11 @@ def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Opt
                         stall_s=stall_s if gpu else None, timed=timed)
 
 
-def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True) -> List[Trial]:
-    """Run these at the same time; then what did not pass once more at the same time, in fresh processes (``repeat``)."""
+def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False) -> List[Trial]:
+    """Run these at the same time; then what did not pass once more at the same time, in fresh processes (``repeat``; with ``lone`` only
+    where others passed: those that fail beside it are the recurrence)."""
     worlds = engine.run_all(requests)
+    repeat = repeat and not (lone and not any(w.passed for w in worlds))
     failed = [dataclasses.replace(r, stall_s=r.stall_s and max(STALL_S, r.stall_s * STALL_S / STALL_FIRST_S))
               for r, w in zip(requests, worlds) if repeat and not w.passed]
     again = dict(zip([r.name for r in failed], engine.run_all(failed)))
@@ -120,13 +122,13 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
 
 
 def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
-               repeat: bool = True, until: Callable[[List[Pair]], bool] = lambda _: False) -> Pairs:
-    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``until`` the pairs so far are enough."""
+               repeat: bool = True, lone: bool = False) -> Pairs:
+    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that run at once fail."""
     found: List[Pair] = []
     for together in rounds(gpus):
-        if budget.spent or found and until(found):
+        if budget.spent or lone and found and not any(p.trial.passed for p in found):
             break
-        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat)
+        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
         found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, done)]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
 

@@ -12,7 +12,7 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.report.curve import Curve
 
 TONES = {
@@ -53,8 +53,7 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         return {"caption": self.caption, "columns": self.columns, "note": self.note,
-                "rows": [[dataclasses.asdict(c) for c in row] for row in self.cells()],
-                **({"curve": dataclasses.asdict(self.curve)} if self.curve else {})}
+                "rows": to_json(self.cells()), **({"curve": to_json(self.curve)} if self.curve else {})}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Table:

@@ -82,7 +82,7 @@ def _words(told: Diagnosis, search: Search) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
     if told.kind == "count":
         most = told.works_up_to
-        return "count-at-fault", f"any {most} GPUs work together, and no {most + 1} do: it is how many, not which", None
+        return "count-at-fault", f"{most} GPUs work together, and {most + 1} do not, whichever were tried: it is how many, not which", None
     if told.kind == "split":
         return "split-at-fault", culprits(told), "p2p-broken-acs-iommu"
     bad = culprits(told)
@@ -108,7 +108,7 @@ def _search(search: Search | Gap) -> list[Finding]:
     cause = causes().get(cause_id or "")
     seen += [] if isinstance(search.example, Gap) else list(explain(rule, "it", search.example, search.example).evidence)
     seen.append(NOT_SEEN)
-    remedy = (look_at(search.example),) if rule == "located" and isinstance(search.example, World) else remedies(cause)
+    remedy = (look_at(told, [search.example]),) if rule == "located" and isinstance(search.example, World) else remedies(cause)
     return [Finding(rule, Severity.BROKEN, title, tuple(seen), remedy, cause and cause.id, cause and "likely")]
 
 

@@ -17,7 +17,7 @@ from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.hang_graph import Graph, Wait
 from nccl_runbook.rules.hang_live import by_look
-from nccl_runbook.rules.hang_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of
+from nccl_runbook.rules.hang_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -173,8 +173,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
     seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
     seen += [seen_in(stack)] if stack else []
-    track = next((t for g in hang.groups if g.name == wait.group for t in g.tracks if t.rank == rank), None)
-    if track:
+    if track := track_of(hang, wait.group, rank):
         seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
                                 f"{min(w.op.seq for w in waits)}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
@@ -183,7 +182,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
 def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
-    issued = any(t.rank == rank and t.enqueued >= wait.op.seq for g in hang.groups if g.name == wait.group for t in g.tracks)
+    issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     what = f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}"
     says = f"{what}, which the steps before had there: it is in {called(hang, own)}"
     seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
@@ -211,9 +210,10 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
     killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
+    left = {f.rank for f in hang.files if f.what == "dump"}
     quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
-    if not candidates or not candidates <= set(quiet) or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+    if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
     ended = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
     why = "it ended, as the others lost their connections" if ended else "killed, stopped or busy, the files do not tell"
@@ -290,9 +290,9 @@ def _nobody(hang: Hang, found: Graph) -> Told:
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
-    words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" if left_out else ""
-    said = f"the ranks were started more than once: the last attempt is judged{words}"
-    return [Evidence(said, "files")] if words or hang.logs.attempts > 1 else []
+    words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" * bool(left_out)
+    said = Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
+    return [said] * (bool(words) or hang.logs.attempts > 1)
 
 
 def _apart(hang: Hang) -> list[Evidence]:
@@ -320,15 +320,15 @@ def _nothing_open(hang: Hang) -> Told:
         said = f"nothing is open in {counted(len(seen), 'dump')}; of {rank_names(sorted(world - seen))} there is none."
         return Told("unknown", (), (), said, decides=f"collect the dumps of {rank_names(sorted(world - seen))}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
-        said = "nothing is open in the dumps that can be read; others cannot be."
-        return Told("unknown", (), (), said, decides="collect the damaged dumps again")
+        said = "nothing is open in the dumps that can be used; others cannot be."
+        return Told("unknown", (), (), said, decides="collect the dumps again that were not used: the list of files says why")
     late = [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]
     if late:
         return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
-    told = Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same.")
-    unseen = f"{told.sentence} Whether a rank is slow is not seen: Gloo records no ends."
     blind = any(d.backend == "gloo" for d in hang.dumps)
-    return dataclasses.replace(told, sentence=unseen, evidence=_NO_ENDS, decides=_WAITS_LEAST) if blind else told
+    said = f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."
+    said += " Whether a rank is slow is not seen: Gloo records no ends." * blind
+    return Told("healthy", (), (), said, evidence=_NO_ENDS * blind, decides=_WAITS_LEAST * blind)
 
 
 def _cause(hang: Hang, lead: Accused) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from nccl_runbook.facts import counted
-from nccl_runbook.facts.recorder import Hang, Stack
+from nccl_runbook.facts.recorder import Hang, Stack, Track
 from nccl_runbook.findings import Evidence
 from nccl_runbook.rules.hang_graph import Wait
 
@@ -54,4 +54,10 @@ def frame_of(hang: Hang, rank: int) -> str:
 
 def source_of(hang: Hang, wait: Wait) -> str:
     """The file that tells of a wait."""
-    return next((t.source for g in hang.groups for t in g.tracks if t.rank == wait.rank and g.name == wait.group), "")
+    track = track_of(hang, wait.group, wait.rank)
+    return track.source if track else ""
+
+
+def track_of(hang: Hang, group: str, rank: int) -> Track | None:
+    """What is known of a rank in the group of that name; None for nothing."""
+    return next((t for g in hang.groups if g.name == group for t in g.tracks if t.rank == rank), None)

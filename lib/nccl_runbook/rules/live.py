@@ -301,8 +301,7 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         return None
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     seen = [Seen(f"power: {told}", "NVML")]
-    if _stands_still(members):
-        seen.append(Seen("every rank launched as many collectives, and none since", "NCCL RAS"))
+    seen += [Seen("every rank launched as many collectives, and none since", "NCCL RAS")] * _stands_still(members)
     return _told(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
                  "likely" if len(seen) > 1 else "possible", seen)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Pairs
 from nccl_runbook.facts.world import World
 from nccl_runbook.findings import NOTHING_KNOWN, Evidence, Finding, Remedy
-from nccl_runbook.planning.group_testing import Diagnosis
+from nccl_runbook.planning.group_testing import Diagnosis, Group
 from nccl_runbook.planning.recorded import of_pairs
 from nccl_runbook.rules.failures import NOT_SEEN
 
@@ -27,10 +28,11 @@ def culprits(told: Diagnosis) -> str:
     return across if told.sides else f"at fault: {', and '.join(bad)}" if bad else ""
 
 
-def look_at(world: World) -> Remedy:
-    """For whoever has the machine: the parts between the GPUs of ``world``, by what they are called outside CUDA."""
-    said = [(rank.first("hello") or {}).get("pci_bus_id") for rank in world.ranks]
-    named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in zip(world.request.devices, said, strict=False))
+def look_at(told: Diagnosis, worlds: list[World]) -> Remedy:
+    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing ``worlds`` say so."""
+    said = {gpu: rank.first("hello") or {} for w in worlds for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
+    buses = {gpu: said.get(gpu, {}).get("pci_bus_id") for gpu in sorted({*told.gpus, *sum(told.pairs, ())})}
+    named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
     text = f"Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and Xids of {named}."
     return Remedy("the administrator", text, ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
 
@@ -39,15 +41,17 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     """The finding of a control that fails, with what was seen of two GPUs at a time in the same environment."""
     if isinstance(pairs, Gap):
         return fault
-    failed, passed = [[p for p in pairs.pairs if p.trial.passed is fine] for fine in (False, True)]
-    steady, untried = not any(p.trial.again is not None and p.trial.again.passed for p in failed), pairs.wanted - len(pairs.pairs)
-    told = of_pairs({g for p in pairs.pairs for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else [])
+    ran = [p for p in pairs.pairs if not any(w is not None and w.ended == "lost" for w in (p.trial.world, p.trial.again))]
+    failed, passed = [[p for p in ran if p.trial.passed is fine] for fine in (False, True)]
+    steady, untried = not any(p.trial.again is not None and p.trial.again.passed for p in failed), pairs.wanted - len(ran)
+    told = of_pairs({g for p in ran for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else [])
+    named = "" if untried or any({p.first, p.second} & {*told.gpus} for p in passed) else culprits(told)  # another pair may say otherwise
     carried = [p.trial.world.transports for p in passed]
     via = sorted({name.partition("/")[0] for names in carried if not isinstance(names, Gap) for name in names})
     title = ""
     if passed and failed and steady:
-        where, over = culprits(told) or f"{len(failed)} pairs of GPUs fail alone", f" over {' and '.join(via)}" if via else ""
-        title = f"; {where} ({len(passed)} other pairs pass{over})"
+        where = named or f"{len(failed)} of the pairs of GPUs that were tried fail alone"
+        title = f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"
     elif failed and steady:
         title = "; two GPUs are enough, whichever were tried"
     elif not failed and not untried:
@@ -57,14 +61,22 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     words += [f"{untried} of {pairs.wanted} pairs were not tried"] if untried else []
     seen = (*(Evidence(text, "table below") for text in words), *fault.evidence, *([NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
     found = dataclasses.replace(fault, title=fault.title + title, evidence=seen)
-    return _of_a_part(found, told, failed[0].trial.world, via) if passed and told.gpus + told.pairs else found
+    return _of_a_part(found, told, [p.trial.world for p in failed], via) if passed and told.gpus + told.pairs else found
 
 
-def _of_a_part(found: Finding, told: Diagnosis, world: World, via: list[str]) -> Finding:
-    """Other pairs that pass over P2P, too, clear the host's settings; of a cause that has nothing to do with P2P nothing is changed."""
-    without = sorted({*told.gpus, *(last for _, last in told.pairs)})
-    around = Remedy("you", f"Until that is mended run without {gpus(without)}: every other pair that was tried passes.")
+def _without(failed: list[Group]) -> list[int]:
+    """GPUs without which no pair that failed is left: that of most of them first."""
+    ends = collections.Counter(sum(failed, ()))
+    worst = max(ends, key=lambda gpu: (ends[gpu], gpu), default=None)
+    return [] if worst is None else sorted([worst, *_without([pair for pair in failed if worst not in pair])])
+
+
+def _of_a_part(found: Finding, told: Diagnosis, failed: list[World], via: list[str]) -> Finding:
+    """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing ones: it may sit behind
+    another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
+    without = gpus(_without([tuple(w.request.devices) for w in failed]))
+    around = Remedy("you", f"Until that is mended run without {without}: every other pair that was tried passes.")
     if found.cause is not None and (found.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
         return dataclasses.replace(found, remedy=(*found.remedy, around))
-    mine = tuple(r for r in found.remedy if r != NOTHING_KNOWN and r.who == "you")
-    return dataclasses.replace(found, cause=A_PART, status=found.status or "likely", remedy=(look_at(world), around, *mine))
+    kept = tuple(r for r in found.remedy if r != NOTHING_KNOWN and (told.gpus or r.who == "you"))
+    return dataclasses.replace(found, cause=A_PART, status=found.status or "likely", remedy=(look_at(told, failed), around, *kept))
