@@ -266,6 +266,12 @@ def test_a_long_value_of_several_lines_is_printed_once_and_each_line_still_runs(
     assert [line.partition(": ")[2] for line in _by_hand(said[:1])] == [said[0].line], "what one line alone carries stays in it"
 
 
+@pytest.mark.parametrize("line", [f"echo 'a ' {'-x q ' * 80}'b'", f'echo "it\'s" {"x" * 320} \'b c\'', f"echo '{'x ' * 160}'\"'\"'tail'", f"echo \\' {'x' * 320} b\\'"])
+def test_only_what_a_shell_reads_as_one_value_is_set_once(line):
+    lines = [said.partition(": ")[2] for said in _by_hand([Command(label=x, line=line) for x in "ab"])]
+    told = [subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True).stdout for text in (line, "\n".join([*lines[:-2], lines[-1]]))]
+    assert told[0] == told[1]
+
 
 def test_a_table_that_is_too_wide_says_so():
     run, found = samples.healthy()

@@ -235,6 +235,22 @@ def test_literals_are_spelled_out_where_they_are_few(expression, literals):
     assert needed(expression) == literals
 
 
+_LEAVES = st.sampled_from([*map(re.escape, ("nccl", "Kernel", "is", "disk", "k", "%", "a b", "no ", " timeout", "x_y", "--")), "[Cc]", "[./]", "[^k]", "[kK]", r"\d", "[a-c.]",
+                           ".", r"\b", "^", "(?!x)", "(?=n)"])
+_EXPRESSIONS = st.recursive(_LEAVES, lambda inner: st.one_of(
+    st.lists(inner, min_size=1, max_size=4).map("".join), st.lists(inner, min_size=1, max_size=3).map(lambda b: f"(?:{'|'.join(b)})"),
+    st.builds("(?:{}){}".format, inner, st.sampled_from(["?", "*", "+", "{2}", "{0,2}"])), st.builds("(?i:{})".format, inner)), max_leaves=7)
+
+
+@given(expression=_EXPRESSIONS, data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_line_that_any_expression_matches_may_match_it(expression, data):
+    """As a regex reads it: dotted and dotless i, long s and the Kelvin sign count as i, s and k where case is ignored."""
+    line = data.draw(st.from_regex(expression)).replace("\n", " ")
+    for pattern, other in ((expression, line), ("(?i)" + expression, "".join({"i": "\u0130", "s": "\u017f", "k": "\u212a"}.get(c, c.swapcase()) for c in line))):
+        assert not re.search(pattern, other) or pattern in Matcher([pattern, "timeout \\d"]).may_match([b"first", other.encode()]).get(1, ()), (needed(pattern), other)
+
+
 def test_no_expression_is_asked_of_every_line():
     """One such made every line of a log cost as much as one that tells something: 30 % of 5 MB of source."""
     assert log_templates._matcher()._always == []

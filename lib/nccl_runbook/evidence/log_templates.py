@@ -79,8 +79,7 @@ class Templates:
         known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
         asked = self._asked([rows[index] for index in fresh.values()])
         for at, (key, index) in enumerate(fresh.items()):
-            raw = rows[index]
-            begun = name, number + index, raw if len(raw) <= KEPT_BYTES else ends(raw)
+            begun = name, number + index, ends(rows[index])
             known[key] = self._judged(begun, asked[at]) if at in asked else Kind(begun)
         after = ((key, index, at) for at, (key, index) in enumerate(fresh.items()) if (known[keys[index - 1]].opens if index else opened))
         whole = [(k, at, joined(rows[index - 1] if index else before, text)) for k, index, at in after for text in pieces(rows[index])[:1]]

@@ -106,9 +106,8 @@ class _Reader:
         for expression in kind.matched:
             self._keep(expression, line, text, whole, who.times)
         if kind.tells:
-            told, kind.told = None if whole else kind.told, None
-            asked = () if told else log_events.HINTS if whole else kind.tells
-            told = told or {e: found for e in asked for found in [compiled(e).search(whole or who.text)] if found}
+            told, kind.told = not whole and kind.told, None
+            told = told or {e: m for e in (log_events.HINTS if whole else kind.tells) if (m := compiled(e).search(whole or who.text))}
             self._table.take(line, whole or who.text, who.pid, self._order, told)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:

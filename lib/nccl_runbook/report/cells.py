@@ -14,7 +14,7 @@ from nccl_runbook.report.tables import TONES
 from nccl_runbook.report.verdict import VerdictDocument, fixes
 
 _PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
-_LONG = re.compile(r"(?<= )'[^'\n]{300,}'")  # a quoted value, such as all shapes of a model
+_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL)  # as a shell reads it: each once, from the left
 
 
 def banner(status: str, line: str) -> str:
@@ -104,10 +104,11 @@ class StepView:
 
 
 def _by_hand(commands: list[Command]) -> list[str]:
-    """Lines to paste; a long value that several of them carry is set once, before them."""
-    lines = [f"repeat by hand ({c.label}): {c.line}" for c in commands]
-    value, count = next(iter(collections.Counter(_LONG.findall("\n".join(lines))).most_common(1)), ("", 0))
-    return lines if count < 2 else [f"repeat by hand, first: LONG={value}", *(line.replace(value, '"$LONG"') for line in lines)]
+    """Lines to paste; a long value that several of them carry, such as a model's shapes, is set once."""
+    found = collections.Counter(v for c in commands for v in _QUOTED.findall(c.line) if v[0] == "'" and len(v) > 300)
+    value = next((v for v, count in found.most_common(1) if count > 1), "")
+    said = ((c.label, _QUOTED.sub(lambda m: '"$LONG"' if m[0] == value else m[0], c.line)) for c in commands)
+    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [f"repeat by hand ({label}): {line}" for label, line in said]
 
 
 class Line:
