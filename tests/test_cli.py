@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -336,6 +337,15 @@ for arguments in json.loads(sys.argv[1]):
     except SystemExit as ended:
         print(ended.code, flush=True)
 """
+
+
+def test_an_answer_that_cannot_be_written_and_a_closed_input_end_with_a_sentence(tmp_path):
+    (tmp_path / "log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    with open("/dev/full", "w") as full:  # as a disk without space
+        done = subprocess.run([*CLI, "triage", str(tmp_path / "log")], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "nccl-runbook: cannot write the answer: No space left on device\n")
+    done = subprocess.run(["sh", "-c", f"{shlex.join(CLI)} triage - <&-"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "Unknown: nothing could be read (standard input is empty).\n", "")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/zero"])

@@ -62,9 +62,9 @@ def put(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):
-            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            leave(f"cannot write the answer: {error.strerror or error}", 1)
 
 
 def say(line: str) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -62,6 +63,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     if sys.argv[1:2] == ["triage"] and sys.argv[2:] and all(word == "-" or word[:1] != "-" for word in sys.argv[2:]):
         try:  # paths alone need no parser: typer 0.29 imports pydantic for one, 0.13 s of the second in which a log is to be answered
             command.triage(sys.argv[2:])
