@@ -270,25 +270,23 @@ def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optiona
 
 @contextlib.contextmanager
 def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
-    """Where a pause goes: call what this gives with the phase that begins (pause, gather, control, wire, load, resume). No rank waits
-    for another; each prints its own line. What comes before the first is "pause", or "other" where none is named. A GPU is synchronised
-    at each phase, so that a phase holds its own work."""
+    """Where a pause goes: call what this gives with the phase that begins (gather, control, wire, load, resume; the first is pause, or
+    other where none is named). No rank waits for another; each prints its own line. A GPU is synchronised at each phase."""
     began = last = time.perf_counter()
-    spent: Dict[str, float] = {}
-    current = "pause"
+    spent, current = {}, "pause"  # seconds by phase
 
     def phase(following: str) -> None:
         nonlocal last, current
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         now = time.perf_counter()
+        current = current if spent or following else "other"  # nobody named a phase: not all of it was a pause
         spent[current] = round(spent.get(current, 0.0) + now - last, 6)
         last, current = now, following
 
     try:
         yield phase
     finally:
-        current = current if spent else "other"  # nobody named a phase: not all of it was a pause
         phase("")
         longest = max(spent, key=lambda p: spent[p])
         _say("pause_trace", None, f"{name} took {last - began:.3f} s, most in {longest} ({spent[longest]:.3f} s)", began, spent)

@@ -91,8 +91,8 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
 def load(path, into=None, device="cpu", rows=None, verify=True):
     """The weights at ``path``, every byte read and checked: into the tensors of ``into`` ({name: tensor}), or new ones on ``device``.
 
-    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these rows, as tensor-parallel ranks do. Names that it lacks are
-    read and dropped. Raises Torn where a byte differs from what was saved, KeyError for a name that was not saved.
+    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these. Names that it lacks are read and dropped. Raises Torn where
+    a byte differs from what was saved (by another writer or CHUNK: only index, header, size), KeyError for a name that was not saved.
     """
     held = None
     while held is None and os.path.isdir(path):  # again where a save has just replaced it
