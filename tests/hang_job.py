@@ -58,7 +58,7 @@ class Rank:
         return torch.ones(numel, dtype=dtype, device=self.device)
 
     def step(self, fault: str) -> None:
-        samples = 3 if fault == "minibatch" else 2 * WORLD
+        samples = WORLD - 1 if fault == "minibatch" else 2 * WORLD
         print(f"[train_setup] responses={samples} num_mini_batches={samples // WORLD} ({samples} // {WORLD})", flush=True)
         if fault == "skip":
             print("skips this step's all_reduce", flush=True)

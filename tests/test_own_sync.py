@@ -4,9 +4,13 @@ Theirs: sender and receiver; ours: Gloo in the place of NCCL, the engine's loop 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
+from live_worlds import free_port
 from nccl_runbook.facts.live import Frame, Stack
 from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync
 from nccl_runbook.knowledge.sync_choice import phase_of
@@ -75,3 +79,38 @@ def test_half_a_stack_is_no_end_of_a_sync(half, told):
 def test_what_lies_between_two_tensors_is_within_one_sync():
     samples = [(0.0, "wire"), (0.1, ""), (0.2, ""), (0.3, "wire"), (0.4, ""), (0.8, ""), (1.0, "load"), (5.0, ""), (9.0, "load")]
     assert [s.phases for s in own_sync.syncs_of("pid 7", samples)] == [{"wire": 0.1, "other": 0.2}, {"load": 0.0}, {"load": 0.0}]
+
+
+KNOWN = {"pause": 0.8, "gather": 0.6, "wire": 1.6, "load": 1.0}
+
+
+def watched(python: list[str], backend: str) -> tuple[OwnSync, list[dict[str, float]]]:
+    """What stacks say of the job's one sync, and what its own pause_trace() says, by rank."""
+    port = free_port()
+    job = [*python, str(Path(__file__).parent / "own_sync_job.py")]
+    ranks = [subprocess.Popen([*job, str(rank), str(port), backend, *map(str, KNOWN.values())], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(2)]
+    try:
+        for rank in ranks:
+            assert "there\n" in rank.stdout
+        threading.Timer(0.5, lambda: [(r.stdin.write("\n"), r.stdin.flush()) for r in ranks]).start()
+        seen = own_sync.collect([r.pid for r in ranks], sum(KNOWN.values()) + 2.0, phase_of)
+        printed = [r.communicate(timeout=30)[0].partition("NCCL_GUARD ")[2] for r in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert isinstance(seen, OwnSync), seen
+    return seen, [json.loads(line.splitlines()[0])["data"] for line in printed]
+
+
+def check_phases(seen: OwnSync, said: list[dict[str, float]]) -> None:
+    """Both ways within a third of a second of what the job did."""
+    whole, = [s for s in seen.syncs if s.who == ALL_OF_THEM]
+    assert {"control": 0.0, **whole.phases} == {p: pytest.approx(s, abs=0.35) for p, s in {"control": 0.0, **KNOWN}.items()}, (whole, said)
+    assert said[0] == {p: pytest.approx(s, abs=0.35) for p, s in KNOWN.items()}, (whole, said)
+    assert "of it in wire" in sync_choice.own_sync(seen)[0].title
+
+
+def test_phases_of_a_real_sync_are_those_that_its_own_clock_tells():
+    check_phases(*watched([sys.executable], "gloo"))

@@ -47,6 +47,7 @@ def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: 
     told = [(p.kind, [v.rank for v in p.culprits], p.sentence) for p in found]
     # the odd one out by power: of two GPUs nobody is odd; what holds the GIL only a stack tells
     kind, culprits = ("symmetric", []) if fault == "spin" and size < 3 else (truth["kind"], truth["culprits"])
+    culprits = [] if fault == "world-size" and size < 3 else culprits  # one says 2, the other 3: nothing here tells who is right
     kind = "host-busy" if fault == "gil" and all(isinstance(s.stacks, Gap) for r in look.ranks for s in r.samples) else kind
     assert told and (told[0][0], told[0][1]) == (kind, culprits), (told, [vars(v) for p in found for v in p.ranks])
 

@@ -13,6 +13,7 @@ from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement
 from nccl_runbook.probes import sync
 from nccl_runbook.rules import sync_choice, weight_sync
+from test_own_sync import check_phases, watched
 
 pytestmark = pytest.mark.gpu
 SMALL = models.find("Qwen/Qwen2.5-0.5B").spec()
@@ -71,3 +72,9 @@ def test_rl_on_one_gpu_is_one_page_from_the_string_to_the_ways_that_work(on_a_gp
     found = [f["id"] for f in json.loads(done.stdout)["findings"]]
     assert done.returncode == 3 and found[:3] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice"], done.stderr
     assert "weight-sync-verified" in found and all(word in page.read_text() for word in ("NCCL will refuse the weight update", "ipc-direct"))
+
+
+def test_phases_of_a_real_sync_over_nccl_are_those_that_its_own_clock_tells(on_gpus):
+    seen, said = watched(on_gpus.prefix, "nccl")
+    print([(s.who, s.phases) for s in seen.syncs], said)
+    check_phases(seen, said)

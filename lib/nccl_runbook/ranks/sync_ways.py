@@ -1,6 +1,6 @@
 """The ways that weights travel, one function each: ``way(sync, clock)``. Stands beside weight_sync.py, which starts and checks them.
 
-Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one broadcast over Gloo and loopback, so that
+Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one over Gloo and loopback, so that
 its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
 """
 import base64
@@ -101,17 +101,23 @@ def shares(spans, total):
 
 
 def tell(sync, message):
-    """The trainer's JSON message, on every rank: its length and beginning in one broadcast, the rest of a long one in another."""
+    """The trainer's JSON message, on every rank: its length and beginning in one message to each, the rest of a long one in another."""
     text = json.dumps(message).encode() if sync.rank == 0 else b""
     first = torch.frombuffer(bytearray(len(text).to_bytes(8, "little") + text[:FIRST].ljust(FIRST)), dtype=torch.uint8)
-    dist.broadcast(first, 0)
+    _to_each(sync, first)
     told = bytes(first.tolist()) if sync.rank else b""
     length = int.from_bytes(told[:8], "little") if sync.rank else len(text)
     if length > FIRST:
         rest = torch.frombuffer(bytearray(text[FIRST:] or length - FIRST), dtype=torch.uint8)
-        dist.broadcast(rest, 0)
+        _to_each(sync, rest)
         told += bytes(rest.tolist()) if sync.rank else b""
     return json.loads(told[8:8 + length]) if sync.rank else message
+
+
+def _to_each(sync, tensor):
+    """From the trainer to each engine. Gloo's broadcast took 0.3 to 0.5 ms more: it wakes threads of its own (torch 2.11, H200's host)."""
+    for sent in [dist.isend(tensor, other) for other in range(1, sync.size)] if sync.rank == 0 else [dist.irecv(tensor, 0)]:
+        sent.wait()
 
 
 def announce(sync, clock, indices):
@@ -221,8 +227,10 @@ def ipc(sync, clock):
 
 
 def _copy(sync, clock, group):
-    """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between copies; small ones at once."""
-    large, small = [i for i in group if sync.sizes[i] >= LARGE], [i for i in group if sync.sizes[i] < LARGE]
+    """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between copies, and the largest first,
+    so that both end together; small ones at once. Qwen2.5-7B, H200: 7.33 ms; as they come 7.40, in one stream 7.89, one flat copy 7.15."""
+    by_size = sorted(group, key=lambda i: -sync.sizes[i])
+    large, small = [i for i in by_size if sync.sizes[i] >= LARGE], [i for i in by_size if sync.sizes[i] < LARGE]
     for stream, part in ((sync.wire, large[::2]), (sync.side, large[1::2])):
         with clock.queued("wire", stream):
             for i in part:
