@@ -1,4 +1,4 @@
-"""README says what the tables and notebooks say. Run as a program, it rewrites README's symptom table."""
+"""README says what the tables and notebooks say. Run as a program, it rewrites README's symptom table and knowledge/literals.json."""
 from __future__ import annotations
 
 import ast
@@ -6,12 +6,17 @@ import json
 import re
 from pathlib import Path
 
+from nccl_runbook.evidence import log_templates
+from nccl_runbook.evidence.log_events import LAUNCHERS
+from nccl_runbook.knowledge import clues
+from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import symptoms
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 BETWEEN = re.compile(r"(<!-- symptoms:[^\n]*-->\n).*?(<!-- /symptoms -->)", re.S)
 LONGEST_ERROR = 110
+LITERALS = ROOT / "lib/nccl_runbook/knowledge/literals.json"
 
 
 def symptom_table() -> str:
@@ -27,6 +32,21 @@ def symptom_table() -> str:
 def test_the_symptom_table_of_readme_is_that_of_the_knowledge():
     assert BETWEEN.search(README.read_text()).group(0).count("\n") > 10
     assert symptom_table() in README.read_text(), "run: python tests/test_docs.py"
+
+
+def literals() -> str:
+    """What every expression of the tables needs, one a line."""
+    beside = (e for c in clues.clues() for e in (*c.also, *c.without))
+    signatures = (s for row in (*causes().values(), *symptoms().values()) for s in row.signatures)
+    every = sorted({*clues.printed(), *clues.spoken(), *beside, *signatures, *log_templates._OWN, *LAUNCHERS})
+    rows = ((e, [[sorted(literals) for literals in branch] for branch in clues.branches(e)]) for e in every)
+    return "{\n" + ",\n".join(f"{json.dumps(e)}: {json.dumps(worked_out)}" for e, worked_out in rows) + "\n}\n"
+
+
+def test_literals_worked_out_ahead_are_those_of_the_tables():
+    assert LITERALS.read_text() == literals(), "run: python tests/test_docs.py"
+    assert clues._worked_out.__wrapped__().keys() >= {c.line for c in clues.clues()}
+    assert clues._branches("no (?:table|row) has it") == clues.branches("no (?:table|row) has it") != []
 
 
 def test_readme_links_exist():
@@ -52,3 +72,4 @@ def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> No
 
 if __name__ == "__main__":
     README.write_text(BETWEEN.sub(lambda m: m.group(1) + symptom_table() + m.group(2), README.read_text()))
+    LITERALS.write_text(literals())

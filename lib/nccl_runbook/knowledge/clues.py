@@ -7,11 +7,13 @@ import collections
 import dataclasses
 import functools
 import itertools
+import json
 import re
 import re._constants as sre
 import re._parser as parser
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from nccl_runbook.knowledge import table
@@ -210,7 +212,17 @@ def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozens
 
 @functools.cache
 def _branches(expression: str) -> list[list[frozenset[str]]]:
-    """For each branch at the top: sets of literals, of each of which a matching line holds one."""
+    """For each branch at the top: sets of literals, of each of which a matching line holds one; of the tables worked out ahead."""
+    return [[frozenset(literals) for literals in branch] for branch in _worked_out().get(expression) or branches(expression)]
+
+
+@functools.cache
+def _worked_out() -> dict[str, list[list[list[str]]]]:
+    return json.loads((files(__package__) / "literals.json").read_text(encoding="utf-8"))
+
+
+def branches(expression: str) -> list[list[frozenset[str]]]:
+    """The same, worked out: half a second for all that a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
     sequence = list(parser.parse(expression))
     return [_in_sequence(branch) for branch in (sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence])]
 
