@@ -13,8 +13,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_hosts import LOOK_THERE, Members, apart_s, job_of, joined, missing_ranks, newest_hosts, told_apart, unseen
-from nccl_runbook.rules.live_network import at_other_times, lost, unreachable, without_store
+from nccl_runbook.rules.live_hosts import LOOK_THERE, TOGETHER, Members, lost, missing_ranks, stale, unreachable, unseen, without_store
 from nccl_runbook.rules.live_picture import Picture, Seen, is_are, names, stack_line, told_of
 from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, came_to_rest, gpu_of, launches, of_ras, share, view
 
@@ -32,12 +31,13 @@ _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken 
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
-    looks = sorted(told_apart({id(one): one for one in looks}.values()), key=lambda one: (one.host, one.taken))
+    looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.host, one.taken))
     newest = {(look.host, look.boot_id, _launch(rank)): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
     seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
     order = ("broken", "degraded", "unknown", "healthy")
-    return sorted((_picture(members, bare) for members in joined(seen)), key=lambda one: order.index(verdict([one])))
+    jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
+    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda one: order.index(verdict([one])))
 
 
 def _launch(rank: LiveRank) -> str:
@@ -56,11 +56,11 @@ def verdict(pictures: Sequence[Picture]) -> str:
 
 def _picture(members: Members, bare: Sequence[str]) -> Picture:
     views = sorted((view(r, look) for r, look in members), key=lambda v: (v.rank is None, v.rank, v.pid))
-    base = Picture(job_of(members), "unknown", "", [], [], views, _world_size(members), not_seen=list(_not_seen(members, bare)))
+    base = Picture(members[0][0].job, "unknown", "", [], [], views, _world_size(members), not_seen=list(_not_seen(members, bare)))
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_stopped, _differing_worlds, lambda *given: _missing(*given, bare), unreachable, without_store, lost, at_other_times, _behind,
+    rules = (_stopped, _differing_worlds, lambda *given: _missing(*given, bare), unreachable, without_store, lost, _at_other_times, _behind,
              _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
     found = next((p for p in (rule(base, members) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, members))
     return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, members, bare))
@@ -167,6 +167,15 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
                  "dmesg -T | grep -i -E 'oom|killed process'")
 
 
+def _at_other_times(base: Picture, members: Members) -> Optional[Picture]:
+    """Some moved when they were looked at, others stood still when they were, later or earlier: no one can be held against the other."""
+    before, does = stale(members), {v.does for v in base.ranks}
+    if not before or "moving" not in does or not does & {*WAITING, "asleep"}:
+        return None
+    return dataclasses.replace(base, decides=TOGETHER, sentence=f"the hosts were looked at {max(before.values()):.0f} s apart: some ranks "
+                               "still moved at one time and some stood still at the other; look at all of them at once")
+
+
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that launched fewer collectives than the others, by NCCL's RAS, while no count moved."""
     for c in (c for _, look in members for c in ([] if isinstance(look.ras, Gap) else look.ras)):
@@ -195,10 +204,10 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     if went and still and not moving and len(went) == len(accused):
         return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
                                    "says; who went first is not among the ranks that were looked at")
-    now, accused = newest_hosts(members), [v for v in accused if v not in went]
+    before, accused = stale(members), [v for v in accused if v not in went]
     if not accused or not still or moving or not sure and len(still) <= len(accused):
         return None
-    fresh = [v for v in accused if not apart_s(members) or v.host in now]  # where the others were then, nobody knows now
+    fresh = [v for v in accused if v.host not in before]  # where the others are now, nobody knows
     return _never_came(base, fresh or accused, "likely" if sure and fresh else "possible", [])
 
 

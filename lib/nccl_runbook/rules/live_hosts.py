@@ -3,72 +3,29 @@ from __future__ import annotations
 
 import calendar
 import collections
-import dataclasses
+import contextlib
 import itertools
 import re
+import shlex
 import time
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
-from nccl_runbook.facts import Gap, grouped
+from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank, Socket
-from nccl_runbook.rules.live_ranks import of_ras
+from nccl_runbook.rules.live_picture import Picture, Seen, names, told_of
+from nccl_runbook.rules.live_ranks import INIT, WAITING, main_stacks, of_ras, waits_in
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
 _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
+TOGETHER = "python3 nccl-look.pyz --live   # on all hosts within the same ten seconds, then: nccl-runbook look --record n1.json n2.json"
+# the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
+REPEATED = 3
+AT_REST = (*WAITING, "asleep", "unknown")
 Members = List[Tuple[LiveRank, Live]]
-
-
-def told_apart(looks: Iterable[Live]) -> List[Live]:
-    """The same; hosts of one name, as containers and cloned machines have it, get their address or their pid namespace beside it."""
-    boots = grouped((look.host, look) for look in {(one.host, one.boot_id): one for one in looks if one.ranks}.values())
-    names = {}
-    for host, same in boots.items():
-        places = [_address(look) for look in same]
-        for look, place in zip(same, places):
-            beside = place if place and places.count(place) == 1 else look.boot_id
-            names[host, look.boot_id] = f"{host} ({beside})" if len(same) > 1 else host
-    return [dataclasses.replace(look, host=names.get((look.host, look.boot_id), look.host)) for look in looks]
-
-
-def _address(look: Live) -> str:
-    found = collections.Counter(m[1] for r, _ in _members(look) for s in sockets(r) if (m := _INNER.match(s.local)))
-    return found.most_common(1)[0][0] if found else ""
-
-
-def _members(look: Live) -> Members:
-    return [(rank, look) for rank in look.ranks]
 
 
 def sockets(rank: LiveRank) -> List[Socket]:
     return [] if isinstance(rank.sockets, Gap) else rank.sockets
-
-
-def joined(members: Members) -> List[Members]:
-    """The ranks job by job. What is named by a pid or by localhost is of one host, unless ranks of another host meet at the same port and
-    only together they are those of one job: then somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
-    jobs: List[Members] = []
-    for part in grouped(((r.job, _place(r.job, look)), (r, look)) for r, look in members).values():
-        other = next((there for there in jobs if _halves(there, part)), None)
-        jobs += [part] if other is None else []
-        (part if other is None else other).extend([] if other is None else part)
-    return jobs
-
-
-def job_of(members: Members) -> str:
-    return next((r.job for r, _ in members if " in net:" not in r.job), members[0][0].job)
-
-
-def _place(job: str, look: Live) -> str:
-    return look.boot_id if job.startswith(("children of ", "session ")) else look.boot_id.partition(" ")[0] if " in net:" in job else ""
-
-
-def _halves(some: Members, others: Members) -> bool:
-    """Neither are all ranks of a job, they are different ones of as many, of different hosts, and meet at one port, some at localhost."""
-    both, numbers = [*some, *others], [{r.rank for r, _ in part} for part in (some, others)]
-    sizes, ports = {r.world_size for r, _ in both}, {r.variables.get("MASTER_PORT") for r, _ in both}
-    return (len(sizes) == len(ports) == 1 and None not in ports and None not in sizes | numbers[0] | numbers[1] and len(both) <= min(sizes)
-            and not numbers[0] & numbers[1] and not {look.host for _, look in some} & {look.host for _, look in others}
-            and any(" in net:" in r.job for r, _ in both))
 
 
 def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
@@ -111,24 +68,76 @@ def _spoken_to(members: Members) -> Set[str]:
     return {found[1] for s in links if (found := _INNER.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
 
 
-def apart_s(members: Members) -> float:
-    """Seconds from the end of the first look to the begin of the last, by the hosts' clocks; 0 where all overlap."""
-    spans = _spans(members)
-    return max(0.0, max(begun for begun, _, _ in spans) - min(ended for _, ended, _ in spans)) if spans else 0.0
+def stale(members: Members) -> Dict[str, float]:
+    """Hosts whose look ended before the last one began, by their clocks, and how many seconds before."""
+    spans = {look.host: (begun, begun + look.gap_s) for _, look in members for begun in [_second(look.taken)]}
+    last = max(begun for begun, _ in spans.values())
+    return {host: last - ended for host, (_, ended) in spans.items() if ended < last}
 
 
-def newest_hosts(members: Members) -> Set[str]:
-    """Those whose look overlaps the one that began last."""
-    spans = _spans(members)
-    return {host for _, ended, host in spans if ended >= max(begun for begun, _, _ in spans)}
-
-
-def _spans(members: Members) -> List[Tuple[float, float, str]]:
-    return [(begun, begun + look.gap_s, look.host) for _, look in members for begun in [_second(look.taken)] if begun is not None]
-
-
-def _second(taken: str) -> Optional[int]:
-    try:
+def _second(taken: str) -> int:
+    with contextlib.suppress(ValueError):
         return calendar.timegm(time.strptime(taken, "%Y-%m-%dT%H:%M:%SZ"))
-    except ValueError:
+    return 0
+
+
+# --- ranks that wait for the network
+
+def unreachable(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks whose connection is not answered while they wait."""
+    asking = {(look.host, r.pid): s for r, look in members for s in sockets(r) if s.state == "SYN-SENT"}
+    accused = [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]
+    if not accused:
         return None
+    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}")
+            for v in accused[:8] for s in [asking[v.host, v.pid]]]
+    remote = asking[accused[0].host, accused[0].pid].remote
+    why = f"{'gets' if len(accused) == 1 else 'get'} no answer from {remote}"
+    return told_of(base, "unreachable", accused, why, "network-path-blocked", "likely", seen, f"nc -vz {remote.replace(':', ' ')}")
+
+
+def without_store(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that have been trying to join, as two stacks show, without a connection to where the others have met."""
+    lone = {(look.host, r.pid): r for r, look in members if not isinstance(r.sockets, Gap) and not _has_store(r)
+            and len([s for s in main_stacks(r) if waits_in(s) in INIT]) > 1}
+    accused = [v for v in base.ranks if (v.host, v.pid) in lone and v.does in AT_REST]
+    if not accused or 0 in {v.rank for v in accused}:
+        return None
+    said, others = lone[accused[0].host, accused[0].pid].variables, sum(_has_store(r) for r, _ in members)
+    address, port = said.get("MASTER_ADDR", ""), said["MASTER_PORT"]
+    line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
+    told = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}, where the ranks should meet"
+    if not others:
+        why = f"{names(accused)} {told}: rank 0 is not there yet, or {address} is not its host here"
+        return told_of(base, "unknown", [], why, None, "", (), line)
+    seen = [Seen(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
+    why = f"{told} and {counted(others, 'other')} did: there {address} is not rank 0's host, or a firewall refuses it"
+    return told_of(base, "unreachable", accused, why, "rendezvous-misconfigured", "likely", seen, line)
+
+
+def lost(base: Picture, members: Members) -> Optional[Picture]:
+    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is, of several the one in common."""
+    still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
+    paths = _paths([(r, look) for r, look in members if (look.host, r.pid) in still])
+    if not paths:
+        return None
+    common = set.intersection(*map(set, paths)) if len(paths) > 1 and known.issuperset(*paths) else set()
+    told = ", ".join(" and ".join(path) for path in sorted(paths)[:4])
+    why = f"what ranks send between {told} is not acknowledged: the path drops it (firewall, link), or a host is down"
+    held = [s for one in paths.values() for s in one[:2]]
+    seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
+    cut_off = [v for v in base.ranks if common == {v.host}]
+    return told_of(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
+                   f"ping -c 3 {held[0].remote.rpartition(':')[0]}")
+
+
+def _has_store(rank: LiveRank) -> bool:
+    port = rank.variables.get("MASTER_PORT", "")
+    return not port or any(s.state != "LISTEN" and s.remote.endswith(f":{port}") for s in sockets(rank))
+
+
+def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
+    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host."""
+    homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in sockets(r)}
+    return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in sockets(r)
+                   if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]])
