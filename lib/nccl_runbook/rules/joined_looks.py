@@ -14,7 +14,7 @@ def together(looks: Iterable[Live]) -> list[Live]:
     """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid namespace beside it. What is
     named by a pid or by localhost is a job of one host, unless ranks of another one meet at the same port and only together they are
     those of one job: then somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
-    looks = _told_apart(looks)
+    looks = _told_apart(sorted(looks, key=lambda one: (one.host, one.boot_id, one.taken)))
     jobs: list[Members] = []
     for part in grouped(((r.job, _place(r.job, look)), (r, look)) for look in looks for r in look.ranks).values():
         whole = next((one for one in jobs if _halves(one, part)), None)
@@ -25,8 +25,7 @@ def together(looks: Iterable[Live]) -> list[Live]:
     return [dataclasses.replace(look, ranks=[dataclasses.replace(r, job=own[id(r)]) for r in look.ranks]) for look in looks]
 
 
-def _told_apart(looks: Iterable[Live]) -> list[Live]:
-    looks = list(looks)
+def _told_apart(looks: list[Live]) -> list[Live]:
     boots = grouped((look.host, look.boot_id) for look in looks if look.ranks)
     return [dataclasses.replace(look, host=f"{look.host} ({_address(look)}{look.boot_id.rpartition(' ')[2]})")
             if len(set(boots.get(look.host, ()))) > 1 else look for look in looks]

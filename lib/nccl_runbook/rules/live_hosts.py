@@ -121,7 +121,7 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     paths = _paths([(r, look) for r, look in members if (look.host, r.pid) in still])
     if not paths:
         return None
-    common = set.intersection(*map(set, paths)) if len(paths) > 1 and known.issuperset(*paths) else set()
+    common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
     told = ", ".join(" and ".join(path) for path in sorted(paths)[:4])
     why = f"what ranks send between {told} is not acknowledged: the path drops it (firewall, link), or a host is down"
     held = [s for one in paths.values() for s in one[:2]]
