@@ -13,7 +13,17 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_hosts import LOOK_THERE, TOGETHER, Members, lost, missing_ranks, stale, unreachable, unseen, without_store
+from nccl_runbook.rules.live_hosts import (
+    LOOK_THERE,
+    Members,
+    lost,
+    missing_ranks,
+    stale,
+    unreachable,
+    unseen,
+    without_store,
+    world_size,
+)
 from nccl_runbook.rules.live_picture import Picture, Seen, is_are, names, stack_line, told_of
 from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, came_to_rest, gpu_of, launches, of_ras, share, view
 
@@ -56,22 +66,27 @@ def verdict(pictures: Sequence[Picture]) -> str:
 
 def _picture(members: Members, bare: Sequence[str]) -> Picture:
     views = sorted((view(r, look) for r, look in members), key=lambda v: (v.rank is None, v.rank, v.pid))
-    base = Picture(members[0][0].job, "unknown", "", [], [], views, _world_size(members), not_seen=list(_not_seen(members, bare)))
+    does, before = {v.does for v in views}, stale(members)
+    if "moving" not in does or not does & {*WAITING, "asleep"}:
+        before = {}  # else one or the other is no longer so: the hosts that were looked at last are believed
+    now, views = [m for m in members if m[1].host not in before], [v for v in views if v.host not in before]
+    missed = [f"what {host} does by now: it was looked at {seconds:.0f} s before the others" for host, seconds in sorted(before.items())]
+    base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[*_not_seen(now, bare), *missed])
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_stopped, _differing_worlds, lambda *given: _missing(*given, bare), unreachable, without_store, lost, _at_other_times, _behind,
-             _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
-    found = next((p for p in (rule(base, members) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, members))
-    return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, members, bare))
+    rules = (_stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable, without_store, lost, _behind, _elsewhere,
+             _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
+    found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
+    return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
 
 
 def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
     """The line to paste, with its host; what is not certain is settled by the hosts that were not looked at."""
-    if found.status in ("likely", "possible", "") and found.kind != "healthy" and unseen(members, bare):
+    if found.status != "established" and found.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
-    on = [v.host for v in (*found.culprits, *found.victims, *found.ranks)][:1] if len({v.host for v in found.ranks}) > 1 else []
-    return found.decides + "".join(f"   # on {host}" for host in on if found.decides and "#" not in found.decides)
+    more = len({v.host for v in found.ranks}) > 1 and found.decides and "#" not in found.decides
+    return found.decides + (f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else "")
 
 
 def _attempt(members: Members) -> str:
@@ -90,11 +105,6 @@ def _undecided(base: Picture, members: Members) -> Dict[str, str]:
         return {"sentence": "who waits for whom cannot be told from what was seen", "decides": stack_line(base.ranks)}
     return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
             "decides": "python3 nccl-look.pyz --live --gap 10"}
-
-
-def _world_size(members: Members) -> Optional[int]:
-    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
-    return sizes.most_common(1)[0][0] if sizes else None
 
 
 def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
@@ -164,16 +174,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     home = "; they meet at localhost, so all have to be on this host" if in_init and " in net:" in base.job else ""
     twice = (f"; rank {n} is there {m} times" for n, m in collections.Counter(r.rank for r, _ in members).items() if m > 1)
     return told_of(base, "dead", views, f"{is_are(views)} not there: {how}{home}{''.join(twice)}", cause, "likely", seen,
-                 "dmesg -T | grep -i -E 'oom|killed process'")
-
-
-def _at_other_times(base: Picture, members: Members) -> Optional[Picture]:
-    """Some moved when they were looked at, others stood still when they were, later or earlier: no one can be held against the other."""
-    before, does = stale(members), {v.does for v in base.ranks}
-    if not before or "moving" not in does or not does & {*WAITING, "asleep"}:
-        return None
-    return dataclasses.replace(base, decides=TOGETHER, sentence=f"the hosts were looked at {max(before.values()):.0f} s apart: some ranks "
-                               "still moved at one time and some stood still at the other; look at all of them at once")
+                   "dmesg -T | grep -i -E 'oom|killed process'")
 
 
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
@@ -203,7 +204,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     went = [v for v in accused if _lost_a_peer(v, members)]
     if went and still and not moving and len(went) == len(accused):
         return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
-                                   "says; who went first is not among the ranks that were looked at")
+                                   "says: who went first?")
     before, accused = stale(members), [v for v in accused if v not in went]
     if not accused or not still or moving or not sure and len(still) <= len(accused):
         return None
@@ -265,7 +266,7 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
                      [Seen(told, "stacks")])
     if unseen(members):
         return told_of(base, "unknown", [], f"all {counted(len(base.ranks), 'rank')} that were looked at wait in one place ({told}); "
-                     f"nothing is known of {unseen(members)}", None, "", (), LOOK_THERE)
+                     f"nothing is known of {unseen(members)}", None, "")
     return told_of(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
 
@@ -310,5 +311,5 @@ def _moving(base: Picture, members: Members) -> Optional[Picture]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
     if unseen(members):
-        return dataclasses.replace(base, sentence=f"{said}; nothing is known of {unseen(members)}", decides=LOOK_THERE)
+        return dataclasses.replace(base, sentence=f"{said}; nothing is known of {unseen(members)}")
     return dataclasses.replace(base, kind="healthy", sentence=said)

@@ -17,7 +17,6 @@ from nccl_runbook.rules.live_ranks import INIT, WAITING, main_stacks, of_ras, wa
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
 _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
-TOGETHER = "python3 nccl-look.pyz --live   # on all hosts within the same ten seconds, then: nccl-runbook look --record n1.json n2.json"
 # the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
 REPEATED = 3
 AT_REST = (*WAITING, "asleep", "unknown")
@@ -26,6 +25,11 @@ Members = List[Tuple[LiveRank, Live]]
 
 def sockets(rank: LiveRank) -> List[Socket]:
     return [] if isinstance(rank.sockets, Gap) else rank.sockets
+
+
+def world_size(members: Members) -> Optional[int]:
+    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
+    return sizes.most_common(1)[0][0] if sizes else None
 
 
 def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
@@ -49,8 +53,7 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
 
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others tell; "" for none."""
-    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
-    size = sizes.most_common(1)[0][0] if sizes else 0
+    size = world_size(members) or 0
     left = size - len(members) - len(missing_ranks(members, bare))
     if left <= 0:
         return ""
@@ -106,12 +109,12 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     said, others = lone[accused[0].host, accused[0].pid].variables, sum(_has_store(r) for r, _ in members)
     address, port = said.get("MASTER_ADDR", ""), said["MASTER_PORT"]
     line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
-    told = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}, where the ranks should meet"
+    told = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
-        why = f"{names(accused)} {told}: rank 0 is not there yet, or {address} is not its host here"
+        why = f"{names(accused)} {told}, where the ranks should meet: rank 0 is not there yet, or {address} is not its host here"
         return told_of(base, "unknown", [], why, None, "", (), line)
     seen = [Seen(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
-    why = f"{told} and {counted(others, 'other')} did: there {address} is not rank 0's host, or a firewall refuses it"
+    why = f"{told}, where {counted(others, 'other')} have met: there {address} is not rank 0's host, or a firewall refuses it"
     return told_of(base, "unreachable", accused, why, "rendezvous-misconfigured", "likely", seen, line)
 
 
@@ -128,7 +131,7 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]
     return told_of(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
-                   f"ping -c 3 {held[0].remote.rpartition(':')[0]}")
+                   f"ping -c 3 {held[0].remote.rpartition(':')[0]}   # from {held[0].local.rpartition(':')[0]}")
 
 
 def _has_store(rank: LiveRank) -> bool:
