@@ -11,7 +11,7 @@ from pathlib import Path
 
 import live_samples as s
 import pytest
-from nccl_runbook.facts.live import Live, LiveRank, Socket
+from nccl_runbook.facts.live import Frame, Live, LiveRank, Socket
 from nccl_runbook.look_page import page, text
 from nccl_runbook.probes import live_processes
 from nccl_runbook.rules.joined_looks import together
@@ -201,3 +201,23 @@ def test_who_was_busy_at_an_earlier_look_is_not_accused_beside_who_is_missing_no
 def test_a_clock_that_nobody_can_read_takes_certainty_and_nothing_else() -> None:
     odd = dataclasses.replace(later(s.look(waiting(2), waiting(3))), taken="yesterday")
     assert told([s.look(waiting(0), s.rank(1, s.SAVING, "D", "folio_wait", job="10.0.0.1:29500")), odd]).status == "likely"
+
+
+def test_a_torchrun_that_waits_for_other_hosts_is_no_rank_and_no_health() -> None:
+    """It has torch and connections of its own and moves now and then; seen with two hosts of one name, which never met."""
+    frames = [Frame("_delay", "/venv/lib/python3.11/site-packages/torch/distributed/elastic/rendezvous/utils.py", 181),
+              Frame("main", "/venv/lib/python3.11/site-packages/torch/distributed/run.py", 900)]
+    steps = {"cpu_s": 0.2, "switches": 30, "lines": (0, 2, 0, 1), "moments": {"S futex": 50, "R": 50}}
+    for one in (s.rank(None, frames), s.rank(None, frames, **steps)):
+        found = told([s.look(dataclasses.replace(one, world_size=None))])
+        assert (found.kind, found.decides) == ("unknown", LOOK_THERE) and found.sentence.startswith("torchrun has started no rank: it is in _delay")
+    assert told([s.look(dataclasses.replace(s.rank(None, s.IN_ALL_REDUCE, **steps), world_size=None))]).kind == "healthy"
+
+
+def test_a_rank_that_left_because_a_peer_went_is_not_accused() -> None:
+    left = dataclasses.replace(waiting(0), log_tail=["RuntimeError: Read error [10.0.0.2]:58028: Connection reset by peer. This is typically"])
+    asleep = s.rank(0, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500")
+    found = told([s.look(dataclasses.replace(asleep, log_tail=left.log_tail, local_world_size=None), waiting(1))])
+    assert (found.kind, found.culprits, found.decides) == ("unknown", [], LOOK_THERE) and "rank 0 left when the connection to a peer broke" in found.sentence
+    skips = told([s.look(dataclasses.replace(asleep, local_world_size=None), waiting(1))])
+    assert ([v.rank for v in skips.culprits], skips.decides) == ([0], LOOK_THERE)

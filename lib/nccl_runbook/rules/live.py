@@ -13,19 +13,21 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_hosts import (
-    LOOK_THERE,
-    Members,
-    lost,
-    missing_ranks,
-    stale,
-    unreachable,
-    unseen,
-    without_store,
-    world_size,
-)
+from nccl_runbook.rules.live_hosts import LOOK_THERE, Members, lost, missing_ranks, stale, unreachable, unseen, without_store, world_size
 from nccl_runbook.rules.live_picture import Picture, Seen, is_are, names, stack_line, told_of
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, came_to_rest, gpu_of, launches, of_ras, share, view
+from nccl_runbook.rules.live_ranks import (
+    INIT,
+    ON_A_LOCK,
+    WAITING,
+    RankView,
+    came_to_rest,
+    gpu_of,
+    launches,
+    main_stacks,
+    of_ras,
+    share,
+    view,
+)
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
@@ -34,6 +36,7 @@ WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 IDLE_MOST, RUNS_LEAST = 30, 75
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
+_ELASTIC = "/torch/distributed/elastic/"
 # what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
 
@@ -75,8 +78,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable, without_store, lost, _behind, _elsewhere,
-             _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
+    rules = (_launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable, without_store, lost, _behind,
+             _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
     found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
     return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
 
@@ -125,6 +128,14 @@ def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
 
 
 # --- the rules, in the order in which they are asked
+
+def _launchers(base: Picture, members: Members) -> Optional[Picture]:
+    """No rank, but torchrun, which has started none yet."""
+    if any(r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames) for r, _ in members):
+        return None
+    return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}; where it "
+                               "waits for those of other hosts, all of them need the same --rdzv-endpoint, --rdzv-id and --nnodes")
+
 
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     stopped = [v for v in base.ranks if v.does == "stopped"]
