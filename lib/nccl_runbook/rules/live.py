@@ -276,7 +276,7 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         return told_of(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                      [Seen(told, "stacks")])
     if unseen(members):
-        return told_of(base, "unknown", [], f"all {counted(len(base.ranks), 'rank')} that were looked at wait in one place ({told}); "
+        return told_of(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
                      f"nothing is known of {unseen(members)}", None, "")
     return told_of(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
