@@ -7,10 +7,12 @@ import io
 import json
 import os
 import pickle
+import resource
 import shutil
 import struct
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -236,3 +238,11 @@ def test_json_with_a_byte_order_mark_is_a_dump_too(tmp_path):
         dump = pickle.loads((DATA / "skip" / f"fr_rank_{rank}").read_bytes())
         (tmp_path / f"fr_rank_{rank}.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(dump).encode())
     assert rules.judge(reader.collect([str(tmp_path)])).culprits == (2,)
+
+
+def test_readers_in_several_threads_leave_no_bound_on_the_process():
+    """A child of such a process could not even load torch: seen on GPUs, where a test judged several jobs at once."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(dump_file.read, [GOOD] * 160))) == 160
+    assert resource.getrlimit(resource.RLIMIT_AS) == before

@@ -9,6 +9,7 @@ import io
 import json
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from nccl_runbook.evidence.dump_columns import Reading, Refused, condense
 MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
 OBJECT_FACTOR = 24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
+_ONE = threading.Lock()  # the bound is the whole process's: of two readers at once one would leave it to all that come after, children too
 _OURS = re.compile(rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:')
 _BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
            RecursionError)
@@ -45,8 +47,7 @@ def _bounded(size: int) -> Iterator[None]:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = now + SPARE_BYTES + OBJECT_FACTOR * size
-    lower = wanted if soft == resource.RLIM_INFINITY else min(soft, wanted)
-    resource.setrlimit(resource.RLIMIT_AS, (lower, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard))
     try:
         yield
     finally:
@@ -63,7 +64,7 @@ def decode(data: bytes) -> Any:
     if len(data) > MAX_BYTES:
         raise Refused(f"is larger than {MAX_BYTES >> 20} MiB")
     try:
-        with _bounded(len(data)):
+        with _ONE, _bounded(len(data)):
             # buffered: where the unpickler can peek it reads blocks, else one byte a call
             return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 18)).load() if data.startswith(b"\x80") else json.loads(data)
     except MemoryError:
@@ -78,7 +79,7 @@ def read(data: bytes) -> Reading:
     gc.disable()  # it would look through millions of live objects again and again
     try:
         value = decode(data)
-        with _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
+        with _ONE, _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
             return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
     except Refused:
         raise
