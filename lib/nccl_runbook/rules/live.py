@@ -212,7 +212,8 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     elif len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks) and not unseen(members):
         accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
         sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
-    went = [v for v in accused if _lost_a_peer(v, members)]
+    logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
+    went = [v for v in accused if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
     if went and still and not moving and len(went) == len(accused):
         return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
                                    "says: who went first?")
@@ -221,11 +222,6 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
         return None
     fresh = [v for v in accused if v.host not in before]  # where the others are now, nobody knows
     return _never_came(base, fresh or accused, "likely" if sure and fresh else "possible", [])
-
-
-def _lost_a_peer(who: RankView, members: Members) -> bool:
-    tails = [r.log_tail for r, look in members if (look.host, r.pid) == (who.host, who.pid) and not isinstance(r.log_tail, Gap)]
-    return any(_PEER_WENT.search(line) for tail in tails for line in tail[-5:])
 
 
 def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Seen]) -> Picture:
