@@ -44,9 +44,11 @@ _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken 
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
-    looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.host, one.taken))
-    newest = {(look.host, look.boot_id, _launch(rank)): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
-    seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look]
+    looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.taken, one.host))
+    newest = {(look.host, look.boot_id, _launch(rank)): look for look in looks for rank in look.ranks}
+    emptied = {(look.host, look.boot_id): look.taken for look in looks if not look.ranks}
+    seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
+            and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
     order = ("broken", "degraded", "unknown", "healthy")
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
@@ -89,7 +91,8 @@ def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
     if found.status != "established" and found.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
     more = len({v.host for v in found.ranks}) > 1 and found.decides and "#" not in found.decides
-    return found.decides + (f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else "")
+    line = found.decides + (f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else "")
+    return "".join(filter(str.isprintable, line))  # one line, whatever a record calls its host
 
 
 def _attempt(members: Members) -> str:
@@ -138,8 +141,7 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
-    stopped = [v for v in base.ranks if v.does == "stopped"]
-    if not stopped:
+    if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
     why = f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
     seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
@@ -312,9 +314,8 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
 def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
-    busy = [v for v in base.ranks if v.does == "busy"]
     said = f"not hung: {counted(len(base.ranks), 'rank')} moved within the look"
-    if busy:
+    if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
     if unseen(members):
