@@ -274,7 +274,7 @@ def test_a_line_to_paste_is_one_line_and_runs_nothing_that_a_record_holds() -> N
         links = [Socket(state, "10.0.0.1:4000", f"{to}:41000", 5), Socket("ESTABLISHED", f"{to}:41000", "10.0.0.1:4000")]
         lines.append(told([s.look(*(dataclasses.replace(waiting(n), sockets=links) for n in range(4)))]).decides)
     assert all(line.isprintable() for line in lines)
-    assert lines[1:] == ["ping -c 3 '10.0.0.2;reboot'   # from 10.0.0.1", "nc -vz '10.0.0.2;reboot' 41000", "nc -vz '[::1];reboot' 41000"]
+    assert lines[1:] == ["ping -c 3 '10.0.0.2;reboot'   # from 10.0.0.1", "nc -vz '10.0.0.2;reboot' 41000", "nc -vz '::1];reboot' 41000"]
     fine = [Socket("SYN-SENT", "[::1]:4000", "[fd00::2]:29500")]
     assert told([s.look(*(dataclasses.replace(waiting(n), sockets=fine) for n in range(4)))]).decides == "nc -vz fd00::2 29500"
 

@@ -77,7 +77,7 @@ def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List
     """Column names and one row a rank of the job; columns that are empty for all are left out."""
     seen = {(look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks}
     head, *rows = _filled([[*row[:6], v.frame or row[6], row[7], DOES[v.does]] for v in ordered(picture)
-                           for one in [seen.get((v.host, v.pid or 0))] for row in [cells(*one) if one else [str(v.rank), v.host, *[""] * 6]]])
+                           for it in [seen.get((v.host, v.pid or 0))] for row in [cells(*it) if it else [str(v.rank), v.host, *[""] * 6]]])
     return head, rows
 
 

@@ -134,7 +134,7 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def _has_store(rank: LiveRank) -> bool:
-    return not (port := rank.variables.get("MASTER_PORT")) or any(s.state != "LISTEN" and s.remote.endswith(f":{port}") for s in sockets(rank))
+    return not (port := rank.variables.get("MASTER_PORT")) or any(s.remote.endswith(f":{port}") for s in sockets(rank))
 
 
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
