@@ -11,6 +11,7 @@ from pathlib import Path
 
 import live_samples as s
 import pytest
+from nccl_runbook.evidence.stacks import whole_looks
 from nccl_runbook.facts.live import Frame, Live, LiveRank, Socket
 from nccl_runbook.look_page import page, text
 from nccl_runbook.probes import live_processes
@@ -282,3 +283,9 @@ def test_a_line_to_paste_is_one_line_and_runs_nothing_that_a_record_holds() -> N
 def test_ranks_below_zero_are_missing_nowhere() -> None:
     one = dataclasses.replace(s.rank(0, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=1), local_world_size=2)
     assert not told([s.look(one)]).culprits
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_look_whose_times_are_no_seconds_is_none_as_no_json_can_hold_them(seconds: float) -> None:
+    look = TypeAdapter(Live).dump_python(s.look(waiting(0)))
+    assert whole_looks([look]) and not whole_looks([{**look, "gap_s": seconds}]) and not whole_looks([{**look, "first_s": seconds}])
