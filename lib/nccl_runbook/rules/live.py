@@ -57,8 +57,7 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
 
 def _launch(rank: LiveRank) -> str:
     """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what it calls one without a name."""
-    run = rank.variables.get("TORCHELASTIC_RUN_ID", "none")
-    return rank.job if run == "none" else run
+    return rank.job if (run := rank.variables.get("TORCHELASTIC_RUN_ID", "none")) == "none" else run
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
@@ -304,8 +303,7 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
                   for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1)
     if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or used[0][0] > IDLE_MOST:
         return None
-    least = min(low for _, low, _ in used[1:])
-    if least < RUNS_LEAST:
+    if (least := min(low for _, low, _ in used[1:])) < RUNS_LEAST:
         return None
     told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
     return _is_slow(base, used[0][2], "possible", Seen(told, "NVML"))
