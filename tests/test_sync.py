@@ -105,6 +105,19 @@ def test_tensor_parallel_engines_keep_their_rows_and_every_variant_is_compared(e
     assert {e["bytes"] for e in told} == {models.size_bytes(TINY), small}
 
 
+def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
+    world = run(engine, "gloo-flat", "--busy", "0,1000000")
+    assert [r.code for r in world.ranks] == [weight_sync.NOT_ENOUGH] * 2 and not any(r.named("variant") for r in world.ranks)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_whose_products_end_is_no_busy_engine():
+    with pytest.raises(RuntimeError, match="could not multiply matrices of 1073741824"), sync_ways.Busy(torch.device("cpu"), 1 << 30):
+        pass
+    with sync_ways.Busy(torch.device("cpu"), 32):  # near miss
+        pass
+
+
 def test_the_facts_know_the_methods_of_the_rank():
     assert METHODS == (*list(weight_sync.METHODS)[:4], "nccl-one-gpu", *list(weight_sync.METHODS)[4:])
 
