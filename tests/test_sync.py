@@ -312,6 +312,18 @@ def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
     assert why in err and {f["id"] for f in json.loads(out)["findings"]} >= {"weight-sync-interrupted", "not-seen"}
 
 
+@pytest.mark.parametrize(("letters", "pasted"), [(2, True), (40, False)])
+def test_shapes_that_fit_into_no_command_are_not_printed_as_one(tmp_path, letters, pasted):
+    """As of a model whose layers differ: Linux takes no argument of more than 128 KiB."""
+    text = json.dumps({f"{'x' * letters}{i}": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]} for i in range(2500)}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    asked = ["sync", "--model", str(tmp_path / "m.safetensors"), "--methods", "gloo-flat", "--repeats", "1", "--budget", "50s"]
+    told = subprocess.run([*CLI, *asked], env=with_library(), capture_output=True, text=True, check=False, timeout=100)
+    line = next(line for line in told.stdout.splitlines() if line.startswith("repeat by hand"))
+    assert told.returncode == 4 and ("not to be pasted" in line, len(line) < 1000) == (not pasted, not pasted)
+    assert pasted or re.search(r"one argument has 1\d{5} characters", line)
+
+
 def wait_for_one(folder, pattern):
     until = time.monotonic() + 60
     while not list(folder.glob(pattern)) and time.monotonic() < until:

@@ -133,10 +133,8 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
     refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
                  for a, b in shared if shape[a] != shape[b]]
-    if together and asynchronous and launch.on("sleep"):
-        refusals.append("OpenRLHF refuses this: asynchronous training with vLLM's sleep mode")
-    if together and asynchronous:
-        notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
+    refusals += ["OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"] * (together and asynchronous and launch.on("sleep"))
+    notes += ["with asynchronous training the engines are not colocated: they need GPUs of their own"] * (together and asynchronous)
     if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):  # what is clean in old releases alone is not clean
         notes.append("planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5")
         gloo = False
