@@ -118,6 +118,11 @@ def test_an_engine_whose_products_end_is_no_busy_engine():
         pass
 
 
+def test_a_tensor_without_a_byte_travels_with_the_others(engine):
+    world = run(engine, "gloo-flat", spec={**TINY, "head": [["empty", [0, 5]], ["scalar", []], *TINY["head"]]})
+    assert [r.code for r in world.ranks] == [0, 0] and all(e["verified"] for _, e in syncs(world))
+
+
 def test_the_facts_know_the_methods_of_the_rank():
     assert METHODS == (*list(weight_sync.METHODS)[:4], "nccl-one-gpu", *list(weight_sync.METHODS)[4:])
 

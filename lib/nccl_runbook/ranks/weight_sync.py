@@ -230,7 +230,7 @@ class Sync:
             good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
             good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
             good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
-            self.lay_out([torch.Size([max(1, shape.numel() // SMALL)]) for shape in self.whole])
+            self.lay_out([torch.Size([-(-shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
             good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2, self.mib[0], 0))
             return all(good)
