@@ -121,6 +121,7 @@ def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(tmp_
     assert [(f.id, f.cause, f.status) for f in found] == [("transport-at-fault", "p2p-broken-acs-iommu", "likely")], found
     assert names.count("control") == 2 and names.count("P2P off") == 2 and made["P2P off"].busbw_gb_per_s("all_reduce")
     assert "P2P below one PCIe switch" not in names  # as P2P over NVLink only fails already
+    assert "P2P and SHM off" not in names and [a.trial for a in made.arms if a.name == "P2P and SHM off"] == [Gap("not-run", "only where P2P off fails")]
     assert "GB/s" in found[0].remedy[-1].text and found[0].remedy[0].who == "the administrator"
 
 
@@ -130,8 +131,9 @@ def test_a_cumem_that_fails_is_told_from_p2p(tmp_path):
 
 
 def test_what_fails_everywhere_is_not_the_transport(tmp_path):
-    _, found, _ = judged(tmp_path, lambda carried, env: True)
+    _, found, names = judged(tmp_path, lambda carried, env: True)
     assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and found[0].evidence[-1].text.startswith("not the transport")
+    assert names.count("P2P and SHM off") == 1 and names.index("P2P and SHM off") > names.index("P2P off")
 
 
 def test_a_variable_that_fails_is_named_before_any_transport(tmp_path, monkeypatch):

@@ -44,7 +44,8 @@ MAY_IMPORT = {
 ON_NODE = ("facts", "launch", "ranks", "probes", "redact", "look", "look_live", "look_page")
 # what is settled before anything starts, and who did not come: asked where the job hangs
 PURE_ON_NODE = [LIB / "planning" / "placement.py", LIB / "planning" / "guard.py", LIB / "rules" / "live.py",
-                LIB / "rules" / "live_ranks.py", LIB / "planning" / "halving.py", LIB / "planning" / "group_testing.py"]
+                LIB / "rules" / "live_ranks.py", LIB / "rules" / "live_hosts.py", LIB / "rules" / "live_picture.py",
+                LIB / "planning" / "halving.py", LIB / "planning" / "group_testing.py"]
 # in rooms of the node, but not in nccl-look.pyz: it judges the interpreter that runs it, brings no log and does not ask what 02 asks
 ELSEWHERE = [LIB / "launch" / "interpreters.py", LIB / "facts" / "start.py", LIB / "facts" / "run.py", LIB / "facts" / "environment.py",
              LIB / "ranks" / "environment.py", LIB / "facts" / "logs.py", LIB / "facts" / "recorder.py",

@@ -10,6 +10,14 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("visible-devices-set-too-late", "(EngineCore_3 pid=9) Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n", "data_parallel_size 8", "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n"),
+    ("env-conflict", "RuntimeError: Please use HIP_VISIBLE_DEVICES instead of ROCR_VISIBLE_DEVICES\n", "", "RuntimeError: Please use another device\n"),
+    ("ulimit-too-low", W + "Call to ibv_reg_dmabuf_mr failed with error Cannot allocate memory\n", "", "ibv_reg_dmabuf_mr\n"),
+    ("benign", "Invalidate trace cache @ step 0 and module 1458: cache has only 0 modules\n", "printed at every step", "trace cache\n"),
+    ("framework-version-incompatible", "ssh: Could not resolve hostname localhost:4: Temporary failure in name resolution\n", "", "ssh: Could not resolve hostname node4: Temporary failure in name resolution\n"),
+    ("visible-devices-set-too-late", 'RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "CUDAContext.cpp":49 device=1, num_gpus=\n', "", "RuntimeError: device >= 0 is asserted\n"),
+    ("nccl-bug", "NCCL INFO Topology detection: network path /sys/usb1/1-1 is not a PCI device (usb). Attaching to first CPU\n" + W + "Attribute busid of node nic not found\n", "", W + "Attribute busid of node gpu not found\n"),
+    ("peer-crashed", "it hangs at the end\n    destroy_process_group (torch/distributed/distributed_c10d.py:2184)\n", "it hangs", "it hangs at the end\n    main (train.py:9)\n"),
     ("gpu-or-link-fault", W + "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case\n", "", "node0:7:7 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0.\n"),
     ("foreign-connection", W + "Message truncated : received 542393671 bytes instead of 8\n", "", W + "Message truncated : received 2048 bytes instead of 512\n"),
     ("foreign-connection", W + "socketFinalizeAccept: wrong type 1347703880 != 2\n", "", "node0:7:7 [0] NCCL INFO socketFinalizeAccept: type 2 of 1347703 bytes\n"),
@@ -248,6 +256,26 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("env-conflict", "it fails on the second rank with ROCR_VISIBLE_DEVICES set", "it fails on the second rank"),
+    ("net-socket-fallback", "doubling the network bandwidth changed nothing", "doubling the batch changed nothing"),
+    ("benign", "DeepSpeed prints these at every step; it does not stop the training", "DeepSpeed prints these at every step"),
+    ("visible-devices-set-too-late", "the engine cores fail with tensor_parallel_size 1 and data_parallel_size 8", "the engine cores fail"),
+    ("socket-interface-wrong", "it fails: remote process exited or there was a network error", "it fails: remote process exited"),
+    ("benign", "the test prints this and the reporter asks how to read the numbers", "the test prints this"),
+    ("rendezvous-misconfigured", "it seems wrong: the test runs on each node by itself", "it seems wrong: the test runs on each node"),
+    ("net-socket-fallback", "it does not get faster, the hardware counters stay flat", "it does not get faster, the counters of the loop stay"),
+    ("socket-interface-wrong", "nothing happens: Open MPI accepted a TCP connection from what appears to be a another process", "nothing happens: accepted a TCP connection"),
+    ("network-path-blocked", "it works on one node; on two nodes it crashes at once", "it crashes at once"),
+    ("rendezvous-port-in-use", "the start fails shortly after the previous cluster was shut down", "the start fails shortly after midnight"),
+    ("rendezvous-port-in-use", "the start fails; waiting about 60 seconds first helps", "the start fails after 60 seconds"),
+    ("device-binding", "it fails with any value other than 0 in CUDA_VISIBLE_DEVICES", "it fails with any value of lr other than 1e-3"),
+    ("visible-devices-wrong", "it fails with device ids that are not consecutive", "it fails with steps that are not consecutive"),
+    ("engine-allreduce-needs-p2p", "it fails at start: CUDA driver error: invalid argument", "it fails at start: invalid argument"),
+    ("start-skew", "it aborts in the first training step; later steps take 12 minutes", "it aborts in a training step"),
+    ("gpu-or-link-fault", "the script passes with --nproc-per-node=2 and fails with 8", "the script fails with 8"),
+    ("rendezvous-name-resolution", "the start takes very long, ten seconds between two lines", "the step takes very long"),
+    ("send-recv-unmatched", "it hangs, ncclGroupStart and ncclGroupEnd are commented out", "it hangs in a barrier"),
+    ("p2p-broken-acs-iommu", "it does not go on with several GPUs; with one GPU it trains", "it does not go on"),
     ("uneven-minibatches", "it hangs: one rank consumes its data loader first", "it hangs on two nodes"),
     ("rank-dependent-branch", "training stops: each rank decides by its own loss whether it saves", "training stops on two nodes"),
     ("straggler", "the step is slow, I look for the slow ones among the nodes", "the step is slow on two nodes"),

@@ -35,10 +35,11 @@ def look(
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
     from nccl_runbook.look_page import page, text
     from nccl_runbook.rules import live as rules
+    from nccl_runbook.rules.joined_looks import together
 
     if record and (pid or save):
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
-    looks = _recorded(record) if record else [_seen(pid, gap, save, answer.say)]
+    looks = together(_recorded(record)) if record else [_seen(pid, gap, save, answer.say)]
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)

@@ -52,11 +52,13 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Socket:
-    """One TCP socket. ``state``: LISTEN, SYN-SENT, ESTABLISHED, CLOSE-WAIT, ...; addresses as "10.0.0.1:29500" or "[::1]:29500"."""
+    """One TCP socket. ``state``: LISTEN, SYN-SENT, ESTABLISHED, CLOSE-WAIT, ...; addresses as "10.0.0.1:29500" or "[::1]:29500";
+    ``repeated``: how often in a row the kernel sent data again that the other side has not acknowledged."""
 
     state: str
     local: str
     remote: str
+    repeated: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +156,9 @@ class RasCommunicator:
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """One look at one host. ``first_s``: seconds until the first evidence of every rank was there; ``gap_s``: between the first and
-    the last sample, 0 where there was one only: then nothing can be called hung."""
+    """One look at one host. ``boot_id``: the kernel's, and the pid namespace in which pids count; ``first_s``: seconds until the first
+    evidence of every rank was there; ``gap_s``: between the first and the last sample, 0 where there was one only: then nothing can be
+    called hung."""
 
     host: str
     boot_id: str

@@ -30,8 +30,8 @@ class Look:
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
-        self.facts = Live(os.uname().nodename, proc.read("/proc/sys/kernel/random/boot_id", 64).strip(), self.taken, 0.0, 0.0, [], [], [],
-                          Gap("not-run"), Gap("not-run"))
+        place = f"{proc.read('/proc/sys/kernel/random/boot_id', 64).strip()} {_or('', os.readlink, '/proc/self/ns/pid')}"
+        self.facts = Live(os.uname().nodename, place.strip(), self.taken, 0.0, 0.0, [], [], [], Gap("not-run"), Gap("not-run"))
 
     def first(self) -> Live:
         """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""

@@ -19,7 +19,7 @@ from nccl_runbook.redact import Redactor
 NAMES = frozenset((
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
     "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID "
-    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
     "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
     "TORCH_FR_DUMP_TEMP_FILE").split())
 # Slurm's last: whatever mpirun starts in a batch script has the script's, 0
@@ -108,6 +108,8 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
 
 def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
     if "MASTER_PORT" not in variables:
+        if "PMIX_NAMESPACE" in variables:  # of one mpirun or srun --mpi=pmix, the same on all its hosts (Open MPI 4.1.4)
+            return f"MPI job {variables['PMIX_NAMESPACE']}"
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
         orphan = parent == "1" and session != str(pid)  # pid 1 has those of all jobs
         family = f"session {session}" if orphan else f"children of {parent}"
@@ -244,7 +246,8 @@ def table(pid: int) -> Dict[str, Socket]:
             continue
         for fields in (line.split() for line in lines):
             if len(fields) > 9 and fields[3] in TCP_STATES:
-                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family))
+                repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
+                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
     return found
 
 
@@ -258,9 +261,10 @@ def address(text: str, family: int) -> str:
 
 
 def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
-    """Those of one process; listening and half-open ones first."""
+    """Those of one process; listening, half-open and unanswered ones first."""
     own = [whole[inode] for inode in own_inodes(pid) if inode in whole]
-    return sorted(own, key=lambda s: (s.state not in ("SYN-SENT", "LISTEN", "CLOSE-WAIT"), s.state, s.local, s.remote))[:MOST_SOCKETS]
+    first = ("SYN-SENT", "LISTEN", "CLOSE-WAIT")
+    return sorted(own, key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote))[:MOST_SOCKETS]
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:

@@ -225,8 +225,7 @@ def ipc(sync, clock):
 def _copy(sync, clock, group):
     """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between copies, and the largest first,
     so that both end together; small ones at once. Qwen2.5-7B, H200: 7.33 ms; as they come 7.40, in one stream 7.89, one flat copy 7.15."""
-    by_size = sorted(group, key=lambda i: -sync.sizes[i])
-    large, small = [i for i in by_size if sync.sizes[i] >= LARGE], [i for i in by_size if sync.sizes[i] < LARGE]
+    large, small = ([i for i in sorted(group, key=lambda i: -sync.sizes[i]) if (sync.sizes[i] >= LARGE) is big] for big in (True, False))
     for stream, part in ((sync.wire, large[::2]), (sync.side, large[1::2])):
         with clock.queued("wire", stream):
             for i in part:

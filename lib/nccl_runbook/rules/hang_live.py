@@ -8,11 +8,12 @@ from typing import Any
 from nccl_runbook.facts.recorder import Hang
 from nccl_runbook.findings import Evidence
 from nccl_runbook.rules import live
+from nccl_runbook.rules.joined_looks import together
 
 
 def by_look(hang: Hang, told: Any) -> Any:
     """The answer, or in place of one that is unknown what a look saw, under the nearest name that a kind has for a hang."""
-    picture = next(iter(live.judge(hang.looks)), None)
+    picture = next(iter(live.judge(together(hang.looks))), None)
     if picture is None or told.kind != "unknown":
         return told
     kind = {"gil-held": "host-busy", "unreachable": "unknown", "symmetric": "unknown"}.get(picture.kind, picture.kind)

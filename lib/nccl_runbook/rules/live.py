@@ -7,14 +7,27 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import re
 import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_ranks import INIT, ON_A_LOCK, WAITING, RankView, came_to_rest, gpu_of, launches, of_ras, share, view
+from nccl_runbook.rules.live_hosts import LOOK_THERE, Members, lost, missing_ranks, stale, unreachable, unseen, without_store, world_size
+from nccl_runbook.rules.live_picture import Picture, Seen, is_are, names, stack_line, told_of
+from nccl_runbook.rules.live_ranks import (
+    INIT,
+    ON_A_LOCK,
+    WAITING,
+    RankView,
+    came_to_rest,
+    gpu_of,
+    launches,
+    main_stacks,
+    of_ras,
+    share,
+    view,
+)
 
 RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
@@ -23,47 +36,21 @@ WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 IDLE_MOST, RUNS_LEAST = 30, 75
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
-LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
-_INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
-Members = List[Tuple[LiveRank, Live]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Seen:
-    """One piece of evidence: what, and where it was seen."""
-
-    text: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Picture:
-    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable, symmetric, healthy, unknown;
-    ``status``: as of a hypothesis, "" for none; ``decides``: what to do or collect next, as a line to paste."""
-
-    job: str
-    kind: str
-    sentence: str
-    culprits: List[RankView]
-    victims: List[RankView]
-    ranks: List[RankView]
-    world_size: Optional[int] = None
-    collective: str = ""
-    cause: Optional[str] = None
-    status: str = ""
-    evidence: List[Seen] = dataclasses.field(default_factory=list)
-    not_seen: List[str] = dataclasses.field(default_factory=list)
-    decides: str = ""
+_ELASTIC = "/torch/distributed/elastic/"
+# what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
+_PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
 
 
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
+    looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.host, one.taken))
     newest = {(look.host, look.boot_id, _launch(rank)): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
-    seen = [(rank, look) for look in {id(one): one for one in looks}.values() for rank in look.ranks]
-    jobs = grouped((rank.job, (rank, look)) for rank, look in seen if newest[look.host, look.boot_id, _launch(rank)] is look)
+    seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look]
+    bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
     order = ("broken", "degraded", "unknown", "healthy")
-    return sorted((_picture(job, members) for job, members in jobs.items()), key=lambda one: order.index(verdict([one])))
+    jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
+    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda one: order.index(verdict([one])))
 
 
 def _launch(rank: LiveRank) -> str:
@@ -80,15 +67,29 @@ def verdict(pictures: Sequence[Picture]) -> str:
     return "degraded" if "slow" in kinds else "healthy" if kinds == {"healthy"} else "unknown"
 
 
-def _picture(job: str, members: Members) -> Picture:
+def _picture(members: Members, bare: Sequence[str]) -> Picture:
     views = sorted((view(r, look) for r, look in members), key=lambda v: (v.rank is None, v.rank, v.pid))
-    base = Picture(job, "unknown", "", [], [], views, _world_size(members), not_seen=list(_not_seen(members)))
+    does, before = {v.does for v in views}, stale(members)
+    if "moving" not in does or not does & {*WAITING, "asleep"}:
+        before = {}  # else one or the other is no longer so: the hosts that were looked at last are believed
+    now, views = [m for m in members if m[1].host not in before], [v for v in views if v.host not in before]
+    missed = [f"what {host} does by now: it was looked at {seconds:.0f} s before the others" for host, seconds in sorted(before.items())]
+    base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[*_not_seen(now, bare), *missed])
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_stopped, _differing_worlds, _missing, _unreachable, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
-    found = next((p for p in (rule(base, members) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, members))
-    return dataclasses.replace(found, sentence=_attempt(members) + found.sentence)
+    rules = (_launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable, without_store, lost, _behind,
+             _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
+    found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
+    return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
+
+
+def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
+    """The line to paste, with its host; what is not certain is settled by the hosts that were not looked at."""
+    if found.status != "established" and found.kind != "healthy" and unseen(members, bare):
+        return LOOK_THERE
+    more = len({v.host for v in found.ranks}) > 1 and found.decides and "#" not in found.decides
+    return found.decides + (f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else "")
 
 
 def _attempt(members: Members) -> str:
@@ -101,49 +102,15 @@ def _undecided(base: Picture, members: Members) -> Dict[str, str]:
     unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
     rested = [r for r, look in members if (look.host, r.pid) in unclear and came_to_rest(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:
-        return {"sentence": f"{_names(ended)} ended within this look; of others that still run another look tells",
+        return {"sentence": f"{names(ended)} ended within this look; of others that still run another look tells",
                 "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
     if not rested:
-        return {"sentence": "who waits for whom cannot be told from what was seen", "decides": _stack_line(base.ranks)}
+        return {"sentence": "who waits for whom cannot be told from what was seen", "decides": stack_line(base.ranks)}
     return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
             "decides": "python3 nccl-look.pyz --live --gap 10"}
 
 
-def _world_size(members: Members) -> Optional[int]:
-    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
-    return sizes.most_common(1)[0][0] if sizes else None
-
-
-# --- how it is told
-
-def _told(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str, seen: Iterable[Seen] = (),
-          decides: str = "") -> Picture:
-    """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
-    late = set(accused)
-    victims = [v for v in base.ranks if v not in late and v.does in WAITING]
-    collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
-    waiting = f"; {counted(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} for {'it' if len(accused) == 1 else 'them'}"
-    sentence = f"{_names(accused)} {why}" if accused else why
-    sentence += waiting + f" in {collective}" * bool(collective) if victims and accused else ""
-    own = [Seen(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame]
-    return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
-                               status=status, evidence=[*seen, *own], decides=decides or _stack_line(accused or victims))
-
-
-def _names(views: List[RankView]) -> str:
-    numbers = [str(v.rank) if v.rank is not None else f"(pid {v.pid})" for v in views]
-    return ("ranks " if len(numbers) > 1 else "rank ") + ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if numbers[8:] else "")
-
-
-def _is(accused: List[RankView]) -> str:
-    return "is" if len(accused) == 1 else "are"
-
-
-def _stack_line(views: Iterable[RankView]) -> str:
-    return next((f"py-spy dump --native --pid {v.pid}" for v in views if v.pid), "")
-
-
-def _not_seen(members: Members) -> Iterable[str]:
+def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
     """What was not to be had, each reason once."""
     said: Dict[str, List[str]] = {}
     for rank, look in members:
@@ -155,34 +122,28 @@ def _not_seen(members: Members) -> Iterable[str]:
         if isinstance(last, Gap) and rank.handled_signals:
             said.setdefault(f"stacks by signal: signal {rank.handled_signals[0]} is caught, but whose handler it is cannot be seen from "
                             "outside, so none was sent", []).append(str(rank.rank))
-    for text, names in said.items():
-        yield text if len(names) == len(members) else f"{text} (rank {', '.join(names[:16])})"
-    yield from filter(None, [_unseen(members)])
-
-
-def _unseen(members: Members) -> str:
-    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others tell; "" for none."""
-    size = _world_size(members)
-    if not size or len(members) >= size or missing_ranks(members):
-        return ""
-    told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
-    links = [s for r, _ in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "ESTABLISHED"]
-    by_ras = {x.host for _, c in told for x in c.ranks} - {x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
-    by_socket = {found[1] for s in links if (found := _INNER.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
-    by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
-    hosts = sorted(by_ras or by_slurm or by_socket)
-    return f"{size - len(members)} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts)
+    for text, whose in said.items():
+        yield text if len(whose) == len(members) else f"{text} (rank {', '.join(whose[:16])})"
+    yield from filter(None, [unseen(members, bare)])
 
 
 # --- the rules, in the order in which they are asked
+
+def _launchers(base: Picture, members: Members) -> Optional[Picture]:
+    """No rank, but torchrun, which has started none yet."""
+    if any(r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames) for r, _ in members):
+        return None
+    return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}; where it "
+                               "waits for those of other hosts, all of them need the same --rdzv-endpoint, --rdzv-id and --nnodes")
+
 
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     stopped = [v for v in base.ranks if v.does == "stopped"]
     if not stopped:
         return None
-    why = f"{_is(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
+    why = f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
     seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
-    return _told(base, "stopped", stopped, why, "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+    return told_of(base, "stopped", stopped, why, "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
@@ -190,62 +151,41 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
     if len(sizes) < 2 or not any(v.does in (*WAITING, "asleep") for v in base.ranks):
         return None
-    told = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks" for size, n in sizes.most_common(4))
+    homes = grouped((r.world_size, look.host) for r, look in members)
+    told = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks (on {', '.join(sorted(set(homes[size]))[:4])})"
+                                     for size, n in sizes.most_common(4))
     (common, most), (_, second) = sizes.most_common(2)
     places = {(look.host, r.pid) for r, look in members if r.world_size not in (common, None)} if most > second else set()
     odd = [v for v in base.ranks if (v.host, v.pid) in places]
-    why = f"{_is(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
-    return _told(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
+    why = f"{is_are(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
+    return told_of(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
 
 
-def _missing(base: Picture, members: Members) -> Optional[Picture]:
+def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
     """Ranks that should be on the hosts that were looked at, and are not there or have no torch yet, while others wait."""
-    gone, starting = missing_ranks(members), [v for v in base.ranks if v.does == "starting"]
+    gone, starting = missing_ranks(members, bare), [v for v in base.ranks if v.does == "starting"]
     if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
         return None
     if not gone:
-        return _told(base, "host-busy", starting, f"{_is(starting)} there but without torch so far", "start-skew", "likely")
-    views = [RankView(rank, members[0][1].host, None, "missing") for rank in gone]
+        return told_of(base, "host-busy", starting, f"{is_are(starting)} there but without torch so far", "start-skew", "likely")
+    views = [RankView(rank, host, None, "missing") for rank, host in gone.items()]
     base = dataclasses.replace(base, ranks=sorted(base.ranks + views, key=lambda v: (v.rank is None, v.rank)))
     port = next((one for _, look in members for one in look.listeners if one.job == base.job and one.who in ("other", "unseen")), None)
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
         seen = Seen(f"port {port.port}, where the ranks should meet, is held by {owner}: no rank of this job", "/proc/net/tcp")
-        return _told(base, "dead", views, f"{_is(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
+        return told_of(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
                      "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
-    ended = list({e.pid: e for _, look in members for e in look.ended}.values())
+    ended = list({(look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()}.values())
     in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
     how, seen, cause = "ended, or never started", [], "rendezvous-misconfigured" if in_init else "peer-crashed"
     if len(ended) == len(gone) == 1:  # of several nobody can tell which rank each was
         how = f"its process was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"its process exited with {ended[0].code}"
         seen, cause = [Seen(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")], "peer-crashed"
+    home = "; they meet at localhost, so all have to be on this host" if in_init and " in net:" in base.job else ""
     twice = (f"; rank {n} is there {m} times" for n, m in collections.Counter(r.rank for r, _ in members).items() if m > 1)
-    return _told(base, "dead", views, f"{_is(views)} not there: {how}{''.join(twice)}", cause, "likely", seen,
-                 "dmesg -T | grep -i -E 'oom|killed process'")
-
-
-def missing_ranks(members: Members) -> List[int]:
-    """Ranks without a process on a host that should have them: all where the ranks meet on loopback, else by LOCAL_WORLD_SIZE."""
-    seen, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
-    if None in seen or len(sizes) != 1 or None in sizes:
-        return []
-    if all(" in net:" in r.job for r, _ in members):
-        return list(itertools.islice((n for n in range(min(sizes)) if n not in seen), 4096))
-    expected = {r.rank - r.local_rank + n for r, _ in members if r.local_rank is not None and r.local_world_size
-                for n in range(min(r.local_world_size, 64))}
-    return sorted(expected - seen)
-
-
-def _unreachable(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks whose connection is not answered while they wait."""
-    asking = {(look.host, r.pid): s for r, look in members if not isinstance(r.sockets, Gap) for s in r.sockets if s.state == "SYN-SENT"}
-    accused = [v for v in base.ranks if (v.host, v.pid) in asking and v.does in (*WAITING, "asleep", "unknown")]
-    if not accused:
-        return None
-    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", "/proc/net/tcp") for v in accused[:8] for s in [asking[v.host, v.pid]]]
-    remote = asking[accused[0].host, accused[0].pid].remote
-    return _told(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {remote}", "network-path-blocked",
-                 "likely", seen, f"nc -vz {remote.replace(':', ' ')}")
+    return told_of(base, "dead", views, f"{is_are(views)} not there: {how}{home}{''.join(twice)}", cause, "likely", seen,
+                   "dmesg -T | grep -i -E 'oom|killed process'")
 
 
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
@@ -269,12 +209,19 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
     if all(v.does == "spins" for v in still):  # each may step on at that line, held up by one that comes late or not at all
         sure = sure and not any(v.does == "busy" for v in accused)
-    elif len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks):
+    elif len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks) and not unseen(members):
         accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
         sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
+    logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
+    went = [v for v in accused if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
+    if went and still and not moving and len(went) == len(accused):
+        return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
+                                   "says: who went first?")
+    before, accused = stale(members), [v for v in accused if v not in went]
     if not accused or not still or moving or not sure and len(still) <= len(accused):
         return None
-    return _never_came(base, accused, "likely" if sure else "possible", [])
+    fresh = [v for v in accused if v.host not in before]  # where the others are now, nobody knows
+    return _never_came(base, fresh or accused, "likely" if sure and fresh else "possible", [])
 
 
 def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Seen]) -> Picture:
@@ -284,7 +231,7 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
     why = f"never came: {'it' if len(accused) == 1 else 'the first'} is in {one.frame or 'its own code (no stack to be had)'} and {doing}"
     told = [Seen(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
     cause = "collective-on-some-ranks-only" if kind == "skipped" else "rank-busy-on-host"
-    found = _told(base, kind, accused, why, cause, status, [*seen, *told])
+    found = told_of(base, kind, accused, why, cause, status, [*seen, *told])
     return dataclasses.replace(found, sentence=found.sentence + "; not the network")
 
 
@@ -302,7 +249,7 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     seen = [Seen(f"power: {told}", "NVML")]
     seen += [Seen("every rank launched as many collectives, and none since", "NCCL RAS")] * _stands_still(members)
-    return _told(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
+    return told_of(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
                  "likely" if len(seen) > 1 else "possible", seen)
 
 
@@ -317,17 +264,17 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     may_step = all(v.does in ("device", "spins") for v in base.ranks)
     if any(v.does not in ("waits", "device", "spins") for v in base.ranks) or may_step and not _stands_still(members):
         return None
-    spots = collections.Counter((v.where, v.frame) for v in base.ranks).most_common()
+    spots = collections.Counter((v.where, v.frame.partition(" (in ")[0] if v.where in INIT else v.frame) for v in base.ranks).most_common()
     told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
     if len(spots) > 1:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
-        return _told(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
+        return told_of(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                      [Seen(told, "stacks")])
-    if _unseen(members):
-        return _told(base, "unknown", [], f"all {counted(len(base.ranks), 'rank')} that were looked at wait in one place ({told}); "
-                     f"nothing is known of {_unseen(members)}", None, "", (), LOOK_THERE)
-    return _told(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
+    if unseen(members):
+        return told_of(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
+                     f"nothing is known of {unseen(members)}", None, "")
+    return told_of(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
 
 
@@ -344,7 +291,7 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
 
 def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Seen) -> Picture:
     slowest = [v for v in base.ranks if (v.host, v.pid) == who]
-    return _told(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
+    return told_of(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
                  [seen], f"py-spy top --pid {slowest[0].pid}")
 
 
@@ -370,6 +317,6 @@ def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if busy:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
-    if _unseen(members):
-        return dataclasses.replace(base, sentence=f"{said}; nothing is known of {_unseen(members)}", decides=LOOK_THERE)
+    if unseen(members):
+        return dataclasses.replace(base, sentence=f"{said}; nothing is known of {unseen(members)}")
     return dataclasses.replace(base, kind="healthy", sentence=said)
