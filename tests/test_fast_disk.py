@@ -172,6 +172,8 @@ def test_what_stands_in_the_way_is_named_and_kept(tmp_path):
         fast_disk.save(weights(), tmp_path / "nowhere" / "w")
     with pytest.raises(ValueError, match="no type for torch.complex64"):
         fast_disk.save({"c": torch.zeros(2, dtype=torch.complex64)}, tmp_path / "v")
+    with pytest.raises(ValueError, match="__metadata__.* keeps this name for itself"):
+        fast_disk.save({"__metadata__": torch.zeros(2)}, tmp_path / "v")
     assert left(tmp_path) == ["w"]
 
 

@@ -62,7 +62,10 @@ def test_a_config_json_gives_the_same_tensors_as_the_table(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox' are not known.*safetensors index"), ({"hidden_size": "x"}, "hidden_size"),
-                                                 ({"num_hidden_layers": -1}, "num_hidden_layers"), ({"head_dim": 10**12}, "head_dim")])
+                                                 ({"num_hidden_layers": -1}, "num_hidden_layers"), ({"head_dim": 10**12}, "head_dim"),
+                                                 ({"num_hidden_layers": 2**31}, "25769803778 tensors: no model"), ({"model_type": {"a": 1}}, "'a': 1.*are not known"),
+                                                 ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, "tensors: no model"),
+                                                 ({"model_type": "llama", "attention_bias": True}, "'llama with attention_bias' are not known.*index")])
 def test_a_config_json_that_tells_no_shapes_says_why(tmp_path, change, message):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(ValueError, match=message):
@@ -86,6 +89,26 @@ def test_a_safetensors_index_gives_what_its_files_hold(tmp_path):
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(ValueError, match="b.safetensors: No such file"):
         models.find(str(tmp_path / "model.safetensors.index.json"))
+
+
+def test_files_without_a_byte_and_names_that_no_file_has_are_refused(tmp_path):
+    path = tmp_path / "m.safetensors"
+    for entries in ([], [("a", [0, 5])]):
+        shard(path, entries)
+        with pytest.raises(ValueError, match=f"{len(entries)} tensors without a byte"):
+            models.find(str(path))
+    path.write_bytes((10**5).to_bytes(8, "little") + b"[" * 10**5)
+    with pytest.raises(ValueError, match="no JSON"):
+        models.find(str(path))
+    with pytest.raises(ValueError, match="unknown model"):
+        models.find("a" * 5000)
+
+
+def test_a_tensor_that_two_files_hold_moves_once(tmp_path):
+    for name in ("a", "b"):
+        shard(tmp_path / f"{name}.safetensors", [("x", [2]), (name, [3])])
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "a.safetensors", "b": "b.safetensors"}}))
+    assert sorted(n for n, _ in models.tensors(models.find(str(tmp_path)).spec())) == ["a", "b", "x"]
 
 
 def test_layers_that_differ_are_listed_one_by_one(tmp_path):

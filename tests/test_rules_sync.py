@@ -122,6 +122,8 @@ def test_weight_sync_not_enough_fires_when_space_is_missing_and_is_no_fault():
     short = arm("disk", (), shortage=Shortage("space in /dev/shm", 10**9, 6 * 10**7), ended=["exited 5", "exited 7"])
     found = weight_sync.judge(runs(short), APART)
     assert (found[0].id, found[0].severity) == ("weight-sync-not-enough", Severity.UNKNOWN) and "0.06 GB free" in found[0].evidence[0].text
+    advice = {what: weight_sync.not_enough(arm("disk", (), shortage=Shortage(what, 9, 1))).remedy[0].text for what in ("space in /tmp", "host memory", "memory on GPU 0")}
+    assert ["directory" in text for text in advice.values()] == [True, False, False]
 
 
 def test_weight_sync_failed_fires_when_a_rank_dies_without_a_word():

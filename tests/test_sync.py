@@ -105,6 +105,24 @@ def test_tensor_parallel_engines_keep_their_rows_and_every_variant_is_compared(e
     assert {e["bytes"] for e in told} == {models.size_bytes(TINY), small}
 
 
+def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
+    world = run(engine, "gloo-flat", "--busy", "0,1000000")
+    assert [r.code for r in world.ranks] == [weight_sync.NOT_ENOUGH] * 2 and not any(r.named("variant") for r in world.ranks)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_whose_products_end_is_no_busy_engine():
+    with pytest.raises(RuntimeError, match="could not multiply matrices of 1073741824"), sync_ways.Busy(torch.device("cpu"), 1 << 30):
+        pass
+    with sync_ways.Busy(torch.device("cpu"), 32):  # near miss
+        pass
+
+
+def test_a_tensor_without_a_byte_travels_with_the_others(engine):
+    world = run(engine, "gloo-flat", spec={**TINY, "head": [["empty", [0, 5]], ["scalar", []], *TINY["head"]]})
+    assert [r.code for r in world.ranks] == [0, 0] and all(e["verified"] for _, e in syncs(world))
+
+
 def test_the_facts_know_the_methods_of_the_rank():
     assert METHODS == (*list(weight_sync.METHODS)[:4], "nccl-one-gpu", *list(weight_sync.METHODS)[4:])
 
@@ -297,6 +315,18 @@ def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
     assert "running gloo-flat" in said[0] and re.match(r"\[1/3\] gloo-flat: first [0-9.]+ s, steady [0-9.]+ s, all compared, all right; running disk", said[1])
     assert len(arms["gloo-flat"]["syncs"]) == 1000 and arms["disk"]["stopped"] == why and arms["fast-disk"] == {"reason": "not-run", "detail": why}
     assert why in err and {f["id"] for f in json.loads(out)["findings"]} >= {"weight-sync-interrupted", "not-seen"}
+
+
+@pytest.mark.parametrize(("letters", "pasted"), [(2, True), (40, False)])
+def test_shapes_that_fit_into_no_command_are_not_printed_as_one(tmp_path, letters, pasted):
+    """As of a model whose layers differ: Linux takes no argument of more than 128 KiB."""
+    text = json.dumps({f"{'x' * letters}{i}": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]} for i in range(2500)}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    asked = ["sync", "--model", str(tmp_path / "m.safetensors"), "--methods", "gloo-flat", "--repeats", "1", "--budget", "50s"]
+    told = subprocess.run([*CLI, *asked], env=with_library(), capture_output=True, text=True, check=False, timeout=100)
+    line = next(line for line in told.stdout.splitlines() if line.startswith("repeat by hand"))
+    assert told.returncode == 4 and ("not to be pasted" in line, len(line) < 1000) == (not pasted, not pasted)
+    assert pasted or re.search(r"one argument has 1\d{5} characters", line)
 
 
 def wait_for_one(folder, pattern):

@@ -331,6 +331,8 @@ def test_words_of_a_reporter_name_it_among_three_and_never_surely(tmp_path, caus
     ("vgpu-or-mig-unsupported", "it hangs with flan-T5-3B and with DeepSeek-V2-16B"),
     ("rank-busy-on-host", "it hangs, only rank 0 prints the loss"),
     ("benign", "the training itself runs for two hours, then it hangs"),
+    ("benign", "all runs go to the end, but the throughput is half of last week's"),
+    ("rendezvous-misconfigured", "each rank runs the evaluation by itself, and then it hangs"),
 ])
 def test_usual_words_put_nothing_rare_first(tmp_path, cause, told_so):
     assert cause not in [c for c, _ in told(tmp_path, "\n", told_so)[:1]]
@@ -475,6 +477,7 @@ def test_a_complaint_that_infiniband_is_not_used_is_no_failure(tmp_path):
     ("rank-busy-on-host", "Saving checkpoint ...\n" + hung(1, 40), ""),
     ("rendezvous-port-in-use", "nv-fabricmanager: failed to bind to port 6666: Address already in use\n", ""),
     ("gpu-memory-exhausted", "CUDA error: out of memory\nRuntimeError: CUDA error: invalid device ordinal\n", ""),
+    ("more-ranks-than-gpus", "[WARN] CUDA IPC is not usable: cudaErrorInvalidDevice: 101. Custom all-reduce kernels are disabled, falling back to NCCL.\n", ""),
 ])
 def test_what_has_another_explanation_is_not_sure(tmp_path, cause, line, context):
     assert not {(cause, "likely"), (cause, "established")} & set(told(tmp_path, line, context))

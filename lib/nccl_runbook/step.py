@@ -28,6 +28,7 @@ from nccl_runbook.redact import Redactor, plain
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
+_LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
 
 
@@ -170,7 +171,8 @@ class Step:
         """The line that repeats the world, without values that no page may hold: two set-ups may differ in anything."""
         asked = world.request
         shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
-        return world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
+        line, longest = world.shell_line if shown == asked else shell_line(self.engine.prefix, shown), max(map(len, asked.args), default=0)
+        return line if longest < _LONGEST_WORD else f"{line[:300]} ... (not to be pasted: one argument has {longest} characters)"
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | str | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] | str = ("all_reduce",), deadline_s: float = 30.0) -> World:

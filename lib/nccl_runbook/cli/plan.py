@@ -148,8 +148,7 @@ def _unread(left_out: list[str]) -> list[str]:
 
 
 def _not_read(left_out: list[str]) -> str:
-    unread = len(_unread(left_out))
-    return f", {unread} not read" * bool(unread)
+    return f", {unread} not read" if (unread := len(_unread(left_out))) else ""
 
 
 def _clean(plans: list[Plan]) -> str:

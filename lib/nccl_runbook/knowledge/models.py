@@ -1,12 +1,14 @@
 """Public models, and any other by its config.json or its safetensors files: tensor names and shapes. No weight is read."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import errno
 import functools
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ _PREFIX = "model.layers.{i}."
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32                 # of one dimension
+_MOST_TENSORS = 1 << 20         # Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
 _HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
 
 
@@ -65,14 +68,13 @@ def _attention(m: Model) -> list[list[Any]]:
 
 
 def _mlp_and_norms(m: Model) -> list[list[Any]]:
-    norms = ["post_attention_layernorm"]
-    norms = [*norms, "post_feedforward_layernorm"] if m.template == "olmo2" else ["input_layernorm", *norms]
+    norms = ["post_attention", "post_feedforward"] if m.template == "olmo2" else ["input", "post_attention"]
     mlp = [[f"mlp.{name}", shape] for name, shape in _gated(m)]
     if m.template == "qwen3_moe_fused":
         mlp = [["mlp.experts.gate_up_proj", [m.experts, 2 * m.intermediate, m.hidden]],
                ["mlp.experts.down_proj", [m.experts, m.hidden, m.intermediate]]]
     gate = [["mlp.gate.weight", [m.experts, m.hidden]]] if m.experts else []
-    return [*gate, *([] if m.template == "qwen3_moe" else mlp), *([f"{norm}.weight", [m.hidden]] for norm in norms)]
+    return [*gate, *([] if m.template == "qwen3_moe" else mlp), *([f"{norm}_layernorm.weight", [m.hidden]] for norm in norms)]
 
 
 def _experts(m: Model) -> dict[str, Any]:
@@ -133,10 +135,19 @@ def find(name: str) -> Model | Listed:
     for full, model in known.items():
         if name.lower() in (full.lower(), full.split("/")[1].lower()):
             return model
-    if Path(name).exists():
-        return _from_path(Path(name))
+    if os.path.exists(name):
+        return _bounded(_from_path(Path(name)), name)
     near = difflib.get_close_matches(name, known, 1, 0.4)
     raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "") + f"known: {', '.join(known)}")
+
+
+def _bounded(model: Model | Listed, path: str) -> Model | Listed:
+    """The model, if ranks can make it: some bytes, and no more tensors than a model has."""
+    spec = model.spec()
+    count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
+    if count > _MOST_TENSORS or not any(math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
+        raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: no model that can be moved")
+    return model
 
 
 def _from_path(path: Path) -> Model | Listed:
@@ -150,16 +161,16 @@ def _from_path(path: Path) -> Model | Listed:
     document = _json(path, path.stat().st_size)
     if isinstance(document.get("weight_map"), dict):
         shards = {n for n in document["weight_map"].values() if isinstance(n, str)}
-        merged = [entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name)]
-        return _listed(path.parent.name or str(path), merged)
+        merged = dict(entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name))
+        return _listed(path.parent.name or str(path), list(merged.items()))
     return _from_config(path, document)
 
 
 def _from_config(path: Path, config: dict[str, Any]) -> Model:
-    kind = {"mistral": "llama"}.get(config.get("model_type", ""), config.get("model_type", ""))
+    further = [name for name in ("attention_bias", "mlp_bias", "mlp_only_layers") if config.get(name)]
+    kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
     if kind not in _LAYOUTS:
-        known = ", ".join(_LAYOUTS)
-        raise ValueError(f"{path}: the tensors of model_type {str(kind)[:40]!r} are not known ({known}); name its safetensors index")
+        raise ValueError(f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index")
 
     def number(*names: str) -> int:
         found = next((config[n] for n in names if config.get(n) is not None), None)
@@ -188,13 +199,10 @@ def _bytes(path: Path, size: int, start: int = 0) -> bytes:
 
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
     data = _bytes(path, min(size, _HEADER_BYTES), start)
-    try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"cannot read {path}: it is no JSON of a model")
-    return found
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(data), dict):
+            return found
+    raise ValueError(f"cannot read {path}: it is no JSON of a model")
 
 
 def _header(path: Path) -> list[tuple[str, list[int]]]:

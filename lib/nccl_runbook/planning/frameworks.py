@@ -67,12 +67,9 @@ def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
     """Indices of CUDA_VISIBLE_DEVICES up to the first that does not exist, as CUDA reads it; None where it says nothing in numbers."""
     if not re.fullmatch(r"\d+(\s*,\s*\d+)*", value.strip()):
         return None
-    found: list[int] = []
-    for index in map(int, value.split(",")):
-        if index >= gpus or index in found:
-            break
-        found.append(index)
-    return tuple(found)
+    named = [int(index) for index in value.split(",")]
+    end = next((at for at, index in enumerate(named) if index >= gpus or index in named[:at]), len(named))
+    return tuple(named[:end])
 
 
 def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
@@ -136,13 +133,11 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
     refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
                  for a, b in shared if shape[a] != shape[b]]
-    if together and asynchronous and launch.on("sleep"):
-        refusals.append("OpenRLHF refuses this: asynchronous training with vLLM's sleep mode")
-    if together and asynchronous:
-        notes.append("with asynchronous training the engines are not colocated: they need GPUs of their own")
-    if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):
-        notes.append("from v0.8.11 on the update group is NCCL's whatever sync_backend says, unless vllm_sync_with_ray is given")
-        gloo = "vllm_sync_backend" in launch.flags  # the dotted name came later
+    refusals += ["OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"] * (together and asynchronous and launch.on("sleep"))
+    notes += ["with asynchronous training the engines are not colocated: they need GPUs of their own"] * (together and asynchronous)
+    if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):  # what is clean in old releases alone is not clean
+        notes.append("planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5")
+        gloo = False
     return _ray(parts, gpus * nodes, "ipc" if handed_over else "gloo" if gloo else "xccl", notes, refusals)
 
 

@@ -148,8 +148,8 @@ class _Shard:
         self.names, self.views, self.size, entries = names, [_bytes_of(tensors[n]) for n in names], 0, {"__metadata__": {"format": "pt"}}
         for name, view in zip(names, self.views):
             tensor, ends = tensors[name], self.size + view.numel()
-            if tensor.dtype not in _STORED:
-                raise ValueError(f"{name}: safetensors has no type for {tensor.dtype}")
+            if tensor.dtype not in _STORED or name in entries:
+                raise ValueError(f"{name}: safetensors has no type for {tensor.dtype}, or keeps this name for itself")
             entries[name] = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [self.size, ends]}
             self.size = ends
         text = json.dumps(entries, separators=(",", ":")).encode()

@@ -257,8 +257,7 @@ def ipc_flat(sync, clock):
 
 def handle(view):
     """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13: UntypedStorage._share_cuda_), as JSON."""
-    shared = view.untyped_storage()._share_cuda_()
-    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x for x in shared]
+    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x for x in view.untyped_storage()._share_cuda_()]
     return {"storage": packed, "at": view.storage_offset(), "n": view.numel()}
 
 
@@ -335,8 +334,9 @@ class Busy:
     def __enter__(self):
         if self.edge:
             self.thread.start()
-            while self.thread.is_alive() and not self.running.wait(0.1):
-                pass
+            while not self.running.wait(0.1):
+                if not self.thread.is_alive():
+                    raise RuntimeError(f"the engine could not multiply matrices of {self.edge} x {self.edge}")
 
     def __exit__(self, *_):
         self.stopped.set()

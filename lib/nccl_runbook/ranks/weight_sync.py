@@ -185,7 +185,8 @@ class Sync:
 
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
-        own, staging = sum(map(sync_bytes.padded, self.own_sizes)), self.staging()[0] * self.staging()[1]
+        busy = 3 * self.dtype.itemsize * max(map(int, self.args.busy.split(","))) ** 2
+        own, staging = busy + sum(map(sync_bytes.padded, self.own_sizes)), self.staging()[0] * self.staging()[1]
         lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
         copies = self.total if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host) else 0
         needed = (0 if self.on_gpu else staging + lanes) * self.size + copies + SPARE_BYTES + (own * self.size if self.on_host else 0)
@@ -229,7 +230,7 @@ class Sync:
             good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
             good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
             good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
-            self.lay_out([torch.Size([max(1, shape.numel() // SMALL)]) for shape in self.whole])
+            self.lay_out([torch.Size([-(-shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
             good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2, self.mib[0], 0))
             return all(good)
@@ -277,9 +278,8 @@ class Sync:
         return os.path.join(self.args.directory, name)
 
     def check_room(self):
-        free, limit = fast_disk.room(self.args.directory)
-        if free < self.total + fast_disk.SPARE_BYTES:
-            raise fast_disk.NotEnough(self.args.directory, self.total, free, limit)
+        if (found := fast_disk.room(self.args.directory))[0] < self.total + fast_disk.SPARE_BYTES:
+            raise fast_disk.NotEnough(self.args.directory, self.total, *found)
 
     def by_file(self, clock, path, write, read, tidy=None):
         """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The path, on the trainer."""
@@ -314,8 +314,7 @@ def fsync(path):
     """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not wait for it."""
     began = time.perf_counter()
     for file in [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]:
-        with open(file, "rb+") as opened:
-            os.fsync(opened.fileno())
+        fast_disk._fsync(file)
     return time.perf_counter() - began
 
 

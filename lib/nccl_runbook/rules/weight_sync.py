@@ -64,7 +64,7 @@ def not_enough(arm: SyncArm) -> Finding | None:
     if arm.shortage is None:
         return None
     s = arm.shortage
-    advice = "Name a directory with room by the parameter directory." if "disk" in arm.method else "Free memory, or choose a smaller model."
+    advice = "Name a directory with room by the parameter directory." if " in " in s.what else "Free memory, or choose a smaller model."
     return Finding("weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
                    (Evidence(f"{_gb(s.needed_bytes)} needed, {_gb(s.free_bytes)} free", _source(arm)),), (Remedy("you", advice),))
 
