@@ -10,6 +10,7 @@ import pickle
 import resource
 import shutil
 import struct
+import subprocess
 import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
@@ -246,3 +247,28 @@ def test_readers_in_several_threads_leave_no_bound_on_the_process():
     with ThreadPoolExecutor(8) as pool:
         assert len(list(pool.map(dump_file.read, [GOOD] * 160))) == 160
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_a_process_forked_while_another_thread_reads_a_dump_reads_its_own() -> None:
+    """As a pool's are: with a lock that nobody in the child lets go, or a bound that nobody there lifts, it would hang or starve."""
+    code = """
+import os, pickle, resource, threading
+from nccl_runbook.evidence import dump_file
+before = resource.getrlimit(resource.RLIMIT_AS)
+inside, forking = threading.Event(), threading.Event()
+def reads():
+    with dump_file._ONE, dump_file._bounded(100):
+        inside.set()
+        forking.wait(20)  # ends early only where a fork does not wait for the reader
+threading.Thread(target=reads).start()
+inside.wait(20)
+threading.Timer(0.2, forking.set).start()
+child = os.fork()
+if child == 0:
+    free = resource.getrlimit(resource.RLIMIT_AS) == before
+    os._exit(0 if free and dump_file._ONE.acquire(timeout=5) else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert told.stdout == "0\n", told.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import live_samples as s
 import pytest
+from nccl_runbook.evidence.stacks import whole_looks
 from nccl_runbook.facts.live import Frame, Live, LiveRank, Socket
 from nccl_runbook.look_page import page, text
 from nccl_runbook.probes import live_processes
@@ -221,3 +222,70 @@ def test_a_rank_that_left_because_a_peer_went_is_not_accused() -> None:
     assert (found.kind, found.culprits, found.decides) == ("unknown", [], LOOK_THERE) and "rank 0 left when the connection to a peer broke" in found.sentence
     skips = told([s.look(dataclasses.replace(asleep, local_world_size=None), waiting(1))])
     assert ([v.rank for v in skips.culprits], skips.decides) == ([0], LOOK_THERE)
+
+
+# --- what a second pair of eyes broke
+
+def test_ranks_that_two_looks_show_are_counted_once() -> None:
+    """From the host and from within a container: other pids, the same ranks."""
+    inside = dataclasses.replace(s.look(waiting(0), waiting(1)), boot_id="b pid:[2]")
+    found = told([s.look(waiting(0), waiting(1)), inside])
+    assert found.kind == "unknown" and any("2 of 4 ranks, on hosts that were not looked at" in line for line in found.not_seen)
+    assert told([s.look(*map(waiting, range(4)))]).kind == "symmetric"
+
+
+def test_two_whole_jobs_of_one_host_each_are_not_halves_of_one_though_each_lost_another_rank() -> None:
+    looks = [dataclasses.replace(look, ranks=look.ranks[n:n + 1]) for n, look in enumerate(two_hosts([s.rank(n % 2, s.IN_ALL_REDUCE, world=2) for n in range(4)]))]
+    found = judge(together(looks))
+    assert sorted((p.kind, p.culprits[0].rank, p.culprits[0].host) for p in found) == [("dead", 0, "node2"), ("dead", 1, "node1")]
+
+
+@pytest.mark.parametrize("address", ["100.64.0.7", "203.0.113.9", "[2001:db8::9]"])
+def test_no_rank_is_missing_on_a_host_without_any_while_the_others_speak_to_another_host(address: str) -> None:
+    found = told(never_started(sockets=[Socket("ESTABLISHED", "100.64.0.1:29500", f"{address}:40000")]))
+    assert (found.kind, found.culprits) == ("unknown", [])
+    assert told(never_started(sockets=[Socket("ESTABLISHED", "127.0.0.1:29500", "127.0.0.1:40000")])).kind == "dead"
+
+
+def test_a_tracker_out_of_reach_does_not_hide_who_did_not_come() -> None:
+    def of(address: str) -> Picture:
+        asleep = dataclasses.replace(s.rank(3, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500"), local_world_size=None)
+        return told([s.look(speaking(0, 5, to=address), waiting(1), waiting(2), asleep)])
+
+    assert (of("203.0.113.9").kind, [v.rank for v in of("203.0.113.9").culprits]) == ("skipped", [3])
+    assert of("10.0.0.2").kind == "unreachable"
+
+
+def test_a_host_that_has_no_rank_any_more_is_no_witness_of_ranks_that_wait() -> None:
+    links = [Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:40000")]
+    first, second = ([dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=n % 2, sockets=links), local_world_size=2) for n in part]
+                     for part in ((0, 1), (2, 3)))
+    both = [s.look(*first), later(s.look(*second))]
+    assert told(both).kind == "symmetric"
+    ended = [dataclasses.replace(s.look(), taken="2026-11-21T19:00:40Z")]
+    assert [(v.rank, v.host) for v in told(both + ended).culprits] == [(0, "node1"), (1, "node1")]
+    assert told([dataclasses.replace(ended[0], taken="2026-11-21T18:00:00Z"), *both]).kind == "symmetric"
+
+
+def test_a_line_to_paste_is_one_line_and_runs_nothing_that_a_record_holds() -> None:
+    odd = dataclasses.replace(later(s.look(waiting(1))), host="node2\nreboot")
+    sleeps = s.rank(3, s.ASLEEP, waits="hrtimer_nanosleep", job="10.0.0.1:29500")
+    lines = [told([s.look(waiting(0), waiting(2)), dataclasses.replace(odd, ranks=[*odd.ranks, sleeps])]).decides]
+    for state, to in (("ESTABLISHED", "10.0.0.2;reboot"), ("SYN-SENT", "10.0.0.2;reboot"), ("SYN-SENT", "[::1];reboot")):
+        links = [Socket(state, "10.0.0.1:4000", f"{to}:41000", 5), Socket("ESTABLISHED", f"{to}:41000", "10.0.0.1:4000")]
+        lines.append(told([s.look(*(dataclasses.replace(waiting(n), sockets=links) for n in range(4)))]).decides)
+    assert all(line.isprintable() for line in lines)
+    assert lines[1:] == ["ping -c 3 '10.0.0.2;reboot'   # from 10.0.0.1", "nc -vz '10.0.0.2;reboot' 41000", "nc -vz '::1];reboot' 41000"]
+    fine = [Socket("SYN-SENT", "[::1]:4000", "[fd00::2]:29500")]
+    assert told([s.look(*(dataclasses.replace(waiting(n), sockets=fine) for n in range(4)))]).decides == "nc -vz fd00::2 29500"
+
+
+def test_ranks_below_zero_are_missing_nowhere() -> None:
+    one = dataclasses.replace(s.rank(0, s.IN_ALL_REDUCE, job="10.0.0.1:29500", local=1), local_world_size=2)
+    assert not told([s.look(one)]).culprits
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_look_whose_times_are_no_seconds_is_none_as_no_json_can_hold_them(seconds: float) -> None:
+    look = TypeAdapter(Live).dump_python(s.look(waiting(0)))
+    assert whole_looks([look]) and not whole_looks([{**look, "gap_s": seconds}]) and not whole_looks([{**look, "first_s": seconds}])

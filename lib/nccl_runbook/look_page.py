@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import List, Sequence, Tuple, Union
 
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
@@ -75,10 +75,9 @@ def ordered(picture: Picture) -> List[RankView]:
 
 def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
     """Column names and one row a rank of the job; columns that are empty for all are left out."""
-    in_order = sorted(looks, key=lambda one: one.taken)
-    seen: Dict[Tuple[str, int], List[str]] = {(look.host, r.pid): cells(look, r) for look in in_order for r in look.ranks}
+    seen = {(look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks}
     head, *rows = _filled([[*row[:6], v.frame or row[6], row[7], DOES[v.does]] for v in ordered(picture)
-                           for row in [seen.get((v.host, v.pid or 0), [str(v.rank), v.host, *[""] * 6])]])
+                           for it in [seen.get((v.host, v.pid or 0))] for row in [cells(*it) if it else [str(v.rank), v.host, *[""] * 6]]])
     return head, rows
 
 

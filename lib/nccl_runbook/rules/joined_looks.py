@@ -41,8 +41,9 @@ def _place(job: str, look: Live) -> str:
 
 
 def _halves(some: Members, others: Members) -> bool:
-    """They are different ranks of as many, of different hosts, and meet at one port, some at localhost."""
+    """They are different ranks of as many, more than a host was to have, of different hosts, and meet at one port, some at localhost."""
     both, numbers = [*some, *others], [{r.rank for r, _ in part} for part in (some, others)]
     sizes, ports = {r.world_size for r, _ in both}, {r.variables.get("MASTER_PORT") for r, _ in both}
     return (len(sizes) == len(ports) == 1 and None not in sizes | ports | numbers[0] | numbers[1] and not numbers[0] & numbers[1]
+            and all((r.local_world_size or 0) < (r.world_size or 0) for r, _ in both)
             and not {look.host for _, look in some} & {look.host for _, look in others} and any(" in net:" in r.job for r, _ in both))

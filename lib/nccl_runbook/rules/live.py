@@ -44,9 +44,11 @@ _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken 
 def judge(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
     the newest counts: an older one shows where its ranks were then."""
-    looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.host, one.taken))
-    newest = {(look.host, look.boot_id, _launch(rank)): look for look in sorted(looks, key=lambda one: one.taken) for rank in look.ranks}
-    seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look]
+    looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.taken, one.host))
+    newest = {(look.host, look.boot_id, _launch(rank)): look for look in looks for rank in look.ranks}
+    emptied = {(look.host, look.boot_id): look.taken for look in looks if not look.ranks}
+    seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
+            and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
     order = ("broken", "degraded", "unknown", "healthy")
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
@@ -55,8 +57,7 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
 
 def _launch(rank: LiveRank) -> str:
     """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what it calls one without a name."""
-    run = rank.variables.get("TORCHELASTIC_RUN_ID", "none")
-    return rank.job if run == "none" else run
+    return rank.job if (run := rank.variables.get("TORCHELASTIC_RUN_ID", "none")) == "none" else run
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
@@ -89,7 +90,8 @@ def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
     if found.status != "established" and found.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
     more = len({v.host for v in found.ranks}) > 1 and found.decides and "#" not in found.decides
-    return found.decides + (f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else "")
+    line = found.decides + (f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else "")
+    return "".join(filter(str.isprintable, line))  # one line, whatever a record calls its host
 
 
 def _attempt(members: Members) -> str:
@@ -138,8 +140,7 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
-    stopped = [v for v in base.ranks if v.does == "stopped"]
-    if not stopped:
+    if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
     why = f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
     seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
@@ -302,8 +303,7 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
                   for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1)
     if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or used[0][0] > IDLE_MOST:
         return None
-    least = min(low for _, low, _ in used[1:])
-    if least < RUNS_LEAST:
+    if (least := min(low for _, low, _ in used[1:])) < RUNS_LEAST:
         return None
     told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
     return _is_slow(base, used[0][2], "possible", Seen(told, "NVML"))
@@ -312,9 +312,8 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
 def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
-    busy = [v for v in base.ranks if v.does == "busy"]
     said = f"not hung: {counted(len(base.ranks), 'rank')} moved within the look"
-    if busy:
+    if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
     if unseen(members):

@@ -8,7 +8,7 @@ import itertools
 import re
 import shlex
 import time
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Pattern, Sequence, Set, Tuple
 
 from nccl_runbook.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank, Socket
@@ -19,6 +19,7 @@ LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook 
 _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
 # the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
 REPEATED = 3
+_ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")
 AT_REST = (*WAITING, "asleep", "unknown")
 Members = List[Tuple[LiveRank, Live]]
 
@@ -28,8 +29,7 @@ def sockets(rank: LiveRank) -> List[Socket]:
 
 
 def world_size(members: Members) -> Optional[int]:
-    sizes = collections.Counter(r.world_size for r, _ in members if r.world_size)
-    return sizes.most_common(1)[0][0] if sizes else None
+    return next((n for n, _ in collections.Counter(r.world_size for r, _ in members if r.world_size).most_common(1)), None)
 
 
 def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
@@ -44,9 +44,9 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
     blocks = {host: {(r.rank - r.local_rank, min(r.local_world_size, 64)) for r in there if r.local_rank is not None and r.local_world_size}
               for host, there in hosts.items()}
     expected = {first + n: host for host, found in blocks.items() if len(found) == 1 for first, width in found for n in range(width)
-                if first + n < size}
+                if 0 <= first + n < size}
     widest = max((width for found in blocks.values() for _, width in found), default=0)
-    if bare and not _spoken_to(members) and len(seen | set(expected)) < size <= len(seen | set(expected)) + widest * len(bare):
+    if bare and not _spoken_to(members, _ELSEWHERE) and len(seen | set(expected)) < size <= len(seen | set(expected)) + widest * len(bare):
         expected = {**dict.fromkeys(range(min(size, 4096)), ", ".join(bare[:8])), **expected}
     return {n: host for n, host in sorted(expected.items()) if n not in seen}
 
@@ -54,7 +54,7 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others tell; "" for none."""
     size = world_size(members) or 0
-    left = size - len(members) - len(missing_ranks(members, bare))
+    left = size - len({r.rank for r, _ in members} - {None}) - sum(r.rank is None for r, _ in members) - len(missing_ranks(members, bare))
     if left <= 0:
         return ""
     told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
@@ -65,10 +65,10 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     return f"{left} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts) + none
 
 
-def _spoken_to(members: Members) -> Set[str]:
-    """Addresses of the inner network to which the ranks are connected and which are of no host that was looked at."""
+def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
+    """Addresses, of the inner network as a rule, to which the ranks are connected and which are of no host that was looked at."""
     links = [s for r, _ in members for s in sockets(r) if s.state == "ESTABLISHED"]
-    return {found[1] for s in links if (found := _INNER.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
+    return {found[1] for s in links if (found := whom.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
 
 
 def stale(members: Members) -> Dict[str, float]:
@@ -89,14 +89,14 @@ def _second(taken: str) -> int:
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait."""
     asking = {(look.host, r.pid): s for r, look in members for s in sockets(r) if s.state == "SYN-SENT"}
-    accused = [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]
-    if not accused:
+    if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
         return None
-    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}")
-            for v in accused[:8] for s in [asking[v.host, v.pid]]]
-    remote = asking[accused[0].host, accused[0].pid].remote
-    why = f"{'gets' if len(accused) == 1 else 'get'} no answer from {remote}"
-    return told_of(base, "unreachable", accused, why, "network-path-blocked", "likely", seen, f"nc -vz {remote.replace(':', ' ')}")
+    asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]
+    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked]
+    address, _, port = asked[0][1].remote.rpartition(":")
+    why = f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}"
+    line = f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}"
+    return told_of(base, "unreachable", accused, why, "network-path-blocked", "likely", seen, line)
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
@@ -121,8 +121,7 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
 def lost(base: Picture, members: Members) -> Optional[Picture]:
     """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is, of several the one in common."""
     still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
-    paths = _paths([(r, look) for r, look in members if (look.host, r.pid) in still])
-    if not paths:
+    if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
     told = ", ".join(" and ".join(path) for path in sorted(paths)[:4])
@@ -131,16 +130,17 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]
     return told_of(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
-                   f"ping -c 3 {held[0].remote.rpartition(':')[0]}   # from {held[0].local.rpartition(':')[0]}")
+                   f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
 
 
 def _has_store(rank: LiveRank) -> bool:
-    port = rank.variables.get("MASTER_PORT", "")
-    return not port or any(s.state != "LISTEN" and s.remote.endswith(f":{port}") for s in sockets(rank))
+    return not (port := rank.variables.get("MASTER_PORT")) or any(s.remote.endswith(f":{port}") for s in sockets(rank))
 
 
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
-    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host."""
+    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host. What
+    a rank tells others than hosts of the inner network (a tracker, a proxy) is not the job's."""
     homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in sockets(r)}
     return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in sockets(r)
-                   if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]])
+                   if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]]
+                   if address in homes or _INNER.match(s.remote))

@@ -47,8 +47,7 @@ class RankView:
 
 def view(rank: LiveRank, look: Live) -> RankView:
     """What one rank did over the samples: its main thread, or where that only joins others, one that is in a collective in all of them."""
-    stacks = main_stacks(rank)
-    stack = stacks[-1] if stacks else None
+    stack = next(reversed(main_stacks(rank)), None)
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
     inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
