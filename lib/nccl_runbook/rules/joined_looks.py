@@ -27,7 +27,7 @@ def together(looks: Iterable[Live]) -> list[Live]:
 
 def _told_apart(looks: list[Live]) -> list[Live]:
     boots = grouped((look.host, look.boot_id) for look in looks if look.ranks)
-    return [dataclasses.replace(look, host=f"{look.host} ({_address(look)}pids {look.boot_id.rpartition('[')[2].rstrip(']')})")
+    return [dataclasses.replace(look, host=f"{look.host} ({_address(look)}pid namespace {look.boot_id.rpartition('[')[2].rstrip(']')})")
             if len(set(boots.get(look.host, ()))) > 1 else look for look in looks]
 
 
