@@ -29,8 +29,8 @@ STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
 STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
          "CUDA_(HOME|PATH)", "TORCH_CUDA_ARCH_LIST", *LOGGED)
 # an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm has to do before ("": none);
-# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. One that is
-# to fail matters where the control fails only: there its way over sockets tells no more if it passes, and takes 19 s (4 H200).
+# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. "X fails":
+# at once beside a control that passes; beside one that fails only where X fails, too, as sockets would tell no more (9.7 s a world, H200).
 ARMS = {
     "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
     "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),

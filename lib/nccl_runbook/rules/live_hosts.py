@@ -19,7 +19,7 @@ LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook 
 _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
 # the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
 REPEATED = 3
-_ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")
+_ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
 AT_REST = (*WAITING, "asleep", "unknown")
 Members = List[Tuple[LiveRank, Live]]
 
