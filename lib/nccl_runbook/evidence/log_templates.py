@@ -6,8 +6,6 @@ New kinds are looked at many together, so that a log in which no two lines are a
 from __future__ import annotations
 
 import bisect
-import collections
-import dataclasses
 import functools
 import itertools
 import re
@@ -34,21 +32,21 @@ Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the expressi
 _OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
-@dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
     ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error, None while nobody has asked; ``opens``:
     its message may go on in the next line; ``told``: where the first line tells it, until that is taken in."""
 
-    at: tuple[str, int, bytes]
     matched: tuple[str, ...] = ()
     tells: Collection[str] = ()
-    cheap: bool = False
+    cheap = opens = False
     odd: bool | None = False
-    opens: bool = False
     told: log_events.Told | None = None
-    times: int = 0
+    times = 0
     first: LogLine | None = None
+
+    def __init__(self, at: tuple[str, int, bytes]) -> None:
+        self.at = at  # and no more: most kinds tell nothing, and there may be a hundred thousand of them
 
     def texts(self) -> list[str]:
         """What the first line says, as it was printed, and put together where it was broken."""
@@ -68,29 +66,45 @@ class Templates:
         self.kinds: dict[bytes | int, Kind] = {}
         self.ours = False
         self.launchers: set[str] = set()  # expressions of which a line was seen
+        self.above = b""  # the line before those to come, if its message may go on
+        self._telling: dict[bytes | int, Kind] = {}
         self._numeric: set[bytes] = set()
 
-    def of(self, name: str, number: int, rows: list[bytes], before: bytes, opened: bool) -> list[Kind]:
-        """The kind of each of these lines, the first of which is line ``number``. ``before``: the line above it, ``opened`` if its message
-        may go on."""
-        keys = self._keys(rows)
-        fresh = {key: index for index, key in reversed([*enumerate(keys)]) if key not in self.kinds}  # where each comes first
-        fresh = dict(sorted(fresh.items(), key=lambda one: one[1]))
-        known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
-        asked = self._asked([rows[index] for index in fresh.values()])
-        for at, (key, index) in enumerate(fresh.items()):
-            begun = name, number + index, ends(rows[index])
-            known[key] = self._judged(begun, asked[at]) if at in asked else Kind(begun)
-        after = ((key, index, at) for at, (key, index) in enumerate(fresh.items()) if (known[keys[index - 1]].opens if index else opened))
-        whole = [(k, at, joined(rows[index - 1] if index else before, text)) for k, index, at in after for text in pieces(rows[index])[:1]]
-        whole = [one for one in whole if one[2]]
-        for (key, at, text), may in zip(whole, _may_match([one[2] for one in whole])):
-            known[key] = self._judged(known[key].at, [*asked.get(at, [("", ())]), (text, may)])
-        return [known[key] for key in keys]
+    def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
+        """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
+        is line ``number``."""
+        keys, known = self._keys(rows), self._telling
+        first = dict(zip(reversed(keys), reversed(range(len(keys)))))
+        fresh = sorted(index for key, index in first.items() if key not in self.kinds)
+        new = {index: Kind((name, number + index, ends(rows[index]))) for index in fresh}
+        if len(self.kinds) < MAX_TEMPLATES:
+            self.kinds |= zip([keys[index] for index in fresh], new.values())
+        else:
+            known = known.copy()
+        asked = self._asked({index: rows[index] for index in fresh})
+        known |= {keys[index]: new[index] for index, texts in asked.items() if self._judge(new[index], texts)}
+        told, above = self._told(rows, keys, known)
+        whole = [(index, joined(above[index], text)) for index in above if index in new for text in pieces(rows[index])[:1]]
+        whole = [one for one in whole if one[1]]
+        for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
+            if self._judge(new[index], [*asked.get(index, [("", ())]), (text, may)]):
+                known[keys[index]] = new[index]
+        told, above = self._told(rows, keys, known) if whole else (told, above)
+        self.above = above.get(len(rows), b"")
+        return [(index, kind, above.get(index, b"")) for index, kind in told.items()]
+
+    def _told(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> tuple[dict[int, Kind], dict[int, bytes]]:
+        """Index of a line -> its kind, of those that tell something; and -> the line above whose message may go on in it."""
+        told = {index: kind for index, kind in enumerate(map(known.get, keys)) if kind}
+        return told, ({0: self.above} if self.above else {}) | {index + 1: rows[index] for index, kind in told.items() if kind.opens}
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
-        bare, known = [raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS) for raw in rows], self.kinds
+        text, known = b"\n".join(rows), self.kinds
+        bare = text.translate(None, _DIGITS).split(b"\n") if rows else []
+        if b"NCCL INFO" in text:
+            hexed = text.translate(None, _HEX).split(b"\n")
+            bare = [low if b"NCCL INFO" in raw else key for low, key, raw in zip(hexed, bare, rows)]
         return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
@@ -101,16 +115,17 @@ class Templates:
             return raw
         return key
 
-    def _asked(self, raws: list[bytes]) -> dict[int, Asked]:
+    def _asked(self, raws: dict[int, bytes]) -> dict[int, Asked]:
         """Of each line that may match any expression its texts, each with those."""
-        self.ours = self.ours or bool(_OURS.search(b"\n".join(raws).lower()))
-        texts = {index: (pieces(raws[index]), may) for index, may in _matcher().may_match(_visible(raws)).items()}
+        self.ours = self.ours or bool(_OURS.search(b"\n".join(raws.values()).lower()))
+        found, at = _matcher().may_match(_visible([*raws.values()])), [*raws]
+        texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
         return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
 
-    def _judged(self, at: tuple[str, int, bytes], texts: Asked) -> Kind:
-        """What the line is worth. Whether one that is whole looks like an error is asked later, and of few."""
+    def _judge(self, kind: Kind, texts: Asked) -> bool:
+        """Whether the line tells anything, and what. Whether one that is whole looks like an error is asked later, and of few."""
         matched, own = {}, {}
-        for e, text in [(e, text) for text, may in texts for e in may]:
+        for e, text in [(e, text) for text, may in texts for e in may if e not in self.launchers]:
             if e is ODD.pattern and len(texts) == 1:
                 own[e] = None
             elif e in _OWN:
@@ -119,12 +134,13 @@ class Templates:
                 matched[e] = None
         self.launchers |= log_events.LAUNCHERS.keys() & matched
         told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
-        matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
-        cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
+        kind.matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        kind.cheap = not told.keys() & log_events.MUCH and (not kind.matched or b"NCCL INFO" in kind.at[2])
         # with other numbers another expression may match
-        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
-        odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
-        return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None)
+        kind.tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
+        kind.odd, kind.opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
+        kind.told = told if len(texts) == 1 else None
+        return bool(kind.matched or kind.tells or kind.opens or kind.odd is not False)
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
@@ -203,9 +219,11 @@ def plain(text: str) -> str:
 
 def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
+    if not above:
+        return ""
     if above.rstrip().endswith(b"Last error:"):
         return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
-    if not above or len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
+    if len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
         if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
             return ""
     head = above.decode("utf-8", "replace").rstrip("\r\n")

@@ -15,8 +15,8 @@ _GLUED = re.compile(
 )  # a progress bar without its newline
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
-    r"\s*(?:"
-    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|\[default(?P<local>\d{1,3})\]:|"
+    r"\s*(?=[\[(\d|>rRIWEDC])(?:"
+    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|\[default\d{1,3}\]:|"
     r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"
     r"(?P<srun>\d{1,5}):(?=\s|$)|\[1,(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
@@ -28,6 +28,7 @@ _PREFIX = re.compile(
 _STAMP = re.compile(r"(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
+_NCCL_END = re.compile(r":\d{1,8} \[\d")  # without it the search for a host would try each letter
 _INSIDE = re.compile(
     r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
 )
@@ -77,16 +78,19 @@ def said(text: str) -> Said:
     host, pid, time, at = "", "", None, 0
     for _ in range(6):
         found = _PREFIX.match(text, at)
-        if not found or found.end() == at:
+        if not found:
             break
-        at = found.end()
-        named = found.group("rank") or found.group("rank2") or found.group("mpi")
-        rank = int(named) if named else rank if rank is not None or not found.group("srun") else int(found.group("srun"))
-        host = found.group("ip") or found.group("pod") or host
-        pid = found.group("pid") or pid
-        time = _stamp(found.group("stamp")) if found.group("stamp") else time
+        at, what = found.end(), found.lastgroup  # no two of them stand in one prefix, but for pid and ip
+        if what in ("pid", "ip"):
+            pid, host = found["pid"], found["ip"] or host
+        elif what == "pod":
+            host = found[what]
+        elif what == "stamp":
+            time = _stamp(found[what])
+        elif what and (rank is None or what != "srun"):
+            rank = int(found[what])
     rest = text[at:]
-    nccl = _NCCL.search(rest[:200]) if "] " in rest else None
+    nccl = _NCCL.search(rest[:200]) if "] " in rest and _NCCL_END.search(rest) else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
     inside = _INSIDE.search(rest) if "ank " in rest or "[rank" in rest or "RANK " in rest else None
@@ -106,7 +110,7 @@ def _time(text: str) -> float | None:
 
 
 def _stamp(text: str) -> float | None:
-    found = _STAMP.search(text) if ":" in text else None
+    found = _STAMP.search(text) if ":" in text and "-" in text else None
     return _seconds(*found.groups()) if found else None
 
 

@@ -42,7 +42,8 @@ ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
-_FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
+_GUARDED = 7  # letters: a shorter one would single out many lines without what stands before it
+_ANCHORS = "%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
@@ -129,15 +130,20 @@ class Matcher:
         needs = {e: hints.get(e) or needed(e) for e in expressions}
         self._always = [e for e, literals in needs.items() if not literals]
         wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
+        before: dict[bytes, set[bytes]] = collections.defaultdict(set)
         for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
-            wanted[_needle(literal)][expression] = None
+            head, needle = _needle(literal)
+            wanted[needle][expression] = None
+            before[needle].add(head)
         # the longest needle at a place stands for those that it begins with
         own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
-        self._needles = tuple(wanted)
-        by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
+        whole = {n: [n] if b"" in heads else [head + n for head in sorted(heads)] for n, heads in before.items()}
+        guarded = [(n, b"|".join(b"(?<=%s)" % re.escape(w) for w in whole[n] if w != n)) for n in sorted(wanted, reverse=True)]
+        by_letter = itertools.groupby(guarded, lambda one: one[0][:1])  # an expression that begins with one letter is searched for fastest
         self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(words))) for letter, words in by_letter]
-        self._fast = ahocorasick_rs.BytesAhoCorasick(self._needles) if ahocorasick_rs and wanted else None
+        self._needles = [n for n, windows in whole.items() for _ in windows]
+        self._fast = ahocorasick_rs.BytesAhoCorasick(itertools.chain(*whole.values())) if ahocorasick_rs and wanted else None
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
@@ -158,7 +164,7 @@ class Matcher:
             for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True):
                 starts[self._needles[i]].append(start)
         for letter, pattern in () if self._fast else self._patterns:
-            for m in pattern.finditer(text):
+            for m in pattern.finditer(text) if letter in text else ():
                 starts[letter + m[1]].append(m.start())
         return starts
 
@@ -176,16 +182,23 @@ def folded(raw: bytes) -> bytes:
 
 
 @functools.cache
-def _needle(literal: str) -> bytes:
-    """What is searched for where a line must hold ``literal``: from its rarest letter on, and no longer than finds few other lines."""
-    start = max(range(max(1, len(literal) - _NEEDLE + 1)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
-    return literal[start : start + _NEEDLE].encode()
+def _needle(literal: str) -> tuple[bytes, bytes]:
+    """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and what
+    must stand before it where it is short."""
+    at = min(range(len(literal)), key=lambda at: (at + 2 >= len(literal), (_ANCHORS + literal[at]).index(literal[at])))
+    needle = literal[at : at + _NEEDLE]
+    head = literal[max(0, len(literal) - _NEEDLE) : at] if len(needle) < _GUARDED else ""
+    return head.encode(), needle.encode()
 
 
-def _tree(words: Iterable[bytes]) -> bytes:
-    """An expression for what may follow the first letter, the longest first; a search leaves it at a second letter that fits none."""
-    by_second = itertools.groupby(sorted(words, reverse=True), lambda word: word[1:2])
-    return b"|".join(re.escape(second) + b"(?:%s)" % b"|".join(re.escape(word[2:]) for word in of) for second, of in by_second)
+def _tree(words: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """An expression for what may follow the first letter of each, with its guard behind it, the longest first; a search leaves it at a
+    letter that fits none."""
+    rest = [(word[1:], guard) for word, guard in words]
+    if len(rest) == 1:
+        return re.escape(rest[0][0]) + (b"(?:%s)" % rest[0][1] if rest[0][1] else b"")
+    by_next = itertools.groupby(rest, lambda one: one[0][:1])
+    return b"(?:%s)" % b"|".join(re.escape(letter) + _tree(of) if letter else b"(?:%s)" % next(of)[1] for letter, of in by_next)
 
 
 def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -205,7 +218,7 @@ def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -
 def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
-    own = branches if hinted else [branch for branch in branches if any(_needle(n) == needle for literals in branch for n in literals)]
+    own = branches if hinted else [branch for branch in branches if any(_needle(n)[1] == needle for literals in branch for n in literals)]
     beside = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
     return () if () in beside else tuple(beside)
 
