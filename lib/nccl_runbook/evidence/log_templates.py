@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable, Iterator
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, compiled, folded, needed, printed
+from nccl_runbook.knowledge.clues import Matcher, compiled, folded, may_hold, needed, printed
 
 MAX_TEMPLATES = 200_000
+FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(
@@ -170,13 +171,18 @@ class Texts:
         rows = _visible([kind.at[2] for kind in self._kinds])
         rows = [raw if kind.first is None else "\r".join(kind.texts()).encode() for kind, raw in zip(self._kinds, rows)]
         self._low = folded(b"\n".join([*rows, context.encode("utf-8", "replace")]))
-        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))[1:]
+        self._rows = self._low.split(b"\n")
+        words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
+        self._has = functools.cache((b" %s " % b"  ".join(words)).__contains__) if words else lambda word: True
+        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._rows], initial=-1))[1:]
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
         for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
+                if line < len(self._kinds) and not may_hold(expression, self._rows[line]):
+                    continue
                 told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
                 if told:
                     found, until = told, self._ends[line - 1] if line else 0
@@ -185,7 +191,8 @@ class Texts:
 
     def _with(self, literal: bytes, until: int) -> Iterator[int]:
         """The lines that hold this, of those that end before ``until``."""
-        at = self._low.find(literal, 0, until)
+        words = literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n")
+        at = self._low.find(literal, 0, until) if all(map(self._has, words)) else -1
         while at >= 0:
             line = min(bisect.bisect_left(self._ends, at), len(self._kinds))
             yield line

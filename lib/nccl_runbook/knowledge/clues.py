@@ -215,6 +215,13 @@ def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -
     return False
 
 
+def may_hold(expression: str, low: bytes) -> bool:
+    """Whether a folded line holds what one branch of the expression needs."""
+    branches = _beside(expression, b"", True)
+    return not branches or _may_match(branches, low)
+
+
+@functools.cache
 def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
