@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
@@ -23,11 +21,11 @@ DUMPS = "The dumps and stacks among these files, side by side"
 
 
 def triage(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
+    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
     against: Annotated[
-        list[str], typer.Option(metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")
+        list[str], answer.typer.Option(metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")
     ] = [],  # noqa: B006
-    context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
+    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
@@ -66,10 +64,12 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
 
 def _compared(against: list[str], paths: list[str]) -> Comparison | None:
     """The good run beside the bad one; None where none was named."""
+    if not against:
+        return None
     from nccl_runbook.evidence import log_profile
     from nccl_runbook.rules.against import compare
 
-    return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"])) if against else None
+    return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"]))
 
 
 def _verdict(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:

@@ -68,7 +68,6 @@ HINTS = {
     _PROGRESS: ("step", "iter", "epoch", "batch", "[0", "[1", "[2", "[3", "[4", "[5", "it/s", "s/it", "loss"),
 }
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
-_LIFELESS = frozenset([_NCCL, _TORCH, _NET, _CALL, _VIA, _COMM, _STATUS])  # no word of success, failure or progress
 Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
 LAUNCHERS = {
     r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b": "ray",
@@ -124,22 +123,19 @@ class Ranks:
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = call.groups()
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
-        if _NCCL in told or _TORCH in told:
-            self._software(line, told)
+        self._software(line, told)
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
             self._of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
-        if not _LIFELESS.issuperset(told):
-            self._life(line, row, text, order, told)
+        self._life(line, row, text, order, told)
         if row is None:
             return
         if comm:
             self._communicator(line.rank or 0, row, comm)
-        if _STATUS in told or _WORK in told:
-            self._sequence(row, line, text, told)
+        self._sequence(row, line, text, told)
         if _NET in told:
             row["network"] = told[_NET].group(1)
         if _VIA in told:
@@ -147,7 +143,7 @@ class Ranks:
 
     def _software(self, line: LogLine, told: Told) -> None:
         versions = {name: next(filter(None, told[e].groups())) for name, e in (("nccl", _NCCL), ("torch", _TORCH)) if e in told}
-        row = self._row(line)
+        row = self._row(line) if versions else None
         if "nccl" in versions and len(self._versions[versions["nccl"]]) < 8:
             self._versions[versions["nccl"]].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
         if row is not None:
@@ -196,7 +192,7 @@ class Ranks:
 
     def _sequence(self, row: dict[str, Any], line: LogLine, text: str, told: Told) -> None:
         status, work = told.get(_STATUS), told.get(_WORK)
-        group = _GROUP.search(text)
+        group = _GROUP.search(text) if status or work else None
         name = (group.group(3) or group.group(2) or group.group(1)) if group else ""
         if status:
             row["enqueued"][name] = max(int(status.group(1)), row["enqueued"].get(name, -1))

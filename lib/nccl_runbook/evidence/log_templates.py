@@ -20,9 +20,8 @@ MAX_TEMPLATES = 200_000
 FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
-_NUMBERS = re.compile(
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
-)  # there a number tells one fault from another
+# there a number tells one fault from another
+_NUMBERS = re.compile(rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d")
 ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
@@ -74,38 +73,35 @@ class Templates:
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
         is line ``number``."""
-        keys, known = self._keys(rows), self._telling
+        keys = self._keys(rows)
         first = dict(zip(reversed(keys), reversed(range(len(keys)))))
-        fresh = sorted(index for key, index in first.items() if key not in self.kinds)
-        new = {index: Kind((name, number + index, ends(rows[index]))) for index in fresh}
-        if len(self.kinds) < MAX_TEMPLATES:
-            self.kinds |= zip([keys[index] for index in fresh], new.values())
-        else:
-            known = known.copy()
-        asked = self._asked({index: rows[index] for index in fresh})
+        fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
+        new = {index: Kind((name, number + index, ends(raw))) for index, raw in fresh.items()}
+        known = self._telling if len(self.kinds) < MAX_TEMPLATES else self._telling.copy()
+        if known is self._telling:
+            self.kinds |= zip(map(keys.__getitem__, new), new.values())
+        asked = self._asked(fresh)
         known |= {keys[index]: new[index] for index, texts in asked.items() if self._judge(new[index], texts)}
-        told, above = self._told(rows, keys, known)
+        above = self._open(rows, keys, known)
         whole = [(index, joined(above[index], text)) for index in above if index in new for text in pieces(rows[index])[:1]]
-        whole = [one for one in whole if one[1]]
         for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
-            if self._judge(new[index], [*asked.get(index, [("", ())]), (text, may)]):
+            if text and self._judge(new[index], [*asked.get(index, [("", ())]), (text, may)]):
                 known[keys[index]] = new[index]
-        told, above = self._told(rows, keys, known) if whole else (told, above)
+        above = self._open(rows, keys, known) if whole else above
         self.above = above.get(len(rows), b"")
-        return [(index, kind, above.get(index, b"")) for index, kind in told.items()]
+        return [(index, kind, above.get(index, b"")) for index, kind in enumerate(map(known.get, keys)) if kind]
 
-    def _told(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> tuple[dict[int, Kind], dict[int, bytes]]:
-        """Index of a line -> its kind, of those that tell something; and -> the line above whose message may go on in it."""
-        told = {index: kind for index, kind in enumerate(map(known.get, keys)) if kind}
-        return told, ({0: self.above} if self.above else {}) | {index + 1: rows[index] for index, kind in told.items() if kind.opens}
+    def _open(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> dict[int, bytes]:
+        """Index of a line -> the one above whose message may go on in it."""
+        above = {index + 1: rows[index] for index, kind in enumerate(map(known.get, keys)) if kind and kind.opens}
+        return {0: self.above, **above} if self.above else above
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
         text, known = b"\n".join(rows), self.kinds
         bare = text.translate(None, _DIGITS).split(b"\n") if rows else []
         if b"NCCL INFO" in text:
-            hexed = text.translate(None, _HEX).split(b"\n")
-            bare = [low if b"NCCL INFO" in raw else key for low, key, raw in zip(hexed, bare, rows)]
+            bare = [raw.translate(None, _HEX) if b"NCCL INFO" in raw else key for raw, key in zip(rows, bare)]
         return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
@@ -181,9 +177,8 @@ class Texts:
         found, until = None, len(self._low)
         for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
-                if line < len(self._kinds) and not may_hold(expression, self._rows[line]):
-                    continue
-                told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
+                worth = line == len(self._kinds) or may_hold(expression, self._rows[line])
+                told = next((pair for pair in self._said(line) if worth and compiled(expression).search(plain(pair[0]))), None)
                 if told:
                     found, until = told, self._ends[line - 1] if line else 0
                     break
@@ -191,8 +186,8 @@ class Texts:
 
     def _with(self, literal: bytes, until: int) -> Iterator[int]:
         """The lines that hold this, of those that end before ``until``."""
-        words = literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n")
-        at = self._low.find(literal, 0, until) if all(map(self._has, words)) else -1
+        words = map(self._has, literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n"))
+        at = self._low.find(literal, 0, until) if all(words) else -1
         while at >= 0:
             line = min(bisect.bisect_left(self._ends, at), len(self._kinds))
             yield line
@@ -207,27 +202,20 @@ class Texts:
 
 
 # what libraries advise in general in the same line: it tells nothing about this job
-_ADVICE = re.compile(
-    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+_ADVICE = re.compile(r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
     r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
-    r"This (?:may|could) indicate .*"
-)
+    r"This (?:may|could) indicate .*")
 
 
 def plain(text: str) -> str:
     """The text without advice that libraries print along."""
-    return (
-        _ADVICE.sub("", text)
-        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
-        else text
-    )
+    may = "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
+    return _ADVICE.sub("", text) if may else text
 
 
 def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
-    if not above:
-        return ""
     if above.rstrip().endswith(b"Last error:"):
         return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
     if len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):

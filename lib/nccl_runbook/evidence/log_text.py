@@ -10,9 +10,8 @@ LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line, the first and the last ones: a line of a gigabyte is no message
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
-_GLUED = re.compile(
-    r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])"
-)  # a progress bar without its newline
+# a progress bar without its newline
+_GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
     r"\s*(?=[\[(\d|>rRIWEDC])(?:"
@@ -81,10 +80,8 @@ def said(text: str) -> Said:
         if not found:
             break
         at, what = found.end(), found.lastgroup  # no two of them stand in one prefix, but for pid and ip
-        if what in ("pid", "ip"):
-            pid, host = found["pid"], found["ip"] or host
-        elif what == "pod":
-            host = found[what]
+        if what in ("pid", "ip", "pod"):
+            pid, host = found["pid"] or pid, found["ip"] or found["pod"] or host
         elif what == "stamp":
             time = _stamp(found[what])
         elif what and (rank is None or what != "srun"):

@@ -96,7 +96,7 @@ class _Reader:
         tail.extend(enumerate(map(ends, rows[-TAIL_LINES:]), begin + max(0, len(rows) - TAIL_LINES)))
 
     def _take(self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None) -> None:
-        whole = joined(above, text)
+        whole = joined(above, text) if above else ""
         quoted = whole.startswith("NCCL WARN ")
         who = said(text if quoted else whole or text)
         line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins

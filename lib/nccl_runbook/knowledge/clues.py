@@ -24,11 +24,9 @@ except ImportError:
     ahocorasick_rs = None
 
 # an exception that only echoes what another rank did
-ECHO = re.compile(
-    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
+ECHO = re.compile(r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
-    r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
-)
+    r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
 LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
@@ -130,20 +128,19 @@ class Matcher:
         needs = {e: hints.get(e) or needed(e) for e in expressions}
         self._always = [e for e, literals in needs.items() if not literals]
         wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
-        before: dict[bytes, set[bytes]] = collections.defaultdict(set)
+        words: dict[tuple[bytes, bytes], None] = {}
         for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
-            head, needle = _needle(literal)
-            wanted[needle][expression] = None
-            before[needle].add(head)
+            needle, head = _needle(literal)
+            wanted[needle][expression] = words[needle, head] = None
         # the longest needle at a place stands for those that it begins with
         own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
-        whole = {n: [n] if b"" in heads else [head + n for head in sorted(heads)] for n, heads in before.items()}
-        guarded = [(n, b"|".join(b"(?<=%s)" % re.escape(w) for w in whole[n] if w != n)) for n in sorted(wanted, reverse=True)]
-        by_letter = itertools.groupby(guarded, lambda one: one[0][:1])  # an expression that begins with one letter is searched for fastest
-        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(words))) for letter, words in by_letter]
-        self._needles = [n for n, windows in whole.items() for _ in windows]
-        self._fast = ahocorasick_rs.BytesAhoCorasick(itertools.chain(*whole.values())) if ahocorasick_rs and wanted else None
+        self._needles = [needle for needle, _ in words]
+        by_letter = itertools.groupby(sorted(words, reverse=True), lambda word: word[0][:1])
+        guarded = ((letter, [(n, b"(?<=%s)" % re.escape(head + n) if head else b"") for n, head in of]) for letter, of in by_letter)
+        # an expression that begins with one letter is searched for fastest
+        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(of))) for letter, of in guarded]
+        self._fast = ahocorasick_rs.BytesAhoCorasick([head + n for n, head in words]) if ahocorasick_rs and wanted else None
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
@@ -185,20 +182,20 @@ def folded(raw: bytes) -> bytes:
 def _needle(literal: str) -> tuple[bytes, bytes]:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and what
     must stand before it where it is short."""
-    at = min(range(len(literal)), key=lambda at: (at + 2 >= len(literal), (_ANCHORS + literal[at]).index(literal[at])))
-    needle = literal[at : at + _NEEDLE]
-    head = literal[max(0, len(literal) - _NEEDLE) : at] if len(needle) < _GUARDED else ""
-    return head.encode(), needle.encode()
+    at = next(at for letter in _ANCHORS + literal for at in [literal.find(letter, 0, max(1, len(literal) - 2))] if at >= 0)
+    head = literal[max(0, len(literal) - _NEEDLE) : at] if at + _GUARDED > len(literal) else ""
+    return literal[at : at + _NEEDLE].encode(), head.encode()
 
 
-def _tree(words: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """An expression for what may follow the first letter of each, with its guard behind it, the longest first; a search leaves it at a
-    letter that fits none."""
+def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """An expression for what may follow the first letter of each word, and its guard; the longest first. A search leaves it at a letter
+    that fits none."""
     rest = [(word[1:], guard) for word, guard in words]
     if len(rest) == 1:
-        return re.escape(rest[0][0]) + (b"(?:%s)" % rest[0][1] if rest[0][1] else b"")
-    by_next = itertools.groupby(rest, lambda one: one[0][:1])
-    return b"(?:%s)" % b"|".join(re.escape(letter) + _tree(of) if letter else b"(?:%s)" % next(of)[1] for letter, of in by_next)
+        return re.escape(rest[0][0]) + rest[0][1]
+    by_next = itertools.groupby(rest, lambda word: word[0][:1])
+    branches = (re.escape(letter) + _tree([*of]) if letter else b"|".join(guard for _, guard in of) for letter, of in by_next)
+    return b"(?:%s)" % b"|".join(branches)
 
 
 def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -225,7 +222,7 @@ def may_hold(expression: str, low: bytes) -> bool:
 def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
-    own = branches if hinted else [branch for branch in branches if any(_needle(n)[1] == needle for literals in branch for n in literals)]
+    own = branches if hinted else [branch for branch in branches if any(_needle(n)[0] == needle for literals in branch for n in literals)]
     beside = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
     return () if () in beside else tuple(beside)
 
