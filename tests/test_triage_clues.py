@@ -10,6 +10,8 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("benign", "  File \"/usr/lib/python3.10/multiprocessing/resource_tracker.py\", line 209, in main\n    cache[rtype].remove(name)\nKeyError: '/psm_10b3d52e'\n", "printed at every start; inference runs normally", "KeyError: 'rank'\n"),
+    ("rank-busy-on-host", "35%|### | 738/2081 [30:01<57:14, 39.1MB/s]\n[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802246 milliseconds before timing out.\n", "", "35%|### | 738/2081 [03:01<57:14, 39.1MB/s]\n"),
     ("visible-devices-set-too-late", "(EngineCore_3 pid=9) Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n", "data_parallel_size 8", "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n"),
     ("env-conflict", "RuntimeError: Please use HIP_VISIBLE_DEVICES instead of ROCR_VISIBLE_DEVICES\n", "", "RuntimeError: Please use another device\n"),
     ("ulimit-too-low", W + "Call to ibv_reg_dmabuf_mr failed with error Cannot allocate memory\n", "", "ibv_reg_dmabuf_mr\n"),
@@ -256,6 +258,14 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("uneven-minibatches", "hang in the validation loop with FSDP", "it hangs on two GPUs"),
+    ("collective-on-some-ranks-only", "the first epoch is evaluated and checkpointed, then training hangs on four GPUs and a RuntimeError follows", "the first epoch is done, a TypeError follows"),
+    ("rank-busy-on-host", "it times out; the reader first walks through a file of 200 GB", "it times out on two GPUs"),
+    ("p2p-broken-acs-iommu", "when I try to train it just stops, two A6000", "when I try to train it says A6000"),
+    ("net-socket-fallback", "cannot get EFA to work, it is still using sockets", "cannot get it to work"),
+    ("rendezvous-misconfigured", "it fails: all_reduce_perf seems to run separately on each node", "it fails: all_reduce_perf on each node"),
+    ("uneven-minibatches", "it times out; the number of steps on each GPU is 72 and 506", "it times out at step 72 of 506"),
+    ("device-binding", "gpus=[1,2,3] gives an error and hangs", "gpus=[0,1,2] gives an error and hangs"),
     ("env-conflict", "it fails on the second rank with ROCR_VISIBLE_DEVICES set", "it fails on the second rank"),
     ("net-socket-fallback", "doubling the network bandwidth changed nothing", "doubling the batch changed nothing"),
     ("benign", "DeepSpeed prints these at every step; it does not stop the training", "DeepSpeed prints these at every step"),
@@ -481,3 +491,10 @@ def test_a_complaint_that_infiniband_is_not_used_is_no_failure(tmp_path):
 ])
 def test_what_has_another_explanation_is_not_sure(tmp_path, cause, line, context):
     assert not {(cause, "likely"), (cause, "established")} & set(told(tmp_path, line, context))
+
+
+@pytest.mark.parametrize("device, status", [("cuda:0", "likely"), ("cuda:1", "possible")])
+def test_a_local_process_that_accelerate_gave_the_first_gpu_had_no_other(tmp_path, device, status):
+    refused = "Last error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n"
+    printed = f"Local process index: 0\nDevice: cuda:0\nLocal process index: 1\nDevice: {device}\n{refused}"
+    assert ("more-ranks-than-gpus", status) in told(tmp_path, printed, "")
