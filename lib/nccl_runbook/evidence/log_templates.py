@@ -22,7 +22,7 @@ MAX_TEMPLATES = 200_000
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d"
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|Device: "
 )  # there a number tells one fault from another
 ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
