@@ -10,6 +10,12 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("net-socket-fallback", "a:24:201 [0] INFO Using internal Network Socket\na:24:201 [0] INFO NET : Using interface ib0:192.168.11.1<0>\n", "", "a:24:201 [0] INFO Using internal Network Socket\na:24:201 [0] INFO NET : Using interface eth0:192.168.11.1<0>\n"),
+    ("more-ranks-than-gpus", "(EngineCore_1 pid=7863)     physical_device_id = device_ids[device_id]\n(EngineCore_1 pid=7863) IndexError: list index out of range\n", "", "    physical = ids[1]\nIndexError: list index out of range\n"),
+    ("socket-interface-wrong", "a:2330:2658 [2] NCCL INFO misc/socket.cc:567 -> 2\na:2330:2658 [2] NCCL INFO bootstrap.cc:270 -> 2\n", "it fails", "a:2330:2658 [2] NCCL INFO transport.cc:270 -> 1\n"),
+    ("socket-interface-wrong", "(RayWorkerVllm pid=2, ip=10.0.1.75) [E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).\n", "", "(RayWorkerVllm pid=2, ip=10.0.1.75) [E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (10.0.1.9, 44737).\n"),
+    ("cpu-affinity", "    os.sched_setaffinity(0, mask)\nOSError: [Errno 22] Invalid argument\n", "", "    os.open(path, 0)\nOSError: [Errno 22] Invalid argument\n"),
+    ("benign", "NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.\nNCCL version 2.20.3+cuda12.4\n", "I see 'Failed to find ncclNetPlugin_v8 symbol' at start", "NCCL version 2.20.3+cuda12.4\n"),
     ("benign", "  File \"/usr/lib/python3.10/multiprocessing/resource_tracker.py\", line 209, in main\n    cache[rtype].remove(name)\nKeyError: '/psm_10b3d52e'\n", "printed at every start; inference runs normally", "KeyError: 'rank'\n"),
     ("rank-busy-on-host", "35%|### | 738/2081 [30:01<57:14, 39.1MB/s]\n[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802246 milliseconds before timing out.\n", "", "35%|### | 738/2081 [03:01<57:14, 39.1MB/s]\n"),
     ("visible-devices-set-too-late", "(EngineCore_3 pid=9) Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n", "data_parallel_size 8", "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n"),
@@ -258,6 +264,10 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("framework-version-incompatible", "it hangs at init; an older nightly works with all else identical", "it hangs at init with all else identical"),
+    ("more-ranks-than-gpus", "it fails with CUDA_VISIBLE_DEVICES=2,3, the launch script is untouched", "it fails in the launch script"),
+    ("collective-on-some-ranks-only", "the run stops: DeepEP error: timeout (dispatch CPU)", "the run stops"),
+    ("vgpu-or-mig-unsupported", "it hangs at start; it starts with CUDA_DISABLE_CONTROL=true", "it hangs at start; it starts with one GPU"),
     ("uneven-minibatches", "hang in the validation loop with FSDP", "it hangs on two GPUs"),
     ("collective-on-some-ranks-only", "the first epoch is evaluated and checkpointed, then training hangs on four GPUs and a RuntimeError follows", "the first epoch is done, a TypeError follows"),
     ("rank-busy-on-host", "it times out; the reader first walks through a file of 200 GB", "it times out on two GPUs"),
@@ -498,3 +508,18 @@ def test_a_local_process_that_accelerate_gave_the_first_gpu_had_no_other(tmp_pat
     refused = "Last error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n"
     printed = f"Local process index: 0\nDevice: cuda:0\nLocal process index: 1\nDevice: {device}\n{refused}"
     assert ("more-ranks-than-gpus", status) in told(tmp_path, printed, "")
+
+
+@pytest.mark.parametrize("where, status", [("Detected 1 nodes in the distributed environment", "possible"), ("node1 is there", "likely")])
+def test_loopback_is_a_fault_only_between_hosts(tmp_path, where, status):
+    printed = f"{where}\npod:820:820 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\n"
+    assert (("socket-interface-wrong", "likely") in told(tmp_path, printed, "hangs at start on the machines")) == (status == "likely")
+
+
+def test_the_heading_of_nccl_tests_is_no_progress(tmp_path):
+    heading = "# nThread 1 nGpus 1 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+    (tmp_path / "job.log").write_text("a:1:1 [0] NCCL INFO Using network Socket\n" + heading)
+    seen = reader.collect([str(tmp_path / "job.log")]).seen
+    assert seen and not any(found.resumed for found in seen.values())
+    (tmp_path / "job.log").write_text("a:1:1 [0] NCCL INFO Using network Socket\niters: 20 loss: 0.5\n")
+    assert all(found.resumed for e, found in reader.collect([str(tmp_path / "job.log")]).seen.items() if "Socket" in e)
