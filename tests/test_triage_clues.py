@@ -10,6 +10,9 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("nccl-bug", " 4294967296  134217728  float  29122  129.05  129.05  1e+00\n Out of bounds values : 2 FAILED\n", "wrong data", " 1024  256  float  29  0.05  0.05  1e-07\n Out of bounds values : 0 OK\n"),
+    ("p2p-broken-acs-iommu", " 1024  256  float  29  0.05  0.05  1e+00\n Out of bounds values : 2 FAILED\n", "wrong data", " 1024  256  float  29  0.05  0.05  1e-07\n Out of bounds values : 0 OK\n"),
+    ("visible-devices-wrong", 'Traceback (most recent call last):\n  File "ray/_private/utils.py", line 281, in set_visible_accelerator_ids\n', "", 'Traceback (most recent call last):\n  File "ray/_private/utils.py", line 281, in get_node\n'),
     ("net-socket-fallback", "a:24:201 [0] INFO Using internal Network Socket\na:24:201 [0] INFO NET : Using interface ib0:192.168.11.1<0>\n", "", "a:24:201 [0] INFO Using internal Network Socket\na:24:201 [0] INFO NET : Using interface eth0:192.168.11.1<0>\n"),
     ("more-ranks-than-gpus", "(EngineCore_1 pid=7863)     physical_device_id = device_ids[device_id]\n(EngineCore_1 pid=7863) IndexError: list index out of range\n", "", "    physical = ids[1]\nIndexError: list index out of range\n"),
     ("socket-interface-wrong", "a:2330:2658 [2] NCCL INFO misc/socket.cc:567 -> 2\na:2330:2658 [2] NCCL INFO bootstrap.cc:270 -> 2\n", "it fails", "a:2330:2658 [2] NCCL INFO transport.cc:270 -> 1\n"),
@@ -264,6 +267,12 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("gdr-broken-acs", "all_reduce between two virtual machines is slow", "all_reduce between two machines is slow"),
+    ("nccl-bug", "all_gather_perf gives wrong values at 4G", "all_gather_perf gives wrong values"),
+    ("ulimit-too-low", "it dies with eight workers: could not load a library, but the file is there", "it dies with eight workers: could not load a library"),
+    ("nvls-fabric-fault", "all_reduce_perf is stuck with -g 4; with -g 2 on the same machine it is normal", "all_reduce_perf is stuck with more GPUs"),
+    ("gdr-disabled", "why it does not show NET/IB/0/GDRDMA? nv_peer_mem is installed", "why it does not show NET/IB/0?"),
+    ("topology-file-bad", "it works on two A100 nodes but fails with the exact same configuration on two H100 nodes: internal error", "it fails on two nodes"),
     ("framework-version-incompatible", "it hangs at init; an older nightly works with all else identical", "it hangs at init with all else identical"),
     ("more-ranks-than-gpus", "it fails with CUDA_VISIBLE_DEVICES=2,3, the launch script is untouched", "it fails in the launch script"),
     ("collective-on-some-ranks-only", "the run stops: DeepEP error: timeout (dispatch CPU)", "the run stops"),
@@ -523,3 +532,10 @@ def test_the_heading_of_nccl_tests_is_no_progress(tmp_path):
     assert seen and not any(found.resumed for found in seen.values())
     (tmp_path / "job.log").write_text("a:1:1 [0] NCCL INFO Using network Socket\niters: 20 loss: 0.5\n")
     assert all(found.resumed for e, found in reader.collect([str(tmp_path / "job.log")]).seen.items() if "Socket" in e)
+
+
+@pytest.mark.parametrize("after, sure", [("", True), ("node0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:192.168.11.1<0>\n", False)])
+def test_an_address_of_infiniband_is_a_fallback_only_where_verbs_are_not_used_beside_it(tmp_path, after, sure):
+    """NCCL 2.4 lists its sockets in front of the network that it then uses."""
+    printed = "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]ib0:192.168.11.1<0>\n" + after
+    assert (("net-socket-fallback", "likely") in told(tmp_path, printed, "")) == sure
