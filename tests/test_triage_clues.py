@@ -10,6 +10,11 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("peer-crashed", "srun: error: Node failure on node37\n", "", "srun: job 37 queued and waiting for resources\n"),
+    ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
+    ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
+    ("benign", "x/osu_alltoall: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)\n", "every rank prints it", "libnl-3.so.200: no version\n"),
+    ("rendezvous-misconfigured", "ValueError: Port could not be cast to integer value as 'f3:03::e1:c6c9::d:52001'\n", "", "ValueError: could not cast to integer value\n"),
     ("nccl-bug", " 4294967296  134217728  float  29122  129.05  129.05  1e+00\n Out of bounds values : 2 FAILED\n", "wrong data", " 1024  256  float  29  0.05  0.05  1e-07\n Out of bounds values : 0 OK\n"),
     ("p2p-broken-acs-iommu", " 1024  256  float  29  0.05  0.05  1e+00\n Out of bounds values : 2 FAILED\n", "wrong data", " 1024  256  float  29  0.05  0.05  1e-07\n Out of bounds values : 0 OK\n"),
     ("visible-devices-wrong", 'Traceback (most recent call last):\n  File "ray/_private/utils.py", line 281, in set_visible_accelerator_ids\n', "", 'Traceback (most recent call last):\n  File "ray/_private/utils.py", line 281, in get_node\n'),
@@ -267,6 +272,12 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("communicator-order", "it hangs during teardown, after the tests themselves", "it hangs after the tests themselves"),
+    ("uneven-minibatches", "the update stops since use_dynamic_bsz is on, a CPU recv timeout", "the update stops, a CPU recv timeout"),
+    ("network-path-blocked", "an error in two docker containers on two nodes, both ranks in one container run", "an error in two docker containers"),
+    ("gpu-memory-exhausted", "the job fails in the backward pass of the first step", "the job fails in the first call"),
+    ("collective-mismatch", "it hangs while the full state dict is loaded", "it hangs while the config is loaded"),
+    ("rank-busy-on-host", "training stops, rank 0 is in uninterruptible sleep, all others in a barrier", "training stops on 8 nodes"),
     ("gdr-broken-acs", "all_reduce between two virtual machines is slow", "all_reduce between two machines is slow"),
     ("nccl-bug", "all_gather_perf gives wrong values at 4G", "all_gather_perf gives wrong values"),
     ("ulimit-too-low", "it dies with eight workers: could not load a library, but the file is there", "it dies with eight workers: could not load a library"),
@@ -539,3 +550,11 @@ def test_an_address_of_infiniband_is_a_fallback_only_where_verbs_are_not_used_be
     """NCCL 2.4 lists its sockets in front of the network that it then uses."""
     printed = "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]ib0:192.168.11.1<0>\n" + after
     assert (("net-socket-fallback", "likely") in told(tmp_path, printed, "")) == sure
+
+
+@pytest.mark.parametrize("before", ["", "517 ", "517:", "  517: "])
+def test_an_exception_below_line_numbers_of_an_editor_is_one(tmp_path, before):
+    shutdown = "[rank0]:[W306 20:20:52.622856896 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called before program exit\n"
+    raised = "[rank0]: mlflow.exceptions.MlflowException: API request failed: the security token is expired\n"
+    assert told(tmp_path, before + raised + before + shutdown, "")[0][0] == "peer-crashed"
+    assert told(tmp_path, before + shutdown, "")[0][0] == "benign"
