@@ -104,9 +104,10 @@ def judged(tmp_path, fails, budget_s=500):
 def test_a_control_that_passes_runs_only_arms_that_can_act(tmp_path):
     made, found, names = judged(tmp_path, lambda carried, env: False, 100)
     assert [f.id for f in found] == ["transports-pass"]
-    assert names == ["control", "P2P off", "P2P and SHM off", "cuMem off", "interface pinned", "control again"]
+    assert names == ["control", "P2P off", "P2P and SHM off", "cuMem off", "control again"]
     why = {a.name: a.trial.detail for a in made.arms if isinstance(a.trial, Gap)}
     assert why["SHM off"] == "cannot act here: the control uses no SHM" and why["NVLS off"] == "cannot act here: the control uses no NVLS"
+    assert why["interface pinned"] == "cannot act here: the ranks have met, and no channel goes over the network"
     assert why["ring only"].startswith("cannot act here") and why["simple protocol only"].endswith("or with budget_s from 240")
 
 

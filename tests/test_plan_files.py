@@ -327,6 +327,16 @@ def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, 
     assert bool(found["remedies"]) == (verdict != "clean")
 
 
+@pytest.mark.parametrize("value, ranks", [("0.01", 12), ("1e-3", 12), ("0", 8), ("0.0", 8), ("bla", 0), ("", 0), ("inf", 0)])
+def test_a_kl_coefficient_decides_on_the_reference_model_and_one_that_is_no_number_is_named(value, ranks):
+    line = RAY.replace("--ref_num_gpus_per_node 4", f"--ref_num_gpus_per_node 4 --init_kl_coef {value}")
+    if ranks:
+        assert plan(line, "--gpus", "12")["total_gpus"] == ranks
+    else:
+        done = run(line, "--gpus", "12")
+        assert done.returncode == 2 and done.stderr.splitlines() == [f"nccl-runbook: init_kl_coef is '{value}': not a number that can be read here"]
+
+
 def test_sizes_that_openrlhf_refuses_are_said_so():
     refused = plan(RAY.replace("--ref_num_gpus_per_node 4", "") + "--colocate_actor_ref", "--gpus", "12")
     assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "1x4 must equal 1x8" in refused["remedies"][0]["text"]

@@ -166,6 +166,8 @@ def test_an_unanswered_connection_and_one_that_is_established() -> None:
     asking = s.rank(1, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.2:40000", "10.0.0.1:29500")])
     found = told(s.look(asking, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)]))
     assert (found.kind, culprits(found), found.cause, found.decides) == ("unreachable", [1], "network-path-blocked", "nc -vz 10.0.0.1 29500")
+    tracker = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], remote="203.0.113.9:443")])
+    assert told(s.look(tracker, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"  # a hub that a proxy hides is not the job's
     joined = dataclasses.replace(asking, sockets=[dataclasses.replace(asking.sockets[0], state="ESTABLISHED")])
     assert told(s.look(joined, *[s.rank(n, s.IN_INIT) for n in (0, 2, 3)])).kind == "symmetric"
 

@@ -10,6 +10,22 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("peer-crashed", "srun: error: Node failure on node37\n", "", "srun: job 37 queued and waiting for resources\n"),
+    ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
+    ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
+    ("benign", "x/osu_alltoall: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)\n", "every rank prints it", "libnl-3.so.200: no version\n"),
+    ("rendezvous-misconfigured", "ValueError: Port could not be cast to integer value as 'f3:03::e1:c6c9::d:52001'\n", "", "ValueError: could not cast to integer value\n"),
+    ("nccl-bug", " 4294967296  134217728  float  29122  129.05  129.05  1e+00\n Out of bounds values : 2 FAILED\n", "wrong data", " 1024  256  float  29  0.05  0.05  1e-07\n Out of bounds values : 0 OK\n"),
+    ("p2p-broken-acs-iommu", " 1024  256  float  29  0.05  0.05  1e+00\n Out of bounds values : 2 FAILED\n", "wrong data", " 1024  256  float  29  0.05  0.05  1e-07\n Out of bounds values : 0 OK\n"),
+    ("visible-devices-wrong", 'Traceback (most recent call last):\n  File "ray/_private/utils.py", line 281, in set_visible_accelerator_ids\n', "", 'Traceback (most recent call last):\n  File "ray/_private/utils.py", line 281, in get_node\n'),
+    ("net-socket-fallback", "a:24:201 [0] INFO Using internal Network Socket\na:24:201 [0] INFO NET : Using interface ib0:192.168.11.1<0>\n", "", "a:24:201 [0] INFO Using internal Network Socket\na:24:201 [0] INFO NET : Using interface eth0:192.168.11.1<0>\n"),
+    ("more-ranks-than-gpus", "(EngineCore_1 pid=7863)     physical_device_id = device_ids[device_id]\n(EngineCore_1 pid=7863) IndexError: list index out of range\n", "", "    physical = ids[1]\nIndexError: list index out of range\n"),
+    ("socket-interface-wrong", "a:2330:2658 [2] NCCL INFO misc/socket.cc:567 -> 2\na:2330:2658 [2] NCCL INFO bootstrap.cc:270 -> 2\n", "it fails", "a:2330:2658 [2] NCCL INFO transport.cc:270 -> 1\n"),
+    ("socket-interface-wrong", "(RayWorkerVllm pid=2, ip=10.0.1.75) [E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).\n", "", "(RayWorkerVllm pid=2, ip=10.0.1.75) [E socket.cpp:922] [c10d] The client socket has timed out after 1800s while trying to connect to (10.0.1.9, 44737).\n"),
+    ("cpu-affinity", "    os.sched_setaffinity(0, mask)\nOSError: [Errno 22] Invalid argument\n", "", "    os.open(path, 0)\nOSError: [Errno 22] Invalid argument\n"),
+    ("benign", "NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.\nNCCL version 2.20.3+cuda12.4\n", "I see 'Failed to find ncclNetPlugin_v8 symbol' at start", "NCCL version 2.20.3+cuda12.4\n"),
+    ("benign", "  File \"/usr/lib/python3.10/multiprocessing/resource_tracker.py\", line 209, in main\n    cache[rtype].remove(name)\nKeyError: '/psm_10b3d52e'\n", "printed at every start; inference runs normally", "KeyError: 'rank'\n"),
+    ("rank-busy-on-host", "35%|### | 738/2081 [30:01<57:14, 39.1MB/s]\n[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1802246 milliseconds before timing out.\n", "", "35%|### | 738/2081 [03:01<57:14, 39.1MB/s]\n"),
     ("visible-devices-set-too-late", "(EngineCore_3 pid=9) Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n", "data_parallel_size 8", "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 8000 PyNcclCommunicator(\n"),
     ("env-conflict", "RuntimeError: Please use HIP_VISIBLE_DEVICES instead of ROCR_VISIBLE_DEVICES\n", "", "RuntimeError: Please use another device\n"),
     ("ulimit-too-low", W + "Call to ibv_reg_dmabuf_mr failed with error Cannot allocate memory\n", "", "ibv_reg_dmabuf_mr\n"),
@@ -256,6 +272,30 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("communicator-order", "it hangs during teardown, after the tests themselves", "it hangs after the tests themselves"),
+    ("uneven-minibatches", "the update stops since use_dynamic_bsz is on, a CPU recv timeout", "the update stops, a CPU recv timeout"),
+    ("network-path-blocked", "an error in two docker containers on two nodes, both ranks in one container run", "an error in two docker containers"),
+    ("gpu-memory-exhausted", "the job fails in the backward pass of the first step", "the job fails in the first call"),
+    ("collective-mismatch", "it hangs while the full state dict is loaded", "it hangs while the config is loaded"),
+    ("rank-busy-on-host", "training stops, rank 0 is in uninterruptible sleep, all others in a barrier", "training stops on 8 nodes"),
+    ("gdr-broken-acs", "all_reduce between two virtual machines is slow", "all_reduce between two machines is slow"),
+    ("nccl-bug", "all_gather_perf gives wrong values at 4G", "all_gather_perf gives wrong values"),
+    ("ulimit-too-low", "it dies with eight workers: could not load a library, but the file is there", "it dies with eight workers: could not load a library"),
+    ("nvls-fabric-fault", "all_reduce_perf is stuck with -g 4; with -g 2 on the same machine it is normal", "all_reduce_perf is stuck with more GPUs"),
+    ("gdr-disabled", "why it does not show NET/IB/0/GDRDMA? nv_peer_mem is installed", "why it does not show NET/IB/0?"),
+    ("topology-file-bad", "it works on two A100 nodes but fails with the exact same configuration on two H100 nodes: internal error", "it fails on two nodes"),
+    ("framework-version-incompatible", "it hangs at init; an older nightly works with all else identical", "it hangs at init with all else identical"),
+    ("more-ranks-than-gpus", "it fails with CUDA_VISIBLE_DEVICES=2,3, the launch script is untouched", "it fails in the launch script"),
+    ("collective-on-some-ranks-only", "the run stops: DeepEP error: timeout (dispatch CPU)", "the run stops"),
+    ("vgpu-or-mig-unsupported", "it hangs at start; it starts with CUDA_DISABLE_CONTROL=true", "it hangs at start; it starts with one GPU"),
+    ("uneven-minibatches", "hang in the validation loop with FSDP", "it hangs on two GPUs"),
+    ("collective-on-some-ranks-only", "the first epoch is evaluated and checkpointed, then training hangs on four GPUs and a RuntimeError follows", "the first epoch is done, a TypeError follows"),
+    ("rank-busy-on-host", "it times out; the reader first walks through a file of 200 GB", "it times out on two GPUs"),
+    ("p2p-broken-acs-iommu", "when I try to train it just stops, two A6000", "when I try to train it says A6000"),
+    ("net-socket-fallback", "cannot get EFA to work, it is still using sockets", "cannot get it to work"),
+    ("rendezvous-misconfigured", "it fails: all_reduce_perf seems to run separately on each node", "it fails: all_reduce_perf on each node"),
+    ("uneven-minibatches", "it times out; the number of steps on each GPU is 72 and 506", "it times out at step 72 of 506"),
+    ("device-binding", "gpus=[1,2,3] gives an error and hangs", "gpus=[0,1,2] gives an error and hangs"),
     ("env-conflict", "it fails on the second rank with ROCR_VISIBLE_DEVICES set", "it fails on the second rank"),
     ("net-socket-fallback", "doubling the network bandwidth changed nothing", "doubling the batch changed nothing"),
     ("benign", "DeepSpeed prints these at every step; it does not stop the training", "DeepSpeed prints these at every step"),
@@ -481,3 +521,40 @@ def test_a_complaint_that_infiniband_is_not_used_is_no_failure(tmp_path):
 ])
 def test_what_has_another_explanation_is_not_sure(tmp_path, cause, line, context):
     assert not {(cause, "likely"), (cause, "established")} & set(told(tmp_path, line, context))
+
+
+@pytest.mark.parametrize("device, status", [("cuda:0", "likely"), ("cuda:1", "possible")])
+def test_a_local_process_that_accelerate_gave_the_first_gpu_had_no_other(tmp_path, device, status):
+    refused = "Last error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n"
+    printed = f"Local process index: 0\nDevice: cuda:0\nLocal process index: 1\nDevice: {device}\n{refused}"
+    assert ("more-ranks-than-gpus", status) in told(tmp_path, printed, "")
+
+
+@pytest.mark.parametrize("where, status", [("Detected 1 nodes in the distributed environment", "possible"), ("node1 is there", "likely")])
+def test_loopback_is_a_fault_only_between_hosts(tmp_path, where, status):
+    printed = f"{where}\npod:820:820 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\n"
+    assert (("socket-interface-wrong", "likely") in told(tmp_path, printed, "hangs at start on the machines")) == (status == "likely")
+
+
+def test_the_heading_of_nccl_tests_is_no_progress(tmp_path):
+    heading = "# nThread 1 nGpus 1 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+    (tmp_path / "job.log").write_text("a:1:1 [0] NCCL INFO Using network Socket\n" + heading)
+    seen = reader.collect([str(tmp_path / "job.log")]).seen
+    assert seen and not any(found.resumed for found in seen.values())
+    (tmp_path / "job.log").write_text("a:1:1 [0] NCCL INFO Using network Socket\niters: 20 loss: 0.5\n")
+    assert all(found.resumed for e, found in reader.collect([str(tmp_path / "job.log")]).seen.items() if "Socket" in e)
+
+
+@pytest.mark.parametrize("after, sure", [("", True), ("node0:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB ib0:192.168.11.1<0>\n", False)])
+def test_an_address_of_infiniband_is_a_fallback_only_where_verbs_are_not_used_beside_it(tmp_path, after, sure):
+    """NCCL 2.4 lists its sockets in front of the network that it then uses."""
+    printed = "node0:7:7 [0] NCCL INFO NET/Socket : Using [0]ib0:192.168.11.1<0>\n" + after
+    assert (("net-socket-fallback", "likely") in told(tmp_path, printed, "")) == sure
+
+
+@pytest.mark.parametrize("before", ["", "517 ", "517:", "  517: "])
+def test_an_exception_below_line_numbers_of_an_editor_is_one(tmp_path, before):
+    shutdown = "[rank0]:[W306 20:20:52.622856896 ProcessGroupNCCL.cpp:1538] Warning: WARNING: destroy_process_group() was not called before program exit\n"
+    raised = "[rank0]: mlflow.exceptions.MlflowException: API request failed: the security token is expired\n"
+    assert told(tmp_path, before + raised + before + shutdown, "")[0][0] == "peer-crashed"
+    assert told(tmp_path, before + shutdown, "")[0][0] == "benign"

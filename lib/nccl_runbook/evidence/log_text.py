@@ -22,7 +22,7 @@ _PREFIX = re.compile(
     r"(?P<stamp>\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?)|"
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?=\s)|\[\d{1,3}(?:;\d{1,3}){0,4}m|\|(?=\s)|"
     r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d+\]|"
-    r"> (?=\S))"
+    r"> (?=\S)|\d{1,9}:?\s*(?=\[rank\d))"  # the last one is the number that an editor or grep put in front
 )
 _STAMP = re.compile(r"(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")

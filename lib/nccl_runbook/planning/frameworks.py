@@ -37,11 +37,19 @@ class Launch:
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
+        values = self._checked(field, r"\d{1,5}(?![^\s,])")
+        return sum(map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0])))
+
+    def above_zero(self, field: str) -> bool:
+        """Whether a coefficient is. Raises ValueError for what is no number."""
+        return float(self._checked(field, r"[+-]?(\d{1,9}\.?\d{0,99}|\.\d{1,99})([eE][+-]?\d{1,3})?$")) > 0
+
+    def _checked(self, field: str, form: str) -> str:
         name = next((n for n in self.flags if self.framework.flags.get(n, {}).get("field") == field), "")
         values = " ".join(self.flags[name]) if name else self.told(field)
-        if not re.match(r"\d{1,5}(?![^\s,])", values):
+        if not re.match(form, values):
             raise ValueError(f"{name or field} is {values!r}: not a number that can be read here")
-        return sum(map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0])))
+        return values
 
     def on(self, field: str) -> bool:
         return self.told(field).lower() in ("true", "1", "yes")
@@ -114,7 +122,7 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     shape = {role: (launch.number(f"{role}_nodes"), launch.number(f"{role}_per_node")) for role in ("trainer", "ref", "critic", "reward")}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
-    has = {"ref": float(launch.told("kl") or 0) > 0, "critic": bool(launch.told("has_critic")),
+    has = {"ref": launch.above_zero("kl"), "critic": bool(launch.told("has_critic")),
            "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
     parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):

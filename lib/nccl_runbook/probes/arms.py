@@ -99,6 +99,9 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
         return Gap("unsupported", SET_ALREADY)
     if name in ("IB off", "GDR off") and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
         return Gap("absent", "no InfiniBand or RoCE device here")
+    met = {} if isinstance(control.world.transports, Gap) else control.world.transports
+    if name == "interface pinned" and met and not any("NET" in key for key in met):
+        return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
     used = seen(control.world)
     if used and acts_on and _connected(control) and not any(key.startswith(prefix) for key in used for prefix in acts_on):
         return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")

@@ -20,6 +20,7 @@ _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # 
 # the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
 REPEATED = 3
 _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
+_HTTP = (":80", ":443")
 AT_REST = (*WAITING, "asleep", "unknown")
 Members = List[Tuple[LiveRank, Live]]
 
@@ -87,8 +88,8 @@ def _second(taken: str) -> int:
 # --- ranks that wait for the network
 
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks whose connection is not answered while they wait."""
-    asking = {(look.host, r.pid): s for r, look in members for s in sockets(r) if s.state == "SYN-SENT"}
+    """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
+    asking = {(look.host, r.pid): s for r, look in members for s in sockets(r) if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
     if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
         return None
     asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]

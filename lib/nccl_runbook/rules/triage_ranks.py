@@ -163,7 +163,7 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
     if not waiting:
         return [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)] if logs.timeout else []
     lines = tuple(r.timeouts[0].at for r in waiting[:2])
-    told = ("collective-on-some-ranks-only", "peer-crashed", "rank-dependent-branch")
+    told = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
     return [Pointer(cause, "possible", lines, ("which rank was missing was not seen",), 900 + i) for i, cause in enumerate(told)]
 
 

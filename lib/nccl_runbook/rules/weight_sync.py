@@ -124,9 +124,13 @@ def did_not_end(arm: SyncArm) -> Finding | None:
     if not arm.timed_out:
         return None
     evidence = (Evidence(f"{len(arm.syncs)} syncs were finished in {arm.deadline_s:.0f} s", _source(arm)),)
+    more_time = Remedy("you", "Give the step a larger budget_s.")
+    if arm.passed and arm.variants:
+        title = f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with engines busy or other buckets"
+        return Finding("weight-sync-cut", Severity.NOTE, title, evidence, (more_time,))
     if arm.syncs or arm.deadline_s < HANG_S or "disk" in arm.method:
-        return Finding("weight-sync-too-slow", Severity.UNKNOWN, f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence,
-                       (Remedy("you", "Give the step a larger budget_s."),))
+        slow = f"{arm.method} did not end within {arm.deadline_s:.0f} s"
+        return Finding("weight-sync-too-slow", Severity.UNKNOWN, slow, evidence, (more_time,))
     advice = "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:"
     return Finding("weight-sync-hangs", Severity.BROKEN, f"{arm.method} hangs: no sync was finished in {arm.deadline_s:.0f} s", evidence,
                    (Remedy("you", advice, (arm.shell_line,)),))
