@@ -22,9 +22,8 @@ DUMPS = "The dumps and stacks among these files, side by side"
 
 def triage(
     paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
-    against: Annotated[
-        list[str], answer.typer.Option(metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")
-    ] = [],  # noqa: B006
+    against: Annotated[list[str], answer.typer.Option(
+        metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")] = [],  # noqa: B006
     context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     html: answer.HtmlOption = None,

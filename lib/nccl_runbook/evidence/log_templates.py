@@ -14,15 +14,14 @@ from collections.abc import Collection, Iterable, Iterator
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, compiled, folded, may_hold, needed, printed
+from nccl_runbook.knowledge.clues import Matcher, beside, compiled, folded, may_match, needed, printed
 
 MAX_TEMPLATES = 200_000
 FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
-_NUMBERS = re.compile(
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|Device: "
-)  # there a number tells one fault from another
+_NUMBERS = re.compile(  # there a number tells one fault from another
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|Device: ")
 ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
@@ -40,10 +39,9 @@ class Kind:
 
     matched: tuple[str, ...] = ()
     tells: Collection[str] = ()
-    cheap = opens = False
+    times, cheap, opens = 0, False, False
     odd: bool | None = False
     told: log_events.Told | None = None
-    times = 0
     first: LogLine | None = None
 
     def __init__(self, at: tuple[str, int, bytes]) -> None:
@@ -78,9 +76,8 @@ class Templates:
         first = dict(zip(reversed(keys), reversed(range(len(keys)))))
         fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
         new = {index: Kind((name, number + index, ends(raw))) for index, raw in fresh.items()}
-        known = self._telling if len(self.kinds) < MAX_TEMPLATES else self._telling.copy()
-        if known is self._telling:
-            self.kinds |= zip(map(keys.__getitem__, new), new.values())
+        kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
+        kinds |= {keys[index]: kind for index, kind in new.items()}
         asked = self._asked(fresh)
         known |= {keys[index]: new[index] for index, texts in asked.items() if self._judge(new[index], texts)}
         above = self._open(rows, keys, known)
@@ -178,7 +175,7 @@ class Texts:
         found, until = None, len(self._low)
         for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
-                worth = line == len(self._kinds) or may_hold(expression, self._rows[line])
+                worth = line == len(self._kinds) or may_match(beside(expression), self._rows[line])
                 told = next((pair for pair in self._said(line) if worth and compiled(expression).search(plain(pair[0]))), None)
                 if told:
                     found, until = told, self._ends[line - 1] if line else 0

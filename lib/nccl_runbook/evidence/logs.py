@@ -43,10 +43,8 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(
-    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset(),
-    newest: bool = False,
-) -> Logs:
+def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S,
+            skip: frozenset[str] = frozenset(), newest: bool = False) -> Logs:
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(time.monotonic() + limit_s, newest)

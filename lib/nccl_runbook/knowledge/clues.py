@@ -24,7 +24,8 @@ except ImportError:
     ahocorasick_rs = None
 
 # an exception that only echoes what another rank did
-ECHO = re.compile(r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
+ECHO = re.compile(
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
     r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
@@ -128,19 +129,19 @@ class Matcher:
         needs = {e: hints.get(e) or needed(e) for e in expressions}
         self._always = [e for e, literals in needs.items() if not literals]
         wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
-        words: dict[tuple[bytes, bytes], None] = {}
+        words: dict[tuple[bytes, bytes], bytes] = {}
         for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
-            needle, head = _needle(literal)
-            wanted[needle][expression] = words[needle, head] = None
+            needle, whole = _needle(literal)
+            wanted[needle][expression] = None
+            words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
         # the longest needle at a place stands for those that it begins with
-        own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
+        own = {n: [(e, beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
         self._needles = [needle for needle, _ in words]
         by_letter = itertools.groupby(sorted(words, reverse=True), lambda word: word[0][:1])
-        guarded = ((letter, [(n, b"(?<=%s)" % re.escape(head + n) if head else b"") for n, head in of]) for letter, of in by_letter)
         # an expression that begins with one letter is searched for fastest
-        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(of))) for letter, of in guarded]
-        self._fast = ahocorasick_rs.BytesAhoCorasick([head + n for n, head in words]) if ahocorasick_rs and wanted else None
+        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree([*of]))) for letter, of in by_letter]
+        self._fast = ahocorasick_rs.BytesAhoCorasick([*words.values()]) if ahocorasick_rs and wanted else None
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
@@ -150,7 +151,7 @@ class Matcher:
         for needle, starts in self._hits(text).items():
             here = {bisect.bisect_left(ends, start) - 1 for start in starts}
             for expression, branches in self._wanted[needle]:
-                for at in [at for at in here if _may_match(branches, low[at])] if branches else here:
+                for at in [at for at in here if may_match(branches, low[at])] if branches else here:
                     found.setdefault(at, {})[expression] = None
         return found
 
@@ -180,11 +181,11 @@ def folded(raw: bytes) -> bytes:
 
 @functools.cache
 def _needle(literal: str) -> tuple[bytes, bytes]:
-    """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and what
-    must stand before it where it is short."""
+    """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and the
+    same with what stands before where that is short."""
     at = next(at for letter in _ANCHORS + literal for at in [literal.find(letter, 0, max(1, len(literal) - 2))] if at >= 0)
-    head = literal[max(0, len(literal) - _NEEDLE) : at] if at + _GUARDED > len(literal) else ""
-    return literal[at : at + _NEEDLE].encode(), head.encode()
+    begin = max(0, len(literal) - _NEEDLE) if at + _GUARDED > len(literal) else at
+    return literal[at : at + _NEEDLE].encode(), literal[begin : at + _NEEDLE].encode()
 
 
 def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -198,7 +199,7 @@ def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"(?:%s)" % b"|".join(branches)
 
 
-def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
+def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
     """Whether the line holds what one branch of an expression needs: a few look-ups spare most searches."""
     for branch in branches:  # plain loops: this is asked a million times where no two lines are alike
         for literals in branch:
@@ -209,17 +210,11 @@ def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -
                 break
         else:
             return True
-    return False
-
-
-def may_hold(expression: str, low: bytes) -> bool:
-    """Whether a folded line holds what one branch of the expression needs."""
-    branches = _beside(expression, b"", True)
-    return not branches or _may_match(branches, low)
+    return not branches
 
 
 @functools.cache
-def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozenset[bytes], ...], ...]:
+def beside(expression: str, needle: bytes = b"", hinted: bool = True) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
     own = branches if hinted else [branch for branch in branches if any(_needle(n)[0] == needle for literals in branch for n in literals)]
