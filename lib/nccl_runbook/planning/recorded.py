@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from nccl_runbook.planning.group_testing import REPEATS, Answers, Diagnosis, Group, Round, Walk, identify
 
 Z95 = 1.959964
+LEAST_REPEATS = 5  # fewer give no rate worth a number
 
 
 def wilson(failed: int, of: int) -> tuple[float, float]:
@@ -19,8 +20,9 @@ def wilson(failed: int, of: int) -> tuple[float, float]:
 
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else."""
-    recorded, failed = iter(rounds), [tuple(gpus)]
+    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else, but a rate
+    where that of a fault which comes and goes was being taken: of the runs that were made, five at least."""
+    recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
 
     def answer(question: Round) -> Answers:
         told = next(recorded, {})
@@ -31,7 +33,8 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
     try:
         return _followed(identify(gpus, repeats), answer)
     except KeyError:
-        return Diagnosis("unclear", within=min(failed, key=len))
+        fewer = replay(gpus, rounds, repeats - 1) if repeats > LEAST_REPEATS else None
+        return fewer if fewer and fewer.kind == "intermittent" else Diagnosis("unclear", within=min(failed, key=len))
 
 
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
