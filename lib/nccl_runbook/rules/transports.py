@@ -214,11 +214,12 @@ def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
 
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
-    all_of_them = dict.fromkeys(arms.clean.env, "")
-    guilty = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty(all_of_them, len(all_of_them), 0, "not tried")
-    named = [cause for k in guilty.variables for pattern, cause in table("environment")["causes"].items() if re.fullmatch(pattern, k)]
-    cause = causes()[named[0] if named and decision.status == "established" else decision.cause]
-    which = _names(guilty) if decision.status == "established" else f"its variables (which of {len(guilty.variables)}: {guilty.why_not})"
-    unset = Remedy("your launcher", "Take it out, or give it a value that works:", (f"unset {' '.join(guilty.variables)}",))
+    found, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
+    names = arms.clean.env if found.why_not in ("confounded", "not tried") else found.variables  # confounded: others do it too
+    named = [cause for k in names for pattern, cause in table("environment")["causes"].items() if re.fullmatch(pattern, k)]
+    cause = causes()[named[0] if named and settled else decision.cause]
+    which = _names(found) if settled else f"its variables (which of {len(names)}: {found.why_not})"
+    take = "Take it out, or give it a value that works:" if settled else "Which of these it takes is not proven; without all it passes:"
+    unset = Remedy("your launcher", take, (f"unset {' '.join(names)}",))
     title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
     return Finding("variable-at-fault", fault.severity, title, evidence, (unset,), cause.id, decision.status)
