@@ -81,6 +81,7 @@ def test_what_comes_and_goes_is_a_rate(tmp_path):
 def test_what_comes_and_goes_between_two_gpus_is_a_rate_too(tmp_path):
     _, found = judged(tmp_path, 2, lambda g: len(g) == 2, times=1)
     assert [f.id for f in found] == ["intermittent", "first-failing-world-size"] and "GPUs 0, 1 failed 0 of 20 times (0% to 16% at" in found[0].title
+    assert "twice" not in found[0].evidence[0].text
 
 
 def test_a_pair_of_two_gpus_that_fails_is_repeated_as_no_search_does_it(tmp_path):

@@ -95,9 +95,8 @@ def _search(search: Search | Gap) -> list[Finding]:
     if isinstance(search, Gap):
         return []
     told, runs = diagnosis(search), sum(len(r.groups) for r in search.rounds)
-    most = most_runs(len(search.gpus))
-    how = f"{runs} worlds of at most {most}, in {len(search.rounds)} rounds; what is named failed at least twice, in fresh processes"
-    seen = [Evidence(how, "table below")]
+    twice = "; what is named failed at least twice, in fresh processes" * (told.kind != "intermittent")
+    seen = [Evidence(f"{runs} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")]
     if told.kind == "intermittent":
         return [_rate(told, seen, search)]
     rule, title, cause_id = _words(told, search)
