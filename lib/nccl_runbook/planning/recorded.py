@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from nccl_runbook.planning.group_testing import REPEATS, Answers, Diagnosis, Group, Round, Walk, identify
 
 Z95 = 1.959964
-LEAST_REPEATS = 5  # fewer give no rate worth a number
 
 
 def wilson(failed: int, of: int) -> tuple[float, float]:
@@ -21,7 +20,7 @@ def wilson(failed: int, of: int) -> tuple[float, float]:
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
     """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else, but a rate
-    where that of a fault which comes and goes was being taken: of the runs that were made, five at least."""
+    where that of a fault which comes and goes was being taken: of the runs that were made, where those are a quarter of all or more."""
     recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
 
     def answer(question: Round) -> Answers:
@@ -33,7 +32,7 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
     try:
         return _followed(identify(gpus, repeats), answer)
     except KeyError:
-        fewer = replay(gpus, rounds, repeats - 1) if repeats > LEAST_REPEATS else None
+        fewer = replay(gpus, rounds, repeats - 1) if repeats > REPEATS // 4 else None
         return fewer if fewer and fewer.kind == "intermittent" else Diagnosis("unclear", within=min(failed, key=len))
 
 

@@ -169,8 +169,8 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
         return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
     if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
         return Gap("not-run", "every GPU or every pair fails: it is not one of them")
-    seen.update({(p.first, p.second): p.trial for p in matrix})
-    seen.update({} if steady else {tuple(gpus): failing})  # it failed and passed: the same as a pair does not undo that
+    # a world that failed and passed did so, whatever the same two did as a pair
+    seen.update({**{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})})
     return _walk(_Results(engine, seen), gpus, Budget(budget_s, True), identify(gpus))
 
 
