@@ -188,6 +188,14 @@ def test_a_record_that_ends_early_is_unclear_and_names_the_smallest_group_that_f
     assert replay(range(8), recorded[:-3]).within == (2, 5)
 
 
+def test_a_rate_whose_runs_the_budget_ended_is_told_from_those_that_were_made():
+    recorded = run(4, fails(above=3), random.Random(3), 0.5)[3]
+    first = next(n for n in range(len(recorded)) if replay(range(4), recorded[:n]).kind == "intermittent")
+    told = [replay(range(4), recorded[:n]) for n in range(first, len(recorded) + 1)]
+    assert [d.repeated for d in told] == list(range(5, 21)) and {d.within for d in told} == {(0, 1, 2, 3)}
+    assert all(d.failed == sum(not r[0, 1, 2, 3] for r in recorded[first - 5:first - 5 + d.repeated]) for d in told)
+
+
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_the_interval_holds_the_rate_and_narrows_with_runs(failed, passed):
     low, high = wilson(failed, failed + passed)

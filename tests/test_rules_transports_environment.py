@@ -35,6 +35,12 @@ def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
     assert (found.cause, found.status) == ("env-conflict", "likely") and "which of 2: unclear" in found.title
 
 
+def test_variable_at_fault_takes_out_all_of_them_where_others_than_the_one_found_do_it_too():
+    found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_X3": "1"}, 12, 6, "confounded")))
+    assert found.status == "likely" and "which of 12: confounded" in found.title and found.evidence[0].text.startswith("NCCL_X3=1: 1 of 12")
+    assert found.remedy[0].lines == (f"unset {' '.join([*NAMES, 'NCCL_P2P_DISABLE'])}",) and "not proven" in found.remedy[0].text
+
+
 def test_variable_at_fault_stays_quiet_when_clean_fails_too():
     found, = transports.judge(with_clean(failing(), hung()))
     assert (found.id, found.cause) == ("control-fails", None) and found.evidence[-1].text.startswith("not the transport")

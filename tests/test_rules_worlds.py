@@ -293,7 +293,30 @@ def test_fallback_fails_is_a_note_when_the_control_passes():
 
 
 def test_control_changed_is_inconclusive():
-    assert ids(transports.judge(arms(after=hung()))) == [("control-changed", "unknown", None)]
+    found = transports.judge(arms(after=hung()))
+    assert ids(found) == [("control-changed", "unknown", None)] and found[0].title.endswith("seen 1 of 2")
+    assert any("still running at the deadline" in e.text for e in found[0].evidence)
+
+
+def test_control_changed_fires_when_arms_that_share_nothing_come_and_go():
+    made = arms()
+    once = {a.name: dataclasses.replace(a, trial=trial(hung(), world(), a.name)) for a in made.arms if a.name in ("P2P off", "interface pinned")}
+    told = [transports.judge(dataclasses.replace(made, arms=[once[a.name] if a.name in names else a for a in made.arms], control_after=Gap("not-run")))
+            for names in (["P2P off", "interface pinned"], ["P2P off"])]
+    assert ids(told[0]) == [("control-changed", "unknown", None)] and "P2P off and interface pinned, which share nothing" in told[0][0].title
+    assert ids(told[1]) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
+
+
+def test_the_runbook_s_own_death_is_no_failure_of_the_control():
+    assert ids(transports.judge(arms(after=world(outcome="lost", code=None)))) == [("transports-pass", "ok", None)]
+
+
+def test_an_arm_that_the_budget_did_not_let_repeat_names_nothing():
+    made = arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), both=hung(), after=hung())
+    first = made.arms[0].trial.world
+    untimed = dataclasses.replace(first, request=dataclasses.replace(first.request, timed=False))
+    made = dataclasses.replace(made, arms=[dataclasses.replace(made.arms[0], trial=trial(untimed)), *made.arms[1:]])
+    assert transports.outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge(made)) == [("control-fails", "broken", None)]
 
 
 def test_one_gpu_is_skipped_and_busy_is_unknown():

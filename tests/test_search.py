@@ -78,6 +78,24 @@ def test_what_comes_and_goes_is_a_rate(tmp_path):
     assert "GPUs 0, 1, 2 failed" in found[0].title and "of 20 times" in found[0].title and "at 95 %" in found[0].title
 
 
+def test_what_comes_and_goes_between_two_gpus_is_a_rate_too(tmp_path):
+    _, found = judged(tmp_path, 2, lambda g: len(g) == 2, times=1)
+    assert [f.id for f in found] == ["intermittent", "first-failing-world-size"] and "GPUs 0, 1 failed 0 of 20 times (0% to 16% at" in found[0].title
+    assert "twice" not in found[0].evidence[0].text
+
+
+def test_two_gpus_that_passed_once_are_no_broken_link_however_often_they_fail_afterwards(tmp_path):
+    asked = []
+    _, found = judged(tmp_path, 2, lambda g: len(g) == 2 and (asked.append(g) or len(asked) != 2))
+    assert [(f.id, f.severity.value) for f in found] == [("intermittent", "warn"), ("first-failing-world-size", "warn")]
+    assert "GPUs 0, 1 failed 20 of 20 times" in found[0].title
+
+
+def test_a_pair_of_two_gpus_that_fails_is_repeated_as_no_search_does_it(tmp_path):
+    facts, found = judged(tmp_path, 2, lambda g: len(g) == 2)
+    assert facts[2].pairs[0].trial.again is not None and {f.severity.value for f in found} == {"broken"}
+
+
 def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(tmp_path):
     with Planted(tmp_path / "logs", lambda g: {0, 2} <= g) as engine:
         ladder, singles, pairs, _ = collect(engine, 3)

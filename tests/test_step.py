@@ -72,7 +72,7 @@ def test_a_trial_that_cannot_be_run_is_refused_in_a_sentence(step, asked, told):
 
 def test_a_trial_takes_texts_as_parameters_are(step):
     step.guard(nobody, rule)
-    world = step.trial(ops="all_reduce,broadcast", repeats=0, sizes=(4,))
+    world = step.trial(ops="all_reduce, broadcast", repeats=0, sizes=(4,))
     assert world.passed and {e["op"] for r in world.ranks for e in r.named("op")} == {"all_reduce", "broadcast"}
 
 

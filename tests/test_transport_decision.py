@@ -4,6 +4,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.probes.arms import ARMS
 from nccl_runbook.rules import transport_decision as d
@@ -55,6 +57,19 @@ CASES = {
     "fails at the end": (seen("pass", "fail"), "inconclusive", "", None, None),
     "two unrelated switches": (seen(P2P_off="pass", interface_pinned="pass"), "inconclusive", "", None, None),
     "no proof": (seen(P2P_off="no proof"), "inconclusive", "", None, None),
+    "P2P off passes, and so does an unrelated switch without proof": (seen(P2P_off="pass", interface_pinned="no proof"), "inconclusive", "", None, None),
+    "sockets pass, and so does an unrelated switch without proof": (seen(P2P_and_SHM_off="pass", interface_pinned="no proof"), "inconclusive", "", None, None),
+    "P2P off passes once of twice": (seen(P2P_off="passed 1 of 2"), "inconclusive", "", None, None),
+    "P2P off passes and is not repeated": (seen(P2P_off="passed 1 of 1"), "inconclusive", "", None, None),
+    "P2P off passes, and less than it once of twice": (seen(P2P_off="pass", P2P_over_NVLink_only="passed 1 of 2"), "p2p", "P2P off", "p2p-broken-acs-iommu", "possible"),
+    "P2P off passes, and something else once of twice": (seen(P2P_off="pass", SHM_off="passed 1 of 2"), "inconclusive", "", None, None),
+    "clean passes once of twice": (seen(clean="once of twice", P2P_off="pass"), "inconclusive", "", None, None),
+    "over sockets it fails, the interface was lost": (seen(interface_pinned="lost"), "inconclusive", "", None, None),
+    "the control passes, two arms that share nothing fail once": (seen("pass", "pass", P2P_off="passed 1 of 2", interface_pinned="passed 1 of 2"),
+                                                                  "inconclusive", "", None, None),
+    "the control passes, two arms that share a way round fail once": (seen("pass", "pass", P2P_off="passed 1 of 2", P2P_and_SHM_off="passed 1 of 2"),
+                                                                      "healthy", "", None, None),
+    "the control passes, one arm fails once": (seen("pass", "pass", P2P_off="passed 1 of 2"), "healthy", "", None, None),
     "killed": (seen("lost"), "inconclusive", "", None, None),
     "nothing was run": (Seen("hung"), "inconclusive", "", None, None),
 }
@@ -101,6 +116,16 @@ def test_the_whole_input_space_has_one_answer_and_none_claims_more_than_was_seen
             assert "pass" not in s.arms.values() and s.arms["P2P and SHM off"] == "hung" and s.clean == "fail"
             assert s.arms["interface pinned"] == "hung"
     assert kinds == {"healthy", "explained", "variable", "p2p", "shm", "nvls", "interface", "sockets", "not-the-transport", "inconclusive"}
+
+
+@given(st.sampled_from(d.FAILING), st.sampled_from(d.AGAIN), st.dictionaries(st.sampled_from(list(ARMS)), st.sampled_from(d.ARM)), st.sampled_from(d.CLEAN))
+def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(control, after, arms, clean):
+    told = decide(Seen(control, after, arms, clean))
+    passed = [name for name, word in arms.items() if word in ("pass", "no effect", *d.UNSURE)]
+    if told.arm not in ("", "clean"):
+        assert arms[told.arm] == "pass" and "no effect" not in arms.values()
+        assert passed == ["P2P and SHM off"] or frozenset.intersection(*(d.REMOVES[name] for name in passed))
+    assert told.kind != "not-the-transport" or not passed
 
 
 @pytest.mark.parametrize("arm", list(ARMS))

@@ -193,8 +193,8 @@ class Step:
         known, named = self.engine.cuda_count(), gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"
         devices: list[int | None] = list(self.devices) if gpus is None else list(
             parse_gpus(named, len(named) + 1024 if isinstance(known, Gap) else known))
-        args = ["--ops", ops if isinstance(ops, str) else ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats),
-                "--leave"]
+        args = ["--ops", ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops), "--sizes", ",".join(map(str, sizes)),
+                "--repeats", str(repeats), "--leave"]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
         self.record.tried_by_hand.append({"at": records.utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": self._line(world)})

@@ -19,8 +19,9 @@ def wilson(failed: int, of: int) -> tuple[float, float]:
 
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else."""
-    recorded, failed = iter(rounds), [tuple(gpus)]
+    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else, but a rate
+    where that of a fault which comes and goes was being taken: of the runs that were made, where those are a quarter of all or more."""
+    recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
 
     def answer(question: Round) -> Answers:
         told = next(recorded, {})
@@ -31,7 +32,8 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
     try:
         return _followed(identify(gpus, repeats), answer)
     except KeyError:
-        return Diagnosis("unclear", within=min(failed, key=len))
+        fewer = replay(gpus, rounds, repeats - 1) if repeats > REPEATS // 4 else None
+        return fewer if fewer and fewer.kind == "intermittent" else Diagnosis("unclear", within=min(failed, key=len))
 
 
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:

@@ -174,8 +174,10 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
     if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):  # the driver may be found through it only
         del variables["LD_LIBRARY_PATH"]
         clean = without(list(variables), "clean") if variables else clean
-    arm = Arm("clean", dict.fromkeys(variables), [], clean if isinstance(clean, Gap) else Trial("clean", clean))
-    limit = None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
+    one, once = clean, not control.passed and isinstance(clean, World) and clean.passed  # which may be chance
+    clean = without(list(variables), "clean") if once else one
+    trial = clean if isinstance(clean, Gap) else Trial("clean", clean, one if once and not clean.passed else None)
+    arm, limit = Arm("clean", dict.fromkeys(variables), [], trial), None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
     if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):
         return dataclasses.replace(arms, clean=arm)
 

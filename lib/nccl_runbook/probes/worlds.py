@@ -117,8 +117,8 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     if failing and len(gpus) > MATRIX_MOST:
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
     make = functools.partial(request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S)
-    # where the ladder failed the search repeats what decides
-    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing)
+    # where the ladder failed the search repeats what decides, of three GPUs or more
+    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
 
 
 def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
@@ -165,11 +165,12 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
     gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
     seen = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
-    if len(gpus) < 3 or len(set(failing.world.request.devices)) < failing.world.request.world_size:
+    if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
         return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
-    if not any(t.passed for t in singles.trials.values()) or matrix and not any(p.trial.passed for p in matrix):
+    if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
         return Gap("not-run", "every GPU or every pair fails: it is not one of them")
-    seen.update({(p.first, p.second): p.trial for p in matrix})
+    # a world that failed and passed did so, whatever the same two did as a pair
+    seen.update({**{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})})
     return _walk(_Results(engine, seen), gpus, Budget(budget_s, True), identify(gpus))
 
 

@@ -194,8 +194,8 @@ class Operation:
         for source, got, wanted in self.expected():
             differ = (got != wanted).nonzero()
             if len(differ):
-                at = int(differ[0])
-                return {"index": at, "got": float(got[at]), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
+                at = int(differ[0])  # got: a text, as JSON has no NaN
+                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
         return None
 
 

@@ -122,10 +122,9 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     rows = [_arm_row("control", "", arms.control)]
     for arm in arms.arms:
         word = outcomes.get(arm.name, "")
-        tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "broken")
+        tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "warn" if word.startswith("passed") else "broken")
         rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial, Cell(word, tone)))
-    rows += _clean_rows(arms)
-    rows += [_arm_row("control again", "", arms.control_after)] if isinstance(arms.control_after, Trial) else []
+    rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)] if isinstance(arms.control_after, Trial) else [])]
     columns = ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)]
     note = "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting."
     return Table(f" ({arms.backend})", columns, rows, f"{note} {BANDWIDTH_NOTE}")
@@ -146,6 +145,6 @@ def _clean_rows(arms: Arms) -> list[list]:
     rows = [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial)]
     if not isinstance(arms.guilty, Gap):
         found = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
-        asked = f"{arms.guilty.asked} tests among {arms.guilty.among} variables"
-        rows.append(["halving", found, Cell(arms.guilty.why_not or "settled", "warn"), asked, *[""] * len(OPS)])
+        rows.append(["halving", found, Cell(arms.guilty.why_not or "settled", "warn"),
+                     f"{arms.guilty.asked} tests among {arms.guilty.among} variables", *[""] * len(OPS)])
     return rows

@@ -95,9 +95,8 @@ def _search(search: Search | Gap) -> list[Finding]:
     if isinstance(search, Gap):
         return []
     told, runs = diagnosis(search), sum(len(r.groups) for r in search.rounds)
-    most = most_runs(len(search.gpus))
-    how = f"{runs} worlds of at most {most}, in {len(search.rounds)} rounds; what is named failed at least twice, in fresh processes"
-    seen = [Evidence(how, "table below")]
+    twice = "; what is named failed at least twice, in fresh processes" * (told.kind != "intermittent")
+    seen = [Evidence(f"{runs} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")]
     if told.kind == "intermittent":
         return [_rate(told, seen, search)]
     rule, title, cause_id = _words(told, search)
@@ -106,8 +105,7 @@ def _search(search: Search | Gap) -> list[Finding]:
         title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {gpus(told.within)}"
         return [Finding("search-not-finished", Severity.UNKNOWN, title, tuple(seen))]
     cause = causes().get(cause_id or "")
-    seen += [] if isinstance(search.example, Gap) else list(explain(rule, "it", search.example, search.example).evidence)
-    seen.append(NOT_SEEN)
+    seen += [*([] if isinstance(search.example, Gap) else explain(rule, "it", search.example, search.example).evidence), NOT_SEEN]
     remedy = (look_at(told, [search.example]),) if rule == "located" and isinstance(search.example, World) else remedies(cause)
     return [Finding(rule, Severity.BROKEN, title, tuple(seen), remedy, cause and cause.id, cause and "likely")]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 CONTROL = ("pass", "hung", "failed", "wrong values", "lost", "once of twice", "once of once")
 AGAIN = ("pass", "fail", "not run")
-ARM = ("pass", "no effect", "no proof", "hung", "failed", "wrong values", "lost", "not run")
-CLEAN = ("pass", "fail", "not run")
+ARM = ("pass", "no effect", "no proof", "passed 1 of 2", "passed 1 of 1", "hung", "failed", "wrong values", "lost", "not run")
+CLEAN = ("pass", "fail", "once of twice", "not run")
 KINDS = ("healthy", "explained", "variable", "p2p", "p2p-path", "shm", "cumem", "cumem-host", "nvls", "ib", "gdr", "interface", "algorithm",
          "protocol", "sockets", "not-the-transport", "inconclusive")
 
@@ -51,6 +51,8 @@ POINTS_TO: dict[str, tuple[str, str | None]] = {
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
+# passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it comes and goes
+UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once", "passed 1 of 1": "it was not repeated"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +105,12 @@ def _unsteady(seen: Seen) -> str:
         repeated = seen.control == "once of twice"
         return "it comes and goes: the control failed and then passed" if repeated else "the control failed and was not repeated"
     if seen.control == "pass":
-        return "the control passed before the arms and failed after them" if seen.after == "fail" else ""
-    same = [name for name, word in seen.arms.items() if word == "no effect"] + (["the control again"] if seen.after == "pass" else [])
+        once = {name: REMOVES[name] for name, word in seen.arms.items() if word == "passed 1 of 2"}
+        apart = len(once) > 1 and not frozenset.intersection(*once.values())  # else it may be the way round that they share
+        return ("the control passed before the arms and failed after them: seen 1 of 2" if seen.after == "fail" else
+                f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times" if apart else "")
+    same = [name for name, word in seen.arms.items() if word == "no effect"] + ["clean, once of twice"] * (seen.clean == "once of twice")
+    same += ["the control again"] * (seen.after == "pass")
     return f"it comes and goes, so no switch decides: passed were {', '.join(same)}" if same else ""
 
 
@@ -116,7 +122,7 @@ def cures(seen: Seen) -> list[str]:
 def suspects(seen: Seen) -> frozenset[str]:
     """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that takes away more than one that
     passed and fails nevertheless does so for a reason of its own: it leaves another way, such as sockets."""
-    passed = [REMOVES[name] for name in cures(seen)]
+    passed = [REMOVES[name] for name, word in seen.arms.items() if word == "pass" or word in UNSURE]
     failed = [REMOVES[name] for name, word in seen.arms.items() if word in FAILING]
     kept = frozenset.union(frozenset(), *(f for f in failed if not any(p <= f for p in passed)))
     return frozenset.intersection(*passed) - kept if passed else frozenset()
@@ -124,17 +130,18 @@ def suspects(seen: Seen) -> frozenset[str]:
 
 def _by_arms(seen: Seen) -> Decision:
     arm = next(iter(cures(seen)), "")
-    if arm and not suspects(seen) and cures(seen) != ["P2P and SHM off"]:
-        return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(cures(seen))}")
+    unproven = [name for name, word in seen.arms.items() if word in UNSURE]
+    passed = [*cures(seen), *unproven]
+    if arm and not suspects(seen) and passed != ["P2P and SHM off"]:
+        return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(passed)}")
     if arm:
         kind, cause = POINTS_TO[arm]
-        narrower = any(word == "no proof" and REMOVES[name] < REMOVES[arm] for name, word in seen.arms.items())  # it passed: it may be that
+        narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
         status = "likely" if seen.connected and not narrower and kind not in ("algorithm", "protocol") else "possible"
         return Decision(kind, f"it passes with {arm} and fails without", arm, cause, cause and status)
-    unproven = [name for name, word in seen.arms.items() if word == "no proof"]
     if unproven:
-        return Decision("inconclusive", f"{', '.join(unproven)} passed, and NCCL's log does not show that it acted")
-    untried = "not run" in (seen.clean, *map(seen.arms.get, ("IB off", "interface pinned")))  # what P2P and SHM off leaves in use
+        return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[seen.arms[name]]}" for name in unproven))
+    untried = {"not run", "lost"} & {seen.clean, *map(seen.arms.get, ("IB off", "interface pinned"))}  # what P2P and SHM off leaves in use
     if seen.arms.get("P2P and SHM off") in FAILING and not untried:
         return Decision("not-the-transport", "it fails over sockets alone and without the variables of the environment too")
     return Decision("inconclusive", "too few of the tests were run to tell")

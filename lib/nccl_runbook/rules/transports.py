@@ -48,13 +48,14 @@ def acted(arm: Arm, control: Trial) -> bool | None:
 
 
 def outcome(arm: Arm, control: Trial) -> str:
-    """ "pass", "no effect", "no proof", "not run", else how it failed."""
+    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else how it failed."""
     if isinstance(arm.trial, Gap):
         return "not run"
-    if not arm.trial.passed:
-        return arm.trial.world.ended
-    proof = acted(arm, control)
-    return "pass" if proof else "no effect" if proof is False else "no proof"
+    world, again = arm.trial.world, arm.trial.again
+    if not world.passed:
+        return "passed 1 of 2" if again is not None and again.passed else world.ended
+    proof, enough = acted(arm, control), control.passed or world.request.timed  # beside a failing control a pass is run again, and timed
+    return ("pass" if enough else "passed 1 of 1") if proof else "no effect" if proof is False else "no proof"
 
 
 def outcomes(arms: Arms | Gap) -> dict[str, str]:
@@ -64,19 +65,23 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
 
 def seen(arms: Arms, message: bool) -> Seen:
     """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
-    control, after, clean = arms.control, arms.control_after, arms.clean
-    again = control.again
+    control, again, clean = arms.control, arms.control.again, arms.clean
     word = "pass" if control.passed else "once of once" if again is None else "once of twice" if again.passed else control.world.ended
-    tried = not isinstance(clean, Gap) and isinstance(clean.trial, Trial)
     return Seen(
         control="lost" if control.world.ended == "lost" else word,
-        after="not run" if isinstance(after, Gap) else "pass" if after.passed else "fail",
+        after=_word(arms.control_after),
         arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
-        clean=("pass" if clean.trial.passed else "fail") if tried else "fail" if _nothing_to_clean(clean) else "not run",
+        clean="fail" if _nothing_to_clean(clean) else _word(clean if isinstance(clean, Gap) else clean.trial),
         settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
         connected=bool(used(control.world)),
         message=message,
     )
+
+
+def _word(trial: Trial | Gap) -> str:
+    """How the control at the end, or *clean*, went."""
+    return ("not run" if isinstance(trial, Gap) or trial.world.ended == "lost" else
+            "pass" if trial.passed else "once of twice" if trial.again else "fail")
 
 
 def _nothing_to_clean(clean: Arm | Gap) -> bool:
@@ -94,7 +99,8 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
     fault = None if arms.control.passed else explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
     decision = decide(seen(arms, fault is not None and fault.cause is not None))
     if fault is None and decision.kind == "inconclusive":
-        evidence = (Evidence(arms.control_after.world.shell_line, "by hand"),)
+        worlds = [t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial) and not t.passed]
+        evidence = (*explain("control-changed", "", worlds[0]).evidence, Evidence(worlds[0].shell_line, "by hand"))
         return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
     return _control_passes(arms) if fault is None else [narrowed(_control_fails(arms, decision, fault), pairs)]
 
@@ -102,9 +108,8 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
 def _rehearsal(arms: Arms) -> list[Finding]:
     trials = [t for t in (*(a.trial for a in arms.arms), arms.control_after) if isinstance(t, Trial)]
     failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again) for t in trials if not t.passed]
-    evidence = (Evidence("control and interface pinned to lo", "table below"),)
     title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
-    return failed or [Finding("rehearsed", Severity.UNKNOWN, title, evidence)]
+    return failed or [Finding("rehearsed", Severity.UNKNOWN, title, (Evidence("control and interface pinned to lo", "table below"),))]
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
@@ -152,8 +157,7 @@ def _price(arm: Arm, control: Trial) -> str:
 
 def _loss(arms: Arms) -> Finding:
     passed = [a for a in arms.arms if outcome(a, arms.control) == "pass" and a.acts_on]
-    bandwidth = arms.control.world.busbw_gb_per_s("all_reduce")
-    via = arms.control.world.transports
+    bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
     evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
     evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
     speed = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
@@ -176,8 +180,7 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
 def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     """The finding for a control that fails, with what the arms add to it."""
     proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
-    run = [a for a in arms.arms if isinstance(a.trial, Trial)]
-    tried = [(a, Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")) for a in run]
+    tried = [(a, Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")) for a in arms.arms if isinstance(a.trial, Trial)]
     decisive = tuple(e for a, e in tried if a.name == decision.arm)
     evidence = (*proof, *decisive, *fault.evidence, *(e for _, e in tried if e not in decisive))
     evidence = (*evidence, *(() if decision.kind in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"} else (NOT_SEEN,)))
@@ -211,11 +214,12 @@ def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
 
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
-    all_of_them = dict.fromkeys(arms.clean.env, "")
-    guilty = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty(all_of_them, len(all_of_them), 0, "not tried")
-    named = [cause for k in guilty.variables for pattern, cause in table("environment")["causes"].items() if re.fullmatch(pattern, k)]
-    cause = causes()[named[0] if named and decision.status == "established" else decision.cause]
-    which = _names(guilty) if decision.status == "established" else f"its variables (which of {len(guilty.variables)}: {guilty.why_not})"
-    unset = Remedy("your launcher", "Take it out, or give it a value that works:", (f"unset {' '.join(guilty.variables)}",))
+    found, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
+    names = arms.clean.env if found.why_not in ("confounded", "not tried") else found.variables  # confounded: others do it too
+    named = [cause for k in names for pattern, cause in table("environment")["causes"].items() if re.fullmatch(pattern, k)]
+    cause = causes()[named[0] if named and settled else decision.cause]
+    which = _names(found) if settled else f"its variables (which of {len(names)}: {found.why_not})"
+    take = "Take it out, or give it a value that works:" if settled else "Which of these it takes is not proven; without all it passes:"
+    unset = Remedy("your launcher", take, (f"unset {' '.join(names)}",))
     title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
     return Finding("variable-at-fault", fault.severity, title, evidence, (unset,), cause.id, decision.status)
