@@ -40,7 +40,7 @@ def triage(
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
-    compared = _compared(against, paths)
+    compared = _compared(against, paths) if against else None
     told = [h for h in told if h.cause != "benign" or not (compared and compared.slower)]
     code = exit_code(_verdict(logs, told, compared), fail_on)
     dumps = _of_dumps(logs, paths)
@@ -61,10 +61,8 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
     return "{0.kind}: {0.sentence}".format(judge(collect([p for p in paths if p != "-"])))
 
 
-def _compared(against: list[str], paths: list[str]) -> Comparison | None:
-    """The good run beside the bad one; None where none was named."""
-    if not against:
-        return None
+def _compared(against: list[str], paths: list[str]) -> Comparison:
+    """The good run beside the bad one."""
     from nccl_runbook.evidence import log_profile
     from nccl_runbook.rules.against import compare
 

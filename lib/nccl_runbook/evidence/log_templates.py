@@ -164,7 +164,7 @@ class Texts:
         self._kinds, self._context = list(kinds), context
         rows = _visible([kind.at[2] for kind in self._kinds])
         rows = [raw if kind.first is None else "\r".join(kind.texts()).encode() for kind, raw in zip(self._kinds, rows)]
-        self._low = folded(b"\n".join([*rows, context.encode("utf-8", "replace")]))
+        self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
         self._rows = self._low.split(b"\n")
         words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
         self._has = functools.cache((b" %s " % b"  ".join(words)).__contains__) if words else lambda word: True
@@ -175,8 +175,8 @@ class Texts:
         found, until = None, len(self._low)
         for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
-                worth = line == len(self._kinds) or may_match(beside(expression), self._rows[line])
-                told = next((pair for pair in self._said(line) if worth and compiled(expression).search(plain(pair[0]))), None)
+                texts = self._said(line) if may_match(beside(expression), self._rows[line]) else ()
+                told = next((pair for pair in texts if compiled(expression).search(plain(pair[0]))), None)
                 if told:
                     found, until = told, self._ends[line - 1] if line else 0
                     break
@@ -187,9 +187,9 @@ class Texts:
         words = map(self._has, literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n"))
         at = self._low.find(literal, 0, until) if all(words) else -1
         while at >= 0:
-            line = min(bisect.bisect_left(self._ends, at), len(self._kinds))
+            line = bisect.bisect_left(self._ends, at)
             yield line
-            at = self._low.find(literal, self._ends[line] + 1, until) if line < len(self._kinds) else -1
+            at = self._low.find(literal, self._ends[line] + 1, until)
 
     def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
         """The texts of a line; below those of all kinds are the reporter's words, as one."""

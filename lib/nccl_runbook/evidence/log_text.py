@@ -29,8 +29,7 @@ _GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
 _NCCL_END = re.compile(r":\d{1,8} \[\d")  # without it the search for a host would try each letter
 _INSIDE = re.compile(
-    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
-)
+    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]")
 _NAME = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I)
 _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 

@@ -52,8 +52,7 @@ _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
     r"process|host|index|read|check|cach|load|sav|slow|run|start|local|device|step|batch|loss|sys|map|dist|direct|weight|port|is|out|call|"
     r"onnect|connect(?:ion)?|fault|match|fine|works?|workers|version|refused|timeout|supported|backend|disabl|enabled|require|manager|"
-    r"torch|n?ccl|c?uda|must|should|needs to|name|work|in|not|--|\d\.|.?"
-)
+    r"torch|n?ccl|c?uda|must|should|needs to|name|work|in|not|--|\d\.|.?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,8 +194,7 @@ def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
     if len(rest) == 1:
         return re.escape(rest[0][0]) + rest[0][1]
     by_next = itertools.groupby(rest, lambda word: word[0][:1])
-    branches = (re.escape(letter) + _tree([*of]) if letter else b"|".join(guard for _, guard in of) for letter, of in by_next)
-    return b"(?:%s)" % b"|".join(branches)
+    return b"(?:%s)" % b"|".join(re.escape(letter) + _tree([*of]) if letter else b"|".join(g for _, g in of) for letter, of in by_next)
 
 
 def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -218,8 +216,8 @@ def beside(expression: str, needle: bytes = b"", hinted: bool = True) -> tuple[t
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
     own = branches if hinted else [branch for branch in branches if any(_needle(n)[0] == needle for literals in branch for n in literals)]
-    beside = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
-    return () if () in beside else tuple(beside)
+    others = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
+    return () if () in others else tuple(others)
 
 
 @functools.cache
