@@ -4,6 +4,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import random
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import log_events, log_sources, log_templates, log_text
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge.clues import Matcher, clues, compiled, hints, needed
+from nccl_runbook.knowledge.clues import Matcher, clues, compiled, hints, needed, spoken
 from nccl_runbook.rules import triage
 from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung
@@ -211,6 +212,25 @@ def test_what_an_expression_needs_loses_no_match(lines):
     for number, line in enumerate(lines):
         naive = {c.line for c in clues() if compiled(c.line).search(line)}
         assert set(matcher.matching(line)) == naive <= set(together.get(number, ()))
+
+
+@pytest.mark.parametrize("few", [1 << 20, 0])
+def test_what_short_logs_are_asked_is_found_in_the_first_line_that_a_naive_search_finds(few, monkeypatch):
+    """Whether words are looked for first or not; numbers and what stands at the ends of a line are words as well."""
+    monkeypatch.setattr(log_templates, "FEW_BYTES", few)
+    dice, words = random.Random(3), [n for e in spoken() for n in sorted(needed(e))]
+    lines = [" ".join(dice.choice(words) + dice.choice(["", " 7", "s"]) for _ in range(dice.randrange(1, 5))) for _ in range(300)]
+    texts = log_templates.Texts([(("x", n, line.encode()), None) for n, line in enumerate(lines)], "it hangs\nat 9 of 10 steps")
+    for e in spoken():
+        naive = next((line for line in [*lines, "it hangs\nat 9 of 10 steps"] if compiled(e).search(log_templates.plain(line))), None)
+        found = texts.first(e)
+        assert (found and found[0]) == naive, e
+
+
+def test_a_short_needle_is_found_behind_what_guards_it():
+    asked = Matcher(["exit \\d", "xit code", "step\\b", "tape"])
+    assert [sorted(asked.matching(line)) for line in ("exit 1", "exit code 1", "next step", "steps", "tapes")] == [
+        ["exit \\d"], ["xit code"], ["step\\b"], [], ["tape"]]
 
 
 def test_a_long_line_that_ends_in_nothing_but_colours_is_read(tmp_path):

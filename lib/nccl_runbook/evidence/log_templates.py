@@ -6,6 +6,7 @@ New kinds are looked at many together, so that a log in which no two lines are a
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
 import itertools
 import re
@@ -29,23 +30,25 @@ _ENDS_OPEN = re.compile(r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueu
 _STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?::|\s*$))")
 _HIDING = (b"\x1b", b"\x00")
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the expressions that each may match
+At = tuple[str, int, bytes]
 _OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
+@dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
     ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error, None while nobody has asked; ``opens``:
     its message may go on in the next line; ``told``: where the first line tells it, until that is taken in."""
 
+    at: At
     matched: tuple[str, ...] = ()
     tells: Collection[str] = ()
-    times, cheap, opens = 0, False, False
+    cheap: bool = False
     odd: bool | None = False
+    opens: bool = False
     told: log_events.Told | None = None
+    times: int = 0
     first: LogLine | None = None
-
-    def __init__(self, at: tuple[str, int, bytes]) -> None:
-        self.at = at  # and no more: most kinds tell nothing, and there may be a hundred thousand of them
 
     def texts(self) -> list[str]:
         """What the first line says, as it was printed, and put together where it was broken."""
@@ -62,7 +65,7 @@ class Templates:
     """Every kind of line that was seen."""
 
     def __init__(self) -> None:
-        self.kinds: dict[bytes | int, Kind] = {}
+        self.kinds: dict[bytes | int, At] = {}  # most tell nothing, and there may be a hundred thousand of them
         self.ours = False
         self.launchers: set[str] = set()  # expressions of which a line was seen
         self.above = b""  # the line before those to come, if its message may go on
@@ -75,16 +78,15 @@ class Templates:
         keys = self._keys(rows)
         first = dict(zip(reversed(keys), reversed(range(len(keys)))))
         fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
-        new = {index: Kind((name, number + index, ends(raw))) for index, raw in fresh.items()}
         kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
-        kinds |= {keys[index]: kind for index, kind in new.items()}
+        kinds |= {keys[index]: (name, number + index, ends(raw)) for index, raw in fresh.items()}
         asked = self._asked(fresh)
-        known |= {keys[index]: new[index] for index, texts in asked.items() if self._judge(new[index], texts)}
+        known |= {keys[index]: kind for index, texts in asked.items() if (kind := self._judged(kinds[keys[index]], texts))}
         above = self._open(rows, keys, known)
-        whole = [(index, joined(above[index], text)) for index in above if index in new for text in pieces(rows[index])[:1]]
+        whole = [(index, joined(above[index], text)) for index in above if index in fresh for text in pieces(rows[index])[:1]]
         for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
-            if text and self._judge(new[index], [*asked.get(index, [("", ())]), (text, may)]):
-                known[keys[index]] = new[index]
+            if text and (kind := self._judged(kinds[keys[index]], [*asked.get(index, [("", ())]), (text, may)])):
+                known[keys[index]] = kind
         above = self._open(rows, keys, known) if whole else above
         self.above = above.get(len(rows), b"")
         return [(index, kind, above.get(index, b"")) for index, kind in enumerate(map(known.get, keys)) if kind]
@@ -94,12 +96,17 @@ class Templates:
         above = {index + 1: rows[index] for index, kind in enumerate(map(known.get, keys)) if kind and kind.opens}
         return {0: self.above, **above} if self.above else above
 
+    def all(self) -> Iterator[tuple[At, Kind | None]]:
+        """Every kind, None for what tells nothing."""
+        return ((at, self._telling.get(key)) for key, at in self.kinds.items())
+
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
         text, known = b"\n".join(rows), self.kinds
         bare = text.translate(None, _DIGITS).split(b"\n") if rows else []
         if b"NCCL INFO" in text:
-            bare = [raw.translate(None, _HEX) if b"NCCL INFO" in raw else key for raw, key in zip(rows, bare)]
+            hexed = text.translate(None, _HEX).split(b"\n")
+            bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, hexed)]
         return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
@@ -117,8 +124,8 @@ class Templates:
         texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
         return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
 
-    def _judge(self, kind: Kind, texts: Asked) -> bool:
-        """Whether the line tells anything, and what. Whether one that is whole looks like an error is asked later, and of few."""
+    def _judged(self, at: At, texts: Asked) -> Kind | None:
+        """What the line tells, if it does. Whether one that is whole looks like an error is asked later, and of few."""
         matched, own = {}, {}
         for e, text in [(e, text) for text, may in texts for e in may if e not in self.launchers]:
             if e is ODD.pattern and len(texts) == 1:
@@ -129,13 +136,13 @@ class Templates:
                 matched[e] = None
         self.launchers |= log_events.LAUNCHERS.keys() & matched
         told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
-        kind.matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
-        kind.cheap = not told.keys() & log_events.MUCH and (not kind.matched or b"NCCL INFO" in kind.at[2])
+        matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
         # with other numbers another expression may match
-        kind.tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
-        kind.odd, kind.opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
-        kind.told = told if len(texts) == 1 else None
-        return bool(kind.matched or kind.tells or kind.opens or kind.odd is not False)
+        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
+        odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
+        worth = matched or tells or opens or odd is not False
+        return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None) if worth else None
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
@@ -160,10 +167,10 @@ def ends(raw: bytes) -> bytes:
 class Texts:
     """All kinds of lines as one text, to be asked whether any line matches an expression."""
 
-    def __init__(self, kinds: Iterable[Kind], context: str) -> None:
+    def __init__(self, kinds: Iterable[tuple[At, Kind | None]], context: str) -> None:
         self._kinds, self._context = list(kinds), context
-        rows = _visible([kind.at[2] for kind in self._kinds])
-        rows = [raw if kind.first is None else "\r".join(kind.texts()).encode() for kind, raw in zip(self._kinds, rows)]
+        rows = _visible([at[2] for at, _ in self._kinds])
+        rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for (_, kind), raw in zip(self._kinds, rows)]
         self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
         self._rows = self._low.split(b"\n")
         words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
@@ -194,7 +201,8 @@ class Texts:
     def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
         """The texts of a line; below those of all kinds are the reporter's words, as one."""
         if line < len(self._kinds):
-            yield from ((text, self._kinds[line]) for text in self._kinds[line].texts())
+            at, kind = self._kinds[line]
+            yield from ((text, kind) for kind in [kind or Kind(at)] for text in kind.texts())
         elif self._context:
             yield self._context, None
 

@@ -143,13 +143,13 @@ class _Reader:
             line = LogLine(CONTEXT, number, text.strip()[:1000])
             for expression in matcher().matching(text):
                 self._keep(expression, line, text, "", 1)
-        kinds = self._templates.kinds.values()
-        told = list(itertools.islice((k for k in kinds if not _CHATTER.search(k.at[2])), MAX_SPOKEN + 1))
+        kinds = self._templates.kinds
+        told = list(itertools.islice((one for one in self._templates.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
         if len(told) <= MAX_SPOKEN and (told or context):
             self._ask(Texts(told, context), spoken())
         fired = [c for c in clues() if c.line in self._found and (c.cause == "benign" or not self._resumed(self._found[c.line]))]
         if beside := dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
-            self._ask(Texts(kinds, context), beside)
+            self._ask(Texts(self._templates.all(), context), beside)
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()
@@ -181,7 +181,7 @@ class _Reader:
         return bool(found.last) and all(self._table.went_on(rank, order) for (_, rank), order in found.last.items())
 
     def _strange(self) -> list[Template]:
-        odd = [k for k in self._templates.kinds.values() if k.odd is not False and not k.matched and not k.tells]
+        odd = [k for _, k in self._templates.all() if k and k.odd is not False and not k.matched and not k.tells]
         shown = ((k, told) for k in sorted(odd, key=lambda k: -k.times) for told in [k.texts()] if told and (k.odd or ODD.search(told[0])))
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
 
