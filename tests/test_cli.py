@@ -333,7 +333,7 @@ import json, sys
 from nccl_runbook.cli.main import app
 for arguments in json.loads(sys.argv[1]):
     try:
-        app(args=arguments, prog_name="nccl-runbook")
+        app()(args=arguments, prog_name="nccl-runbook")
     except SystemExit as ended:
         print(ended.code, flush=True)
 """

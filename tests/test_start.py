@@ -216,7 +216,7 @@ PLAIN = {"symptom": "", "log": "", "python": "", "gpus": "", "budget_s": 300, "a
 
 
 def parsed(arguments: list[str]) -> dict:
-    command = typer.main.get_command(app).commands["run"]
+    command = typer.main.get_command(app()).commands["run"]
     with click.Context(command) as context:
         command.parse_args(context, spread(arguments))
         return context.params

@@ -99,11 +99,11 @@ def slowest(expression, literals, below_s):
 @pytest.mark.parametrize("start", ["[", "(", "a.", "a:", "1:", "WorkNCCL(", "\x1b[", "\x1b]", "comm 0x", "step ", " ", "[PG ", "1/1 [", "[E ", "This "])
 def test_no_line_makes_a_reader_slow(start):
     line = (start * 2000)[: log_text.LINE_CHARACTERS]
-    log_templates.Templates().of("x", 1, [b"x"], b"", False)  # the tables are read once
+    log_templates.Templates().of("x", 1, [b"x"])  # the tables are read once
 
     def read() -> None:
         log_text.said(line), log_text.pieces(line.encode()), log_templates.plain(line)
-        log_templates.Templates().of("x", 1, [line.encode()], b"", False)
+        log_templates.Templates().of("x", 1, [line.encode()])
 
     assert quickest_s(read, 0.1) < 0.1
 

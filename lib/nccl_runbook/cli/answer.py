@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
-import typer
-
 from nccl_runbook.evidence.log_file import HELD
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
@@ -28,10 +26,16 @@ def _known(word: str) -> str:
     return word
 
 
-FailOnOption = Annotated[str, typer.Option(
-    metavar="VERDICT", callback=_known, help=f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")]
-HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]
+def __getattr__(name: str) -> Any:
+    """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
+    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import typer
+
+    words = f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}."
+    return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
+            "JsonOption": Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")],
+            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]}[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:

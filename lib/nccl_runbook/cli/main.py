@@ -5,22 +5,27 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-import typer
+from nccl_runbook.cli import answer
 
 # each is a file of this folder; where the first word names one, the others are not imported
 COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang", "dev")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
-app = typer.Typer(name="nccl-runbook", add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
-    command = importlib.import_module(f"nccl_runbook.cli.{name}")
-    if name == "dev":
-        app.add_typer(command.app, hidden=True)
-    else:
-        app.command(name, epilog=command.EPILOG)(getattr(command, name))
+
+def app() -> Any:
+    """The parser of the command that is named, of all where none is."""
+    whole = answer.typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    whole.callback()(nccl_runbook)
+    for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
+        command = importlib.import_module(f"nccl_runbook.cli.{name}")
+        if name == "dev":
+            whole.add_typer(command.app, hidden=True)
+        else:
+            whole.command(name, epilog=command.EPILOG)(getattr(command, name))
+    return whole
 
 
 def _version(wanted: bool) -> None:
@@ -28,15 +33,14 @@ def _version(wanted: bool) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            typer.echo(f"nccl-runbook {version('nccl-runbook')}")
+            answer.typer.echo(f"nccl-runbook {version('nccl-runbook')}")
         except PackageNotFoundError:  # run from the source tree, without an installation
-            typer.echo("nccl-runbook (not installed: version unknown)")
-        raise typer.Exit()
+            answer.typer.echo("nccl-runbook (not installed: version unknown)")
+        raise answer.typer.Exit()
 
 
-@app.callback()
 def nccl_runbook(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False,
+    version: Annotated[bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,
 ) -> None:
     """From a failed multi-GPU job to a proven cause and the fix.
 
@@ -65,11 +69,13 @@ def spread(arguments: Sequence[str]) -> list[str]:
 def main() -> None:
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     if sys.argv[1:2] == ["triage"] and sys.argv[2:] and all(word == "-" or word[:1] != "-" for word in sys.argv[2:]):
-        try:  # paths alone need no parser: typer 0.29 imports pydantic for one, 0.13 s of the second in which a log is to be answered
-            command.triage(sys.argv[2:])
+        from nccl_runbook.cli.triage import triage
+
+        try:  # paths alone need no parser: typer takes 0.06 s to import, and 0.13 more to build one
+            triage(sys.argv[2:])
         except KeyboardInterrupt:
             sys.exit(130)
-    app(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
+    app()(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
@@ -23,11 +21,10 @@ DUMPS = "The dumps and stacks among these files, side by side"
 
 
 def triage(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
-    against: Annotated[
-        list[str], typer.Option(metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")
-    ] = [],  # noqa: B006
-    context: Annotated[str, typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
+    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
+    against: Annotated[list[str], answer.typer.Option(
+        metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")] = [],  # noqa: B006
+    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
@@ -43,7 +40,7 @@ def triage(
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
     told = rules.judge(logs)
-    compared = _compared(against, paths)
+    compared = _compared(against, paths) if against else None
     told = [h for h in told if h.cause != "benign" or not (compared and compared.slower)]
     code = exit_code(_verdict(logs, told, compared), fail_on)
     dumps = _of_dumps(logs, paths)
@@ -64,12 +61,12 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
     return "{0.kind}: {0.sentence}".format(judge(collect([p for p in paths if p != "-"])))
 
 
-def _compared(against: list[str], paths: list[str]) -> Comparison | None:
-    """The good run beside the bad one; None where none was named."""
+def _compared(against: list[str], paths: list[str]) -> Comparison:
+    """The good run beside the bad one."""
     from nccl_runbook.evidence import log_profile
     from nccl_runbook.rules.against import compare
 
-    return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"])) if against else None
+    return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"]))
 
 
 def _verdict(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:

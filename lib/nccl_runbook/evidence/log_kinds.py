@@ -10,13 +10,11 @@ _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*
 DUMP = "a flight-recorder dump: `nccl-runbook hang` reads it"
 _ASIDE = "read as text here, `nccl-runbook hang` lays those of all ranks side by side"
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
-_KINDS = (
-    (_DUMP, DUMP, False),
+_KINDS = ((_DUMP, DUMP, False),
     (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
     (r'"schema"\s*:\s*"nccl-runbook/', "an answer of this runbook", False),
     (r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(", f"stacks of py-spy: {_ASIDE}", True),
-    (r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", f"stacks of faulthandler: {_ASIDE}", True),
-)
+    (r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", f"stacks of faulthandler: {_ASIDE}", True))
 
 
 def kind(head: bytes) -> tuple[str, bool]:

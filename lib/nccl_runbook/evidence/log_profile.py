@@ -19,8 +19,7 @@ MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at onc
 _HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
 _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 # NCCL 2.4 to 2.30, aws-ofi-nccl 1.6 to 1.19, vLLM 0.6 to 0.23
-_SETTINGS = (
-    ("version", re.compile(r"(?P<name>NCCL) version (?P<value>\d+\.\d+\.\d+\S*)")),
+_SETTINGS = (("version", re.compile(r"(?P<name>NCCL) version (?P<value>\d+\.\d+\.\d+\S*)")),
     ("version", re.compile(r"(?P<name>cudaDriverVersion) (?P<value>\d+)|(?P<name2>Driver Version): (?P<value2>[\d.]+)")),
     ("version", re.compile(r"\b(?P<name>torch)(?: version)?(?:==|[=: ]+)(?P<value>\d+\.\d+\.\d+[\w.+]*)", re.I)),
     ("version", re.compile(r"Using (?P<name>Libfabric) version (?P<value>[\d.]+)|Initializing (?P<name2>aws-ofi-nccl) (?P<value2>\S+)")),
@@ -29,24 +28,20 @@ _SETTINGS = (
     ("environment", re.compile(r"^(?:\+ )?export (?P<name>(?:NCCL|TORCH|FI|GLOO|CUDA|UCX|VLLM)_\w+|LD_PRELOAD)=(?P<value>\S+)")),
     (
         "plugin",
-        re.compile(r"NCCL INFO (?P<name>[A-Z]+)/Plugin ?: (?P<value>(?:Loaded|Using|Plugin name|No plugin|Could not find)[^\n]{0,80})"),
-    ),
+        re.compile(r"NCCL INFO (?P<name>[A-Z]+)/Plugin ?: (?P<value>(?:Loaded|Using|Plugin name|No plugin|Could not find)[^\n]{0,80})")),
     ("plugin", re.compile(r"NCCL INFO (?P<name>NET)/OFI (?P<value>(?:Selected Provider|Using transport protocol)[^\n,(]{0,60})")),
     ("network", re.compile(r"(?P<name>Using network) (?P<value>\w[\w ]{0,60})")),
     ("channels", re.compile(r"NCCL INFO (?P<value>\d+ coll channels,[^\n]{0,80})(?P<name>)")),
-    ("channels", re.compile(r"NCCL INFO (?P<name>Connected all) (?P<value>rings|trees)")),
-)
+    ("channels", re.compile(r"NCCL INFO (?P<name>Connected all) (?P<value>rings|trees)")))
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
 _COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE")
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|secs|seconds|min|minutes)?\b"
 _SYNC = r"weights?[ _-]?(?:sync|update|transfer|broadcast)\w*|sync\w* (?:of )?(?:the )?weights|update_weights?\w*|\brefit"
 _STEP = r"\b(?:step|iter(?:ation)?)[ _](?:time|duration|took)\w*(?: ?\((?P<paren>ms|s)\))?"
-_TIMES = (
-    ("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
+_TIMES = (("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
     ("sync", re.compile(rf"(?i)(?:{_SYNC})\b[^\n\d]{{0,40}}{_NUMBER}")),
     ("step", re.compile(rf"(?i){_STEP}[^\n\d]{{0,20}}{_NUMBER}|elapsed time per iteration \((?P<paren2>ms|s)\): (?P<number2>[\d.]+)")),
-    ("step", re.compile(r"(?<![\d.])(?:(?P<number>\d+\.\d+)s/it|(?P<per>\d+\.\d+)it/s)\b")),
-)
+    ("step", re.compile(r"(?<![\d.])(?:(?P<number>\d+\.\d+)s/it|(?P<per>\d+\.\d+)it/s)\b")))
 _HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
 
 
@@ -128,8 +123,7 @@ class _Reader:
         settings = {kind: {name: sorted(values) for name, values in sorted(by.items())} for kind, by in self._settings.items()}
         times = {kind: values for kind, values in self._times.items() if values}
         return RunProfile(
-            files, settings, dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices, times
-        )
+            files, settings, dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices, times)
 
 
 def _seconds(groups: dict[str, str | None]) -> float | None:

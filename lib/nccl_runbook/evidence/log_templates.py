@@ -6,8 +6,6 @@ New kinds are looked at many together, so that a log in which no two lines are a
 from __future__ import annotations
 
 import bisect
-import collections
-import dataclasses
 import functools
 import itertools
 import re
@@ -16,14 +14,14 @@ from collections.abc import Collection, Iterable, Iterator
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, compiled, folded, needed, printed
+from nccl_runbook.knowledge.clues import Matcher, beside, compiled, folded, may_match, needed, printed
 
 MAX_TEMPLATES = 200_000
+FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
-_NUMBERS = re.compile(
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|Device: "
-)  # there a number tells one fault from another
+_NUMBERS = re.compile(  # there a number tells one fault from another
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|Device: ")
 ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
@@ -34,21 +32,20 @@ Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the expressi
 _OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 
 
-@dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
     ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error, None while nobody has asked; ``opens``:
     its message may go on in the next line; ``told``: where the first line tells it, until that is taken in."""
 
-    at: tuple[str, int, bytes]
     matched: tuple[str, ...] = ()
     tells: Collection[str] = ()
-    cheap: bool = False
+    times, cheap, opens = 0, False, False
     odd: bool | None = False
-    opens: bool = False
     told: log_events.Told | None = None
-    times: int = 0
     first: LogLine | None = None
+
+    def __init__(self, at: tuple[str, int, bytes]) -> None:
+        self.at = at  # and no more: most kinds tell nothing, and there may be a hundred thousand of them
 
     def texts(self) -> list[str]:
         """What the first line says, as it was printed, and put together where it was broken."""
@@ -68,29 +65,41 @@ class Templates:
         self.kinds: dict[bytes | int, Kind] = {}
         self.ours = False
         self.launchers: set[str] = set()  # expressions of which a line was seen
+        self.above = b""  # the line before those to come, if its message may go on
+        self._telling: dict[bytes | int, Kind] = {}
         self._numeric: set[bytes] = set()
 
-    def of(self, name: str, number: int, rows: list[bytes], before: bytes, opened: bool) -> list[Kind]:
-        """The kind of each of these lines, the first of which is line ``number``. ``before``: the line above it, ``opened`` if its message
-        may go on."""
+    def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
+        """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
+        is line ``number``."""
         keys = self._keys(rows)
-        fresh = {key: index for index, key in reversed([*enumerate(keys)]) if key not in self.kinds}  # where each comes first
-        fresh = dict(sorted(fresh.items(), key=lambda one: one[1]))
-        known = self.kinds if len(self.kinds) < MAX_TEMPLATES else collections.ChainMap({}, self.kinds)
-        asked = self._asked([rows[index] for index in fresh.values()])
-        for at, (key, index) in enumerate(fresh.items()):
-            begun = name, number + index, ends(rows[index])
-            known[key] = self._judged(begun, asked[at]) if at in asked else Kind(begun)
-        after = ((key, index, at) for at, (key, index) in enumerate(fresh.items()) if (known[keys[index - 1]].opens if index else opened))
-        whole = [(k, at, joined(rows[index - 1] if index else before, text)) for k, index, at in after for text in pieces(rows[index])[:1]]
-        whole = [one for one in whole if one[2]]
-        for (key, at, text), may in zip(whole, _may_match([one[2] for one in whole])):
-            known[key] = self._judged(known[key].at, [*asked.get(at, [("", ())]), (text, may)])
-        return [known[key] for key in keys]
+        first = dict(zip(reversed(keys), reversed(range(len(keys)))))
+        fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
+        new = {index: Kind((name, number + index, ends(raw))) for index, raw in fresh.items()}
+        kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
+        kinds |= {keys[index]: kind for index, kind in new.items()}
+        asked = self._asked(fresh)
+        known |= {keys[index]: new[index] for index, texts in asked.items() if self._judge(new[index], texts)}
+        above = self._open(rows, keys, known)
+        whole = [(index, joined(above[index], text)) for index in above if index in new for text in pieces(rows[index])[:1]]
+        for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
+            if text and self._judge(new[index], [*asked.get(index, [("", ())]), (text, may)]):
+                known[keys[index]] = new[index]
+        above = self._open(rows, keys, known) if whole else above
+        self.above = above.get(len(rows), b"")
+        return [(index, kind, above.get(index, b"")) for index, kind in enumerate(map(known.get, keys)) if kind]
+
+    def _open(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> dict[int, bytes]:
+        """Index of a line -> the one above whose message may go on in it."""
+        above = {index + 1: rows[index] for index, kind in enumerate(map(known.get, keys)) if kind and kind.opens}
+        return {0: self.above, **above} if self.above else above
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
-        bare, known = [raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS) for raw in rows], self.kinds
+        text, known = b"\n".join(rows), self.kinds
+        bare = text.translate(None, _DIGITS).split(b"\n") if rows else []
+        if b"NCCL INFO" in text:
+            bare = [raw.translate(None, _HEX) if b"NCCL INFO" in raw else key for raw, key in zip(rows, bare)]
         return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
@@ -101,16 +110,17 @@ class Templates:
             return raw
         return key
 
-    def _asked(self, raws: list[bytes]) -> dict[int, Asked]:
+    def _asked(self, raws: dict[int, bytes]) -> dict[int, Asked]:
         """Of each line that may match any expression its texts, each with those."""
-        self.ours = self.ours or bool(_OURS.search(b"\n".join(raws).lower()))
-        texts = {index: (pieces(raws[index]), may) for index, may in _matcher().may_match(_visible(raws)).items()}
+        self.ours = self.ours or bool(_OURS.search(b"\n".join(raws.values()).lower()))
+        found, at = _matcher().may_match(_visible([*raws.values()])), [*raws]
+        texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
         return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
 
-    def _judged(self, at: tuple[str, int, bytes], texts: Asked) -> Kind:
-        """What the line is worth. Whether one that is whole looks like an error is asked later, and of few."""
+    def _judge(self, kind: Kind, texts: Asked) -> bool:
+        """Whether the line tells anything, and what. Whether one that is whole looks like an error is asked later, and of few."""
         matched, own = {}, {}
-        for e, text in [(e, text) for text, may in texts for e in may]:
+        for e, text in [(e, text) for text, may in texts for e in may if e not in self.launchers]:
             if e is ODD.pattern and len(texts) == 1:
                 own[e] = None
             elif e in _OWN:
@@ -119,12 +129,13 @@ class Templates:
                 matched[e] = None
         self.launchers |= log_events.LAUNCHERS.keys() & matched
         told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
-        matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
-        cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
+        kind.matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        kind.cheap = not told.keys() & log_events.MUCH and (not kind.matched or b"NCCL INFO" in kind.at[2])
         # with other numbers another expression may match
-        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
-        odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
-        return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None)
+        kind.tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
+        kind.odd, kind.opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
+        kind.told = told if len(texts) == 1 else None
+        return bool(kind.matched or kind.tells or kind.opens or kind.odd is not False)
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
@@ -153,15 +164,19 @@ class Texts:
         self._kinds, self._context = list(kinds), context
         rows = _visible([kind.at[2] for kind in self._kinds])
         rows = [raw if kind.first is None else "\r".join(kind.texts()).encode() for kind, raw in zip(self._kinds, rows)]
-        self._low = folded(b"\n".join([*rows, context.encode("utf-8", "replace")]))
-        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))[1:]
+        self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
+        self._rows = self._low.split(b"\n")
+        words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
+        self._has = functools.cache((b" %s " % b"  ".join(words)).__contains__) if words else lambda word: True
+        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._rows], initial=-1))[1:]
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
         for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
-                told = next((pair for pair in self._said(line) if compiled(expression).search(plain(pair[0]))), None)
+                texts = self._said(line) if may_match(beside(expression), self._rows[line]) else ()
+                told = next((pair for pair in texts if compiled(expression).search(plain(pair[0]))), None)
                 if told:
                     found, until = told, self._ends[line - 1] if line else 0
                     break
@@ -169,11 +184,12 @@ class Texts:
 
     def _with(self, literal: bytes, until: int) -> Iterator[int]:
         """The lines that hold this, of those that end before ``until``."""
-        at = self._low.find(literal, 0, until)
+        words = map(self._has, literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n"))
+        at = self._low.find(literal, 0, until) if all(words) else -1
         while at >= 0:
-            line = min(bisect.bisect_left(self._ends, at), len(self._kinds))
+            line = bisect.bisect_left(self._ends, at)
             yield line
-            at = self._low.find(literal, self._ends[line] + 1, until) if line < len(self._kinds) else -1
+            at = self._low.find(literal, self._ends[line] + 1, until)
 
     def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
         """The texts of a line; below those of all kinds are the reporter's words, as one."""
@@ -184,28 +200,23 @@ class Texts:
 
 
 # what libraries advise in general in the same line: it tells nothing about this job
-_ADVICE = re.compile(
-    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+_ADVICE = re.compile(r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
     r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
-    r"This (?:may|could) indicate .*"
-)
+    r"This (?:may|could) indicate .*")
 
 
 def plain(text: str) -> str:
     """The text without advice that libraries print along."""
-    return (
-        _ADVICE.sub("", text)
-        if "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
-        else text
-    )
+    may = "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
+    return _ADVICE.sub("", text) if may else text
 
 
 def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
     if above.rstrip().endswith(b"Last error:"):
         return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
-    if not above or len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
+    if len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
         if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
             return ""
     head = above.decode("utf-8", "replace").rstrip("\r\n")

@@ -10,13 +10,12 @@ LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line, the first and the last ones: a line of a gigabyte is no message
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
-_GLUED = re.compile(
-    r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])"
-)  # a progress bar without its newline
+# a progress bar without its newline
+_GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
-    r"\s*(?:"
-    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|\[default(?P<local>\d{1,3})\]:|"
+    r"\s*(?=[\[(\d|>rRIWEDC])(?:"
+    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|\[default\d{1,3}\]:|"
     r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"
     r"(?P<srun>\d{1,5}):(?=\s|$)|\[1,(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
@@ -28,9 +27,9 @@ _PREFIX = re.compile(
 _STAMP = re.compile(r"(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
+_NCCL_END = re.compile(r":\d{1,8} \[\d")  # without it the search for a host would try each letter
 _INSIDE = re.compile(
-    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
-)
+    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]")
 _NAME = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I)
 _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
@@ -77,16 +76,17 @@ def said(text: str) -> Said:
     host, pid, time, at = "", "", None, 0
     for _ in range(6):
         found = _PREFIX.match(text, at)
-        if not found or found.end() == at:
+        if not found:
             break
-        at = found.end()
-        named = found.group("rank") or found.group("rank2") or found.group("mpi")
-        rank = int(named) if named else rank if rank is not None or not found.group("srun") else int(found.group("srun"))
-        host = found.group("ip") or found.group("pod") or host
-        pid = found.group("pid") or pid
-        time = _stamp(found.group("stamp")) if found.group("stamp") else time
+        at, what = found.end(), found.lastgroup  # no two of them stand in one prefix, but for pid and ip
+        if what in ("pid", "ip", "pod"):
+            pid, host = found["pid"] or pid, found["ip"] or found["pod"] or host
+        elif what == "stamp":
+            time = _stamp(found[what])
+        elif what and (rank is None or what != "srun"):
+            rank = int(found[what])
     rest = text[at:]
-    nccl = _NCCL.search(rest[:200]) if "] " in rest else None
+    nccl = _NCCL.search(rest[:200]) if "] " in rest and _NCCL_END.search(rest) else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
     inside = _INSIDE.search(rest) if "ank " in rest or "[rank" in rest or "RANK " in rest else None
@@ -106,7 +106,7 @@ def _time(text: str) -> float | None:
 
 
 def _stamp(text: str) -> float | None:
-    found = _STAMP.search(text) if ":" in text else None
+    found = _STAMP.search(text) if ":" in text and "-" in text else None
     return _seconds(*found.groups()) if found else None
 
 

@@ -43,10 +43,8 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(
-    paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S, skip: frozenset[str] = frozenset(),
-    newest: bool = False,
-) -> Logs:
+def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S,
+            skip: frozenset[str] = frozenset(), newest: bool = False) -> Logs:
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(time.monotonic() + limit_s, newest)
@@ -79,26 +77,24 @@ class _Reader:
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
-        self._before, self._opened = b"", False
+        self._templates.above = b""
         self._began[source.name] = self._read
         for rows in source.rows(self._until, logs_only=True):
             self._rows(source, rows, tail)
         self._last_words(source.name, tail, source.lines)
 
     def _rows(self, source: Source, rows: list[bytes], tail: collections.deque[tuple[int, bytes]]) -> None:
-        own_rank, number = rank_of_name(source.name), source.lines
-        for raw, of in zip(rows, self._templates.of(source.name, number + 1, rows, self._before, self._opened)):
-            number += 1
+        own_rank, begin = rank_of_name(source.name), source.lines + 1
+        for index, of, above in self._templates.of(source.name, begin, rows):
             of.times += 1
             if (of.matched or of.tells) and not (of.cheap and of.times > CHEAP_LINES):
-                self._order = self._read + number
-                for text in pieces(raw):
-                    self._take(of, source.name, number, text, own_rank)
-            self._before, self._opened = raw, of.opens
-        tail.extend(enumerate(map(ends, rows[-TAIL_LINES:]), number - min(len(rows), TAIL_LINES) + 1))
+                self._order = self._read + begin + index
+                for text in pieces(rows[index]):
+                    self._take(of, source.name, begin + index, text, above, own_rank)
+        tail.extend(enumerate(map(ends, rows[-TAIL_LINES:]), begin + max(0, len(rows) - TAIL_LINES)))
 
-    def _take(self, kind: Kind, name: str, number: int, text: str, own_rank: int | None) -> None:
-        whole = joined(self._before, text) if self._opened else ""
+    def _take(self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None) -> None:
+        whole = joined(above, text) if above else ""
         quoted = whole.startswith("NCCL WARN ")
         who = said(text if quoted else whole or text)
         line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins

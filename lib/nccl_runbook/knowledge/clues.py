@@ -27,8 +27,7 @@ except ImportError:
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
-    r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
-)
+    r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
 LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
@@ -42,7 +41,8 @@ ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
-_FREQUENT = " etaoinsrlhdc0123456789umfpgwybv.,_/:-=kxjqz"  # in English and in logs, the commonest first; others are rare
+_GUARDED = 7  # letters: a shorter one would single out many lines without what stands before it
+_ANCHORS = "%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
@@ -52,8 +52,7 @@ _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
     r"process|host|index|read|check|cach|load|sav|slow|run|start|local|device|step|batch|loss|sys|map|dist|direct|weight|port|is|out|call|"
     r"onnect|connect(?:ion)?|fault|match|fine|works?|workers|version|refused|timeout|supported|backend|disabl|enabled|require|manager|"
-    r"torch|n?ccl|c?uda|must|should|needs to|name|work|in|not|--|\d\.|.?"
-)
+    r"torch|n?ccl|c?uda|must|should|needs to|name|work|in|not|--|\d\.|.?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,15 +128,19 @@ class Matcher:
         needs = {e: hints.get(e) or needed(e) for e in expressions}
         self._always = [e for e, literals in needs.items() if not literals]
         wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
+        words: dict[tuple[bytes, bytes], bytes] = {}
         for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
-            wanted[_needle(literal)][expression] = None
+            needle, whole = _needle(literal)
+            wanted[needle][expression] = None
+            words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
         # the longest needle at a place stands for those that it begins with
-        own = {n: [(e, _beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
+        own = {n: [(e, beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
-        self._needles = tuple(wanted)
-        by_letter = itertools.groupby(sorted(wanted), lambda n: n[:1])  # an expression that begins with one letter is searched for fastest
-        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree(words))) for letter, words in by_letter]
-        self._fast = ahocorasick_rs.BytesAhoCorasick(self._needles) if ahocorasick_rs and wanted else None
+        self._needles = [needle for needle, _ in words]
+        by_letter = itertools.groupby(sorted(words, reverse=True), lambda word: word[0][:1])
+        # an expression that begins with one letter is searched for fastest
+        self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree([*of]))) for letter, of in by_letter]
+        self._fast = ahocorasick_rs.BytesAhoCorasick([*words.values()]) if ahocorasick_rs and wanted else None
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
@@ -147,7 +150,7 @@ class Matcher:
         for needle, starts in self._hits(text).items():
             here = {bisect.bisect_left(ends, start) - 1 for start in starts}
             for expression, branches in self._wanted[needle]:
-                for at in [at for at in here if _may_match(branches, low[at])] if branches else here:
+                for at in [at for at in here if may_match(branches, low[at])] if branches else here:
                     found.setdefault(at, {})[expression] = None
         return found
 
@@ -158,7 +161,7 @@ class Matcher:
             for i, start, _ in self._fast.find_matches_as_indexes(text, overlapping=True):
                 starts[self._needles[i]].append(start)
         for letter, pattern in () if self._fast else self._patterns:
-            for m in pattern.finditer(text):
+            for m in pattern.finditer(text) if letter in text else ():
                 starts[letter + m[1]].append(m.start())
         return starts
 
@@ -176,19 +179,25 @@ def folded(raw: bytes) -> bytes:
 
 
 @functools.cache
-def _needle(literal: str) -> bytes:
-    """What is searched for where a line must hold ``literal``: from its rarest letter on, and no longer than finds few other lines."""
-    start = max(range(max(1, len(literal) - _NEEDLE + 1)), key=lambda at: _FREQUENT.find(literal[at]) % len(_FREQUENT))
-    return literal[start : start + _NEEDLE].encode()
+def _needle(literal: str) -> tuple[bytes, bytes]:
+    """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and the
+    same with what stands before where that is short."""
+    at = next(at for letter in _ANCHORS + literal for at in [literal.find(letter, 0, max(1, len(literal) - 2))] if at >= 0)
+    begin = max(0, len(literal) - _NEEDLE) if at + _GUARDED > len(literal) else at
+    return literal[at : at + _NEEDLE].encode(), literal[begin : at + _NEEDLE].encode()
 
 
-def _tree(words: Iterable[bytes]) -> bytes:
-    """An expression for what may follow the first letter, the longest first; a search leaves it at a second letter that fits none."""
-    by_second = itertools.groupby(sorted(words, reverse=True), lambda word: word[1:2])
-    return b"|".join(re.escape(second) + b"(?:%s)" % b"|".join(re.escape(word[2:]) for word in of) for second, of in by_second)
+def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """An expression for what may follow the first letter of each word, and its guard; the longest first. A search leaves it at a letter
+    that fits none."""
+    rest = [(word[1:], guard) for word, guard in words]
+    if len(rest) == 1:
+        return re.escape(rest[0][0]) + rest[0][1]
+    by_next = itertools.groupby(rest, lambda word: word[0][:1])
+    return b"(?:%s)" % b"|".join(re.escape(letter) + _tree([*of]) if letter else b"|".join(g for _, g in of) for letter, of in by_next)
 
 
-def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
+def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
     """Whether the line holds what one branch of an expression needs: a few look-ups spare most searches."""
     for branch in branches:  # plain loops: this is asked a million times where no two lines are alike
         for literals in branch:
@@ -199,15 +208,16 @@ def _may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -
                 break
         else:
             return True
-    return False
+    return not branches
 
 
-def _beside(expression: str, needle: bytes, hinted: bool) -> tuple[tuple[frozenset[bytes], ...], ...]:
+@functools.cache
+def beside(expression: str, needle: bytes = b"", hinted: bool = True) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
     branches = _branches(expression)
-    own = branches if hinted else [branch for branch in branches if any(_needle(n) == needle for literals in branch for n in literals)]
-    beside = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
-    return () if () in beside else tuple(beside)
+    own = branches if hinted else [branch for branch in branches if any(_needle(n)[0] == needle for literals in branch for n in literals)]
+    others = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
+    return () if () in others else tuple(others)
 
 
 @functools.cache

@@ -14,17 +14,14 @@ _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # p
 _TRUE_OR_FALSE = "y|yes|1|t|true|n|no|0|f|false"
 _LIST_OF_NAMES = r"\^?=?[\w.:@*-]+(,=?[\w.:@*-]+)*,?"
 _ALGORITHMS = "ring|tree|collnet|collnetchain|collnetdirect|nvls|nvlstree|pat"
-_PATTERNS = {
-    "interfaces": _LIST_OF_NAMES, "hcas": _LIST_OF_NAMES, "interfaces_exact": r"[\w.:@-]+(,[\w.:@-]+)*", "bool": r"-?\d+",
+_PATTERNS = {"interfaces": _LIST_OF_NAMES, "hcas": _LIST_OF_NAMES, "interfaces_exact": r"[\w.:@-]+(,[\w.:@-]+)*", "bool": r"-?\d+",
     "flag": _TRUE_OR_FALSE,
     "algorithms": rf"(\w+:)?\^?({_ALGORITHMS})(,({_ALGORITHMS}))*(;\w+:\^?({_ALGORITHMS})(,({_ALGORITHMS}))*)*",
-    "protocols": r"(\w+:)?\^?(ll|ll128|simple)(,(ll|ll128|simple))*(;\w+:\^?(ll|ll128|simple)(,(ll|ll128|simple))*)*",
-}
+    "protocols": r"(\w+:)?\^?(ll|ll128|simple)(,(ll|ll128|simple))*(;\w+:\^?(ll|ll128|simple)(,(ll|ll128|simple))*)*"}
 _IN_WORDS = {
     "bool": "0 or 1", "flag": "1 or 0", "int": "a whole number", "count": "a number of events", "interfaces": "interface names or prefixes",
     "interfaces_exact": "interface names", "hcas": "adapter names or prefixes", "algorithms": "algorithms such as ring,tree",
-    "protocols": "protocols: LL, LL128, Simple", "path": "a path", "text": "text",
-}
+    "protocols": "protocols: LL, LL128, Simple", "path": "a path", "text": "text"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,16 +14,14 @@ from nccl_runbook.knowledge.variables import variables
 SLOWER = 1.2  # ratio of medians that somebody would act on; the noise of one set-up on one host was below 5 % (4 H200, 2026-11-20)
 LEAST = 3  # samples on each side: with fewer nobody knows the spread
 # kind of difference -> (place in the ranking, why it could explain a change)
-_KINDS = {
-    "network": (0, "another network carries the data"),
+_KINDS = {"network": (0, "another network carries the data"),
     "transport": (1, "other transports connect the ranks"),
     "plugin": (2, "another network plugin, or none, was loaded"),
     "communicators": (3, "opening a communicator costs up to seconds each time"),
     "version": (4, "another version chooses other algorithms and has other defects"),
     "channels": (5, "other rings and trees carry the data"),
     "environment": (6, "this variable changes how NCCL or its plugin works"),
-    "devices": (7, "other GPUs, or other places on the bus"),
-}
+    "devices": (7, "other GPUs, or other places on the bus")}
 _HARMLESS = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_COMM_ID"}
 # 4 H200, torch 2.11, NCCL 2.28.9, 2026-11-20 (measured)
 _LOGGING = "it only changes what is printed: a sync of 15.2 GB took 45.3 ms with NCCL_DEBUG=INFO and without"

@@ -227,8 +227,7 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     against = tuple(Evidence(text, "logs") for text in hypothesis.against)
     return Finding(
-        "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against
-    )
+        "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against)
 
 
 def log_not_read(name: str, why: str) -> Finding:
