@@ -107,7 +107,8 @@ class Templates:
         if b"NCCL INFO" in text:
             hexed = text.translate(None, _HEX).split(b"\n")
             bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, hexed)]
-        return [key if key in known or len(key) == len(raw) <= LINE_CHARACTERS else self._key(key, raw) for key, raw in zip(bare, rows)]
+        # a line that is its own key is kept once
+        return [k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw) for k, raw in zip(bare, rows)]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
@@ -168,24 +169,23 @@ class Texts:
     """All kinds of lines as one text, to be asked whether any line matches an expression."""
 
     def __init__(self, kinds: Iterable[tuple[At, Kind | None]], context: str) -> None:
-        self._kinds, self._context = list(kinds), context
-        rows = _visible([at[2] for at, _ in self._kinds])
-        rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for (_, kind), raw in zip(self._kinds, rows)]
+        (self._ats, self._kinds), self._context = list(zip(*kinds)) or ((), ()), context
+        rows = _visible([at[2] for at in self._ats])
+        rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for kind, raw in zip(self._kinds, rows)]
         self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
-        self._rows = self._low.split(b"\n")
         words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
         self._has = functools.cache((b" %s " % b"  ".join(words)).__contains__) if words else lambda word: True
-        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._rows], initial=-1))[1:]
+        self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
         for literal in sorted(needed(expression), key=len) or [""]:
             for line in self._with(literal.encode(), until):
-                texts = self._said(line) if may_match(beside(expression), self._rows[line]) else ()
-                told = next((pair for pair in texts if compiled(expression).search(plain(pair[0]))), None)
+                may = may_match(beside(expression), self._low[self._ends[line] + 1 : self._ends[line + 1]])
+                told = next((pair for pair in self._said(line) if may and compiled(expression).search(plain(pair[0]))), None)
                 if told:
-                    found, until = told, self._ends[line - 1] if line else 0
+                    found, until = told, max(0, self._ends[line])
                     break
         return found
 
@@ -194,15 +194,15 @@ class Texts:
         words = map(self._has, literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n"))
         at = self._low.find(literal, 0, until) if all(words) else -1
         while at >= 0:
-            line = bisect.bisect_left(self._ends, at)
+            line = bisect.bisect_left(self._ends, at) - 1
             yield line
-            at = self._low.find(literal, self._ends[line] + 1, until)
+            at = self._low.find(literal, self._ends[line + 1] + 1, until)
 
     def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
         """The texts of a line; below those of all kinds are the reporter's words, as one."""
         if line < len(self._kinds):
-            at, kind = self._kinds[line]
-            yield from ((text, kind) for kind in [kind or Kind(at)] for text in kind.texts())
+            kind = self._kinds[line] or Kind(self._ats[line])
+            yield from ((text, kind) for text in kind.texts())
         elif self._context:
             yield self._context, None
 
