@@ -12,7 +12,7 @@ CANARY = "canary9f3a71c2e5"
 
 
 def run(*arguments: str) -> dict:
-    done = CliRunner().invoke(main.app, spread(["run", "--json", *arguments]))
+    done = CliRunner().invoke(main.app(), spread(["run", "--json", *arguments]))
     assert done.exit_code in (0, 3, 4), done.output
     return json.loads(done.stdout[done.stdout.index("{"):])
 
