@@ -75,6 +75,13 @@ def test_gil_held_needs_the_same_line_each_time() -> None:
     assert told(s.look(loop, *waiting(0, 2, 3))).kind == "host-busy"
 
 
+@pytest.mark.parametrize(("function", "kind"), [("tokenize.<locals>.<listcomp>", "host-busy"), ("count.<locals>.<genexpr>", "host-busy"),
+                                                ("tokenize.<locals>.match", "gil-held"), ("<lambda>", "gil-held")])
+def test_a_comprehension_at_its_one_line_is_a_loop(function: str, kind: str) -> None:
+    at = s.rank(1, [Frame(function, "/home/a/serve.py", 7)], "R", "running", gil=True, moments=BUSY, cpu_s=3.0)
+    assert told(s.look(at, *waiting(0, 2, 3))).kind == kind
+
+
 def test_nobody_is_accused_where_the_others_still_move() -> None:
     moving = [s.rank(n, s.IN_ALL_REDUCE, cpu_s=0.4, switches=50, lines=(0, 3, 1, 2), moments={"S futex": 50, "R running": 47}) for n in (0, 2, 3)]
     found = told(s.look(s.rank(1, s.ASLEEP, "R", "running", cpu_s=3.0, moments=BUSY), *moving))

@@ -21,6 +21,7 @@ _DISTRIBUTED = re.compile(r"/torch/distributed/")
 INIT = frozenset(("init_process_group", "rendezvous", "_create_c10d_store", "_env_rendezvous_handler", "_store_based_barrier",
                   "_new_process_group_helper", "new_group", "_new_group_with_tag"))
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
+_LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 ON_A_LOCK = re.compile(r"futex")
 _HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_dataset|dataloader", re.I)
 WAITING = ("waits", "device", "spins", "lock")
@@ -173,9 +174,11 @@ def words_of(stack: Optional[Stack]) -> str:
 
 
 def holds_gil(rank: LiveRank) -> bool:
-    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost line."""
+    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost line; a comprehension's own
+    frame (up to Python 3.11) is a loop, which gives the lock away, however often it is met at its one line."""
     stacks = main_stacks(rank)
-    return len(stacks) >= GIL_SAMPLES and all(s.owns_gil and s.is_active and s.frames[:1] == stacks[0].frames[:1] for s in stacks)
+    inner = stacks[0].frames[:1] if len(stacks) >= GIL_SAMPLES else []
+    return bool(inner) and all(s.owns_gil and s.is_active and s.frames[:1] == inner for s in stacks) and not _LOOP.search(inner[0].function)
 
 
 def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int],
