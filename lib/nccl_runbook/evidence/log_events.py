@@ -19,7 +19,7 @@ _WORK = (
 _STATUS = r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),\s*last completed (?:NCCL )?work: (-?\d+)"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
 _COMM = (
-    r"\bcomm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+    r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
     r"(?: commId 0x([0-9a-f]+))?"
 )
 _NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
@@ -130,7 +130,8 @@ class Ranks:
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
-        self._life(line, row, text, order, told)
+        if not comm or len(told) > 1:  # a job that opens communicators again and again prints nothing as often
+            self._life(line, row, text, order, told)
         if row is None:
             return
         if comm:

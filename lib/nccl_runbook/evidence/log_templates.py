@@ -18,6 +18,7 @@ from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.knowledge.clues import Matcher, beside, compiled, folded, may_match, needed, printed
 
 MAX_TEMPLATES = 200_000
+CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
@@ -50,6 +51,10 @@ class Kind:
     times: int = 0
     first: LogLine | None = None
 
+    def is_enough(self) -> bool:
+        """Whether no further line of it is wanted."""
+        return bool(self.cheap and self.times > CHEAP_LINES and (self.matched or self.tells))
+
     def texts(self) -> list[str]:
         """What the first line says, as it was printed, and put together where it was broken."""
         told = pieces(self.at[2])
@@ -76,7 +81,7 @@ class Templates:
         """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
         is line ``number``."""
         keys = self._keys(rows)
-        first = dict(zip(reversed(keys), reversed(range(len(keys)))))
+        first = {} if self.kinds.keys() >= set(keys) else dict(zip(reversed(keys), reversed(range(len(keys)))))
         fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
         kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
         kinds |= {keys[index]: (name, number + index, ends(raw)) for index, raw in fresh.items()}
@@ -89,11 +94,13 @@ class Templates:
                 known[keys[index]] = kind
         above = self._open(rows, keys, known) if whole else above
         self.above = above.get(len(rows), b"")
-        return [(index, kind, above.get(index, b"")) for index, kind in enumerate(map(known.get, keys)) if kind]
+        telling = {key: known[key] for key in set(keys) if key in known and not known[key].is_enough()}
+        return [(index, telling[key], above.get(index, b"")) for index, key in enumerate(keys) if key in telling]
 
     def _open(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> dict[int, bytes]:
         """Index of a line -> the one above whose message may go on in it."""
-        above = {index + 1: rows[index] for index, kind in enumerate(map(known.get, keys)) if kind and kind.opens}
+        opening = {key for key in set(keys) if key in known and known[key].opens}
+        above = {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
         return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
@@ -103,10 +110,10 @@ class Templates:
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
         text, known = b"\n".join(rows), self.kinds
-        bare = text.translate(None, _DIGITS).split(b"\n") if rows else []
-        if b"NCCL INFO" in text:
-            hexed = text.translate(None, _HEX).split(b"\n")
-            bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, hexed)]
+        infos = [b"NCCL INFO" in raw for raw in rows] if b"NCCL INFO" in text else [False]
+        bare = text.translate(None, _HEX if all(infos) else _DIGITS).split(b"\n") if rows else []
+        if any(infos) and not all(infos):
+            bare = [low if info else key for info, key, low in zip(infos, bare, text.translate(None, _HEX).split(b"\n"))]
         # a line that is its own key is kept once
         return [k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw) for k, raw in zip(bare, rows)]
 
@@ -139,8 +146,8 @@ class Templates:
         told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
         matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
         cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
-        # with other numbers another expression may match
-        tells = frozenset(e for _, may in texts for e in may if e in log_events.HINTS) if told else ()
+        # with other numbers another expression may match, but in what NCCL says of its set-up
+        tells = frozenset(told if b"NCCL INFO" in at[2] else (e for _, may in texts for e in may if e in log_events.HINTS)) if told else ()
         odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
         worth = matched or tells or opens or odd is not False
         return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None) if worth else None

@@ -72,8 +72,7 @@ def pieces(raw: bytes) -> list[str]:
 @functools.lru_cache(maxsize=4096)  # a line of a new kind is asked for again soon
 def said(text: str) -> Said:
     """Who says what, when."""
-    rank: int | None = None
-    host, pid, time, at = "", "", None, 0
+    rank, host, pid, time, at = None, "", "", None, 0
     for _ in range(6):
         found = _PREFIX.match(text, at)
         if not found:
@@ -89,9 +88,8 @@ def said(text: str) -> Said:
     nccl = _NCCL.search(rest[:200]) if "] " in rest and _NCCL_END.search(rest) else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
-    inside = _INSIDE.search(rest) if "ank " in rest or "[rank" in rest or "RANK " in rest else None
-    if inside:
-        rank = int(next(g for g in inside.groups() if g))
+    inside = _INSIDE.search(rest) if "Rank " in rest or "[rank" in rest or "RANK " in rest or "Global rank " in rest else None
+    rank = int(next(g for g in inside.groups() if g)) if inside else rank
     again = _REPEATED.search(rest) if "repeated " in rest else None
     times = 1 + min(int(again.group(1)), 10**6) if again else 1
     return Said(rest[: again.start()] if again else rest, rank, host, pid, _time(rest) if time is None else time, times)

@@ -26,7 +26,6 @@ from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
-CHEAP_LINES = 8000  # of one template that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
@@ -87,11 +86,12 @@ class _Reader:
         own_rank, begin = rank_of_name(source.name), source.lines + 1
         for index, of, above in self._templates.of(source.name, begin, rows):
             of.times += 1
-            if (of.matched or of.tells) and not (of.cheap and of.times > CHEAP_LINES):
+            if (of.matched or of.tells) and not of.is_enough():
                 self._order = self._read + begin + index
                 for text in pieces(rows[index]):
                     self._take(of, source.name, begin + index, text, above, own_rank)
-        tail.extend(enumerate(map(ends, rows[-TAIL_LINES:]), begin + max(0, len(rows) - TAIL_LINES)))
+        last = rows[-TAIL_LINES:]  # so many are short ones
+        tail.extend(enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last)))
 
     def _take(self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None) -> None:
         whole = joined(above, text) if above else ""
@@ -172,9 +172,7 @@ class _Reader:
 
     def _first(self, text: str, kind: Kind | None) -> LogLine:
         """The first line of a kind, None for the reporter's words."""
-        if kind is None:
-            return LogLine(CONTEXT, 1, text)
-        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
+        return LogLine(CONTEXT, 1, text) if kind is None else kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
 
     def _resumed(self, found: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""
