@@ -20,7 +20,7 @@ from nccl_runbook.facts.logs import FileRead
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"

@@ -110,10 +110,10 @@ class Templates:
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
         text, known = b"\n".join(rows), self.kinds
-        infos = [b"NCCL INFO" in raw for raw in rows] if b"NCCL INFO" in text else [False]
-        bare = text.translate(None, _HEX if all(infos) else _DIGITS).split(b"\n") if rows else []
-        if any(infos) and not all(infos):
-            bare = [low if info else key for info, key, low in zip(infos, bare, text.translate(None, _HEX).split(b"\n"))]
+        infos = text.count(b"NCCL INFO")
+        bare = text.translate(None, _HEX if infos >= len(rows) else _DIGITS).split(b"\n") if rows else []
+        if 0 < infos < len(rows):
+            bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, text.translate(None, _HEX).split(b"\n"))]
         # a line that is its own key is kept once
         return [k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw) for k, raw in zip(bare, rows)]
 
