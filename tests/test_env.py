@@ -158,7 +158,7 @@ def test_env_answers_within_half_a_second_without_torch_or_jupyter(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("".join(f"export NCCL_UNKNOWN_{i}=1 NCCL_DEBUG=ERROR\n" for i in range(300)))
     times = [_cpu_seconds(str(script))]
-    while len(times) < 25 and min(times) >= 0.5:  # a crowded machine makes a second of CPU time longer, too
+    while len(times) < 10 and min(times) >= 0.5:  # a crowded machine makes a second of CPU time longer, too
         times.append(_cpu_seconds(str(script)))
     assert min(times) < 0.5, times
     ask = ("import sys; sys.argv = ['x', 'env', sys.argv[1]]\nfrom nccl_runbook.cli import main\ntry:\n main.main()\nexcept SystemExit:\n pass\n"

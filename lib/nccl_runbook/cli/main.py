@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
@@ -68,11 +69,10 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 def main() -> None:
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
-    if sys.argv[1:2] == ["triage"] and sys.argv[2:] and all(word == "-" or word[:1] != "-" for word in sys.argv[2:]):
-        from nccl_runbook.cli.triage import triage
-
+    command, *words = sys.argv[1:] or [""]
+    if words and (command == "triage" or command == "env" and len(words) == 1) and all(word == "-" or word[:1] != "-" for word in words):
         try:  # paths alone need no parser: typer takes 0.06 s to import, and 0.13 more to build one
-            triage(sys.argv[2:])
+            getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(words if command == "triage" else Path(words[0]))
         except KeyboardInterrupt:
             sys.exit(130)
     app()(args=spread(sys.argv[1:]), prog_name="nccl-runbook")

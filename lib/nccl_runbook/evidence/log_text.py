@@ -97,10 +97,7 @@ def said(text: str) -> Said:
 
 def _time(text: str) -> float | None:
     glog = _GLOG.search(text[:120]) if ":" in text else None
-    if glog:
-        month, day, hour, minute, second, part = glog.groups()
-        return _seconds(month, day, hour, minute, second, part)
-    return _stamp(text[:80])
+    return _seconds(*glog.groups()) if glog else _stamp(text[:80])
 
 
 def _stamp(text: str) -> float | None:
