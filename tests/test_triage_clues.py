@@ -10,6 +10,9 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("rank-dependent-branch", "AssertionError: loss log variables are different across GPUs!\nrank 1 len(log_vars): 3 keys: loss_rpn_cls\n", "", "AssertionError: loss variables are different\n"),
+    ("rank-busy-on-host", "Running tokenizer on dataset:  38%|### | 32068/85249 [32:13<53:59, 16.42ba/s]Traceback (most recent call last):\n", "", "Running tokenizer on dataset: 100%|#####| 85249/85249 [32:13<00:00, 16.42ba/s]\n"),
+    ("visible-devices-wrong", "    torch.cuda.set_device(self._local_rank)\n    torch._C._cuda_setDevice(device)\n", "srun --ntasks-per-gpu=1 --nodes=2 python train.py fails", "    torch.cuda.set_device(self.first)\n"),
     ("peer-crashed", "srun: error: Node failure on node37\n", "", "srun: job 37 queued and waiting for resources\n"),
     ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
     ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
@@ -272,6 +275,9 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("rank-busy-on-host", "the engine stalls in compute_reward of the driver", "the engine stalls in compute of the driver"),
+    ("nccl-bug", "all_reduce_perf fails, NCCL Tests compiled with NCCL 1.0", "all_reduce_perf fails, NCCL Tests compiled with NCCL 2.18"),
+    ("start-skew", "some workers fail with a timeout of the store", "all fail with a timeout of the store"),
     ("communicator-order", "it hangs during teardown, after the tests themselves", "it hangs after the tests themselves"),
     ("uneven-minibatches", "the update stops since use_dynamic_bsz is on, a CPU recv timeout", "the update stops, a CPU recv timeout"),
     ("network-path-blocked", "an error in two docker containers on two nodes, both ranks in one container run", "an error in two docker containers"),
@@ -534,6 +540,18 @@ def test_a_local_process_that_accelerate_gave_the_first_gpu_had_no_other(tmp_pat
 def test_loopback_is_a_fault_only_between_hosts(tmp_path, where, status):
     printed = f"{where}\npod:820:820 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\n"
     assert (("socket-interface-wrong", "likely") in told(tmp_path, printed, "hangs at start on the machines")) == (status == "likely")
+
+
+@pytest.mark.parametrize(("after", "status"), [("", "possible"), ("RuntimeError: the store timed out\n", "likely")])
+def test_a_name_that_is_looked_up_again_is_a_fault_only_where_something_fails(tmp_path, after, status):
+    line = "[W socket.cpp:558] [c10d] The IPv6 network addresses of (w-0.w, 3389) cannot be retrieved (gai error: -2 - Name or service not known).\n"
+    assert ("rendezvous-name-resolution", status) in told(tmp_path, line + after)
+
+
+@pytest.mark.parametrize(("words", "cause"), [("sys.exit(main())", "pcie-topology-limit"), ("warmup_steps 8000, warmup iters: 5", "start-skew"),
+                                              ("srun --gpus-per-node=4", "container-gpu-access"), ("no problem with a small corpus", "benign")])
+def test_arguments_and_half_sentences_speak_for_nothing(tmp_path, words, cause):
+    assert cause not in dict(told(tmp_path, f"RuntimeError: NCCL error\n{words}\n", words))
 
 
 def test_the_heading_of_nccl_tests_is_no_progress(tmp_path):
