@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
 
 import pytest
 from nccl_runbook.facts import Gap, to_json
@@ -51,6 +52,30 @@ def test_one_bad_variable_among_twelve_is_named_and_proven(engine, monkeypatch):
     assert made.guilty.among == 12 and made.guilty.asked <= 10
     assert made["interface pinned"].passed  # it overrides the guilty one
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(engine, monkeypatch, cut):
+    for name, value in POISON.items():
+        monkeypatch.setenv(name, value)
+
+    began, budget_s = time.monotonic(), arms.CPU_DEADLINE_S + 12
+
+    def halve_late(candidates, shows):
+        """The budget is spent after the second test; or an interpreter does not start with that environment."""
+        left = iter([1, 1])
+
+        def asked(kept):
+            if next(left, None):
+                return shows(kept)
+            time.sleep(cut * max(0, began + 12.1 - time.monotonic()))
+            return shows(kept) if cut else None
+
+        return halve(candidates, asked)
+
+    made = arms.collect(engine, [None, None], budget_s, halve_late)
+    assert made.guilty.why_not == ("cut by the time budget" if cut else "unclear") and made.guilty.asked == 3
+    assert "GLOO_SOCKET_IFNAME" in made.guilty.variables and len(made.guilty.variables) < 12
 
 
 def test_what_says_which_gpus_and_what_keeps_nvls_off_is_never_taken_out():

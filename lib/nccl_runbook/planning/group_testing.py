@@ -111,8 +111,7 @@ def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
             raise _Unsteady(seen.gpus)
         yield from seen.recurs([seen.gpus])
         told = yield from _identify(seen)
-        if told.works_up_to != 1:  # of pairs that fail one by one each is the recurrence of the others
-            yield from seen.confirm()
+        yield from () if told.works_up_to == 1 else seen.confirm()  # of pairs that all fail each is the recurrence of the others
         return told
     except _Spent:
         return Diagnosis("unclear", within=seen.smallest)
@@ -143,10 +142,9 @@ def _no_two(seen: _Seen, rest: List[int]) -> Generator[Round, Answers, bool]:
     up to ten, else those within two sixes: no 9 bad GPUs, and no split into 5 sets, make them all fail."""
     teams, passed = [rest] if len(rest) <= 10 else [rest[:6], rest[6:12]], False
     for turn in range(len(teams[0])):
-        pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2) if (i + j) % len(t) == turn]
-        passed = any((yield from seen.ask(*pairs))) or passed
-        if passed and len(rest) > MATRIX_MOST:
-            break
+        if not passed or len(rest) <= MATRIX_MOST:
+            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2) if (i + j) % len(t) == turn]
+            passed = any((yield from seen.ask(*pairs))) or passed
     return len(rest) > 2 and not passed
 
 
@@ -215,14 +213,13 @@ def _located(seen: _Seen, bad: List[int], sides: List[List[int]]) -> Walk:
                 break
             links += [(min(gpu, g), max(gpu, g)) for g in row]
     faulty, pairs = tuple(sorted([*bad, *stars])), tuple(sorted({p for p in links if not set(stars) & set(p)}))
-    smallest = seen.smallest
     for pair in pairs:
         yield from seen.recurs([pair])
     for gone in ({p[0] for p in pairs}, {p[1] for p in pairs}):  # the faults found must explain everything
         good = [g for g in seen.gpus if g not in faulty and g not in gone]
         if stars and len(good) < 2 or not (yield from seen.passes(good)):
-            return Diagnosis("unclear", within=smallest)
-    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=smallest)
+            return Diagnosis("unclear", within=seen.smallest)
+    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=seen.smallest)
 
 
 def _count(seen: _Seen, rest: List[int]) -> Walk:

@@ -83,13 +83,7 @@ class _Session:
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
         self.stall_s = STALL_S
-        again = {} if first.passed else self.worlds({"control": {}}, timed=False)
-        return Trial("control", first, again.get("control"))
-
-
-def _connected(control: Trial) -> bool:
-    """Whether the control came so far that NCCL's log shows everything it uses."""
-    return any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
+        return Trial("control", first, None if first.passed else self.worlds({"control": {}}, timed=False).get("control"))
 
 
 def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
@@ -103,7 +97,8 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     if name == "interface pinned" and met and not any("NET" in key for key in met):
         return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
     used = seen(control.world)
-    if used and acts_on and _connected(control) and not any(key.startswith(prefix) for key in used for prefix in acts_on):
+    connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))  # so far that NCCL's log shows all it uses
+    if used and acts_on and connected and not any(key.startswith(prefix) for key in used for prefix in acts_on):
         return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
     return None
 
@@ -188,8 +183,8 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
     told = halve(list(variables), shows)
-    guilty = Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, told.why_not)
-    return dataclasses.replace(arms, clean=arm, guilty=guilty)
+    why_not = "cut by the time budget" if told.why_not == "unclear" and session.budget.spent else told.why_not
+    return dataclasses.replace(arms, clean=arm, guilty=Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, why_not))
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:

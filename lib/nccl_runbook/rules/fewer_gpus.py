@@ -30,8 +30,7 @@ def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, sear
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
     located = _search(search)
-    found = [*located, *_ladder(ladder), *_singles(singles), *([] if located else _pairs(pairs))]
-    return found or [_healthy(ladder, pairs)]
+    return [*located, *_ladder(ladder), *_singles(singles), *([] if located else _pairs(pairs))] or [_healthy(ladder, pairs)]
 
 
 def _sizes(ladder: Ladder) -> str:
