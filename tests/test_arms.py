@@ -106,7 +106,8 @@ class Planted(Engine):
     def carried(self, env):
         if env.get("NCCL_P2P_DISABLE") != "1" and env.get("NCCL_P2P_LEVEL") != "LOC":
             return "P2P/IPC" if env.get("NCCL_CUMEM_ENABLE") == "0" else "P2P/CUMEM"
-        return "NET/Socket" if env.get("NCCL_SHM_DISABLE") == "1" else "SHM/direct/direct"
+        net = "NET/IB" if arms.INFINIBAND.is_dir() and env.get("NCCL_IB_DISABLE") != "1" else "NET/Socket"
+        return net if env.get("NCCL_SHM_DISABLE") == "1" else "SHM/direct/direct"
 
     def _planted(self, request):
         env = self.env_of(request)
@@ -161,6 +162,32 @@ def test_what_fails_everywhere_is_not_the_transport(tmp_path):
     _, found, names = judged(tmp_path, lambda carried, env: True)
     assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and found[0].evidence[-1].text.startswith("not the transport")
     assert names.count("P2P and SHM off") == 1 and names.index("P2P and SHM off") > names.index("P2P off")
+
+
+@pytest.mark.parametrize("ib_fails", [True, False])
+def test_what_passes_only_with_all_of_them_off_is_no_single_transport(tmp_path, monkeypatch, ib_fails):
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")  # the folder in which the kernel lists devices
+    made, found, names = judged(tmp_path, lambda carried, env: carried != "NET/Socket" and (ib_fails or carried != "NET/IB"))
+    arm, wider = ("P2P, SHM and IB off", "P2P and SHM off") if ib_fails else ("P2P and SHM off", "P2P, SHM and IB off")
+    assert [(f.id, f.cause) for f in found] == [("transport-at-fault", None)] and found[0].title.endswith(f"passes with {arm}; no single transport")
+    assert names.count(arm) == 2 and names.count(wider) == ib_fails, "a pass is repeated; all off is tried where less did not do"
+    assert [line for r in found[0].remedy for line in r.lines if "IB" in line] == ["export NCCL_IB_DISABLE=1"] * ib_fails
+
+
+def test_with_ib_what_fails_over_sockets_too_is_not_the_transport(tmp_path, monkeypatch):
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
+    made, found, names = judged(tmp_path, lambda carried, env: True)
+    assert names.count("P2P, SHM and IB off") == 1 and found[0].evidence[-1].text.startswith("not the transport")
+    assert made["P2P, SHM and IB off"].transports == {"NET/Socket": 4}
+
+
+def test_a_p2p_that_fails_beside_ib_needs_no_test_with_all_off(tmp_path, monkeypatch):
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
+    made, found, names = judged(tmp_path, lambda carried, env: carried.startswith("P2P"))
+    assert found[0].cause == "p2p-broken-acs-iommu" and not {"P2P and SHM off", "P2P, SHM and IB off"} & set(names)
 
 
 def test_a_variable_that_fails_is_named_before_any_transport(tmp_path, monkeypatch):

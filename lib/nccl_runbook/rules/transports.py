@@ -189,9 +189,9 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
-    cause = causes().get(decision.cause or "")
-    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
-    real = remedies(cause, decision.status)
+    several = "; no single transport" * (decision.kind == "sockets")
+    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}{several}"
+    real = remedies(causes().get(decision.cause or ""), decision.status)
     return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
 
 
