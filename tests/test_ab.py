@@ -49,6 +49,11 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
                           env={**CLEAN, **(env or {})})
 
 
+def test_gpus_that_are_named_where_there_is_none_are_said_to_be_left_out() -> None:
+    said = [run("NCCL_RUNBOOKX=1", "NCCL_RUNBOOKX=2", "--rounds", "2", *gpus).stderr for gpus in (["--gpus", "9"], [])]
+    assert ["no rank ran on GPUs 9, as named: CUDA shows no GPU here" in text for text in said] == [True, False]
+
+
 def script(tmp_path: Path, name: str, settings_: dict[str, str]) -> str:
     (tmp_path / name).write_text("".join(f"export {n}={v}\n" for n, v in settings_.items()))
     return str(tmp_path / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
 
 import pytest
 from nccl_runbook.facts import Gap, to_json
@@ -53,6 +54,30 @@ def test_one_bad_variable_among_twelve_is_named_and_proven(engine, monkeypatch):
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
 
 
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(engine, monkeypatch, cut):
+    for name, value in POISON.items():
+        monkeypatch.setenv(name, value)
+
+    began, budget_s = time.monotonic(), arms.CPU_DEADLINE_S + 12
+
+    def halve_late(candidates, shows):
+        """The budget is spent after the second test; or an interpreter does not start with that environment."""
+        left = iter([1, 1])
+
+        def asked(kept):
+            if next(left, None):
+                return shows(kept)
+            time.sleep(cut * max(0, began + 12.1 - time.monotonic()))
+            return shows(kept) if cut else None
+
+        return halve(candidates, asked)
+
+    made = arms.collect(engine, [None, None], budget_s, halve_late)
+    assert made.guilty.why_not == ("cut by the time budget" if cut else "unclear") and made.guilty.asked == 3
+    assert "GLOO_SOCKET_IFNAME" in made.guilty.variables and len(made.guilty.variables) < 12
+
+
 def test_what_says_which_gpus_and_what_keeps_nvls_off_is_never_taken_out():
     assert arms.steering({"CUDA_VISIBLE_DEVICES": "0", "NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG": "INFO", "NCCL_RUNBOOK_RUN_DIR": "/x", "PATH": "/bin",
                           "NCCL_VERSION": "2.28.3-1", "LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}) == {"LD_LIBRARY_PATH": "/usr/lib", "NCCL_P2P_DISABLE": "1"}
@@ -81,7 +106,8 @@ class Planted(Engine):
     def carried(self, env):
         if env.get("NCCL_P2P_DISABLE") != "1" and env.get("NCCL_P2P_LEVEL") != "LOC":
             return "P2P/IPC" if env.get("NCCL_CUMEM_ENABLE") == "0" else "P2P/CUMEM"
-        return "NET/Socket" if env.get("NCCL_SHM_DISABLE") == "1" else "SHM/direct/direct"
+        net = "NET/IB" if arms.INFINIBAND.is_dir() and env.get("NCCL_IB_DISABLE") != "1" else "NET/Socket"
+        return net if env.get("NCCL_SHM_DISABLE") == "1" else "SHM/direct/direct"
 
     def _planted(self, request):
         env = self.env_of(request)
@@ -136,6 +162,32 @@ def test_what_fails_everywhere_is_not_the_transport(tmp_path):
     _, found, names = judged(tmp_path, lambda carried, env: True)
     assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and found[0].evidence[-1].text.startswith("not the transport")
     assert names.count("P2P and SHM off") == 1 and names.index("P2P and SHM off") > names.index("P2P off")
+
+
+@pytest.mark.parametrize("ib_fails", [True, False])
+def test_what_passes_only_with_all_of_them_off_is_no_single_transport(tmp_path, monkeypatch, ib_fails):
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")  # the folder in which the kernel lists devices
+    made, found, names = judged(tmp_path, lambda carried, env: carried != "NET/Socket" and (ib_fails or carried != "NET/IB"))
+    arm, wider = ("P2P, SHM and IB off", "P2P and SHM off") if ib_fails else ("P2P and SHM off", "P2P, SHM and IB off")
+    assert [(f.id, f.cause) for f in found] == [("transport-at-fault", None)] and found[0].title.endswith(f"passes with {arm}; no single transport")
+    assert names.count(arm) == 2 and names.count(wider) == ib_fails, "a pass is repeated; all off is tried where less did not do"
+    assert [line for r in found[0].remedy for line in r.lines if "IB" in line] == ["export NCCL_IB_DISABLE=1"] * ib_fails
+
+
+def test_with_ib_what_fails_over_sockets_too_is_not_the_transport(tmp_path, monkeypatch):
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
+    made, found, names = judged(tmp_path, lambda carried, env: True)
+    assert names.count("P2P, SHM and IB off") == 1 and found[0].evidence[-1].text.startswith("not the transport")
+    assert made["P2P, SHM and IB off"].transports == {"NET/Socket": 4}
+
+
+def test_a_p2p_that_fails_beside_ib_needs_no_test_with_all_off(tmp_path, monkeypatch):
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
+    made, found, names = judged(tmp_path, lambda carried, env: carried.startswith("P2P"))
+    assert found[0].cause == "p2p-broken-acs-iommu" and not {"P2P and SHM off", "P2P, SHM and IB off"} & set(names)
 
 
 def test_a_variable_that_fails_is_named_before_any_transport(tmp_path, monkeypatch):

@@ -197,6 +197,11 @@ def test_a_spent_budget_is_on_record(pyz: Path, tmp_path: Path) -> None:
     assert records_of(tmp_path / "look.json")["03-fewer-gpus"].facts["ladder"]["detail"] == "the budget was spent: raise --budget"
 
 
+def test_gpus_that_are_named_where_there_is_none_are_said_to_be_left_out(pyz: Path, tmp_path: Path) -> None:
+    said = [look(pyz, "--json", tmp_path / "look.json", "--budget", "0", *LADDER, *more).stdout for more in (("--gpus", "9"), ())]
+    assert ["no rank ran on GPUs 9, as named: CUDA shows no GPU here" in text for text in said] == [True, False]
+
+
 def test_gpus_that_mean_nothing_are_wrong_usage_in_one_sentence(pyz: Path, tmp_path: Path) -> None:
     ended = look(pyz, "--json", tmp_path / "look.json", "--gpus", "0,x")
     assert (ended.returncode, ended.stderr) == (2, "nccl-look: gpus: 'x' is no GPU index; write all, 0,1 or 0-3\n")

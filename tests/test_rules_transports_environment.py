@@ -35,6 +35,14 @@ def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
     assert (found.cause, found.status) == ("env-conflict", "likely") and "which of 2: unclear" in found.title
 
 
+def test_variable_at_fault_names_what_is_left_where_the_budget_cut_the_halving():
+    left = Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "cut by the time budget")
+    found, = transports.judge(with_clean(failing(), world(), left))
+    assert found.status == "likely" and found.title.endswith("without its variables (cut by the time budget, 2 variables left: NCCL_A, NCCL_B)")
+    assert found.evidence[0].text.endswith("2 of 12 variables, not settled after 5 tests: cut by the time budget")
+    assert found.remedy[0].lines == ("unset NCCL_A NCCL_B",)
+
+
 def test_variable_at_fault_takes_out_all_of_them_where_others_than_the_one_found_do_it_too():
     found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_X3": "1"}, 12, 6, "confounded")))
     assert found.status == "likely" and "which of 12: confounded" in found.title and found.evidence[0].text.startswith("NCCL_X3=1: 1 of 12")

@@ -218,7 +218,11 @@ def ids(found):
 
 def test_a_rehearsal_whose_second_control_fails_is_not_all_right():
     assert [f.id for f in transports.judge(arms(backend="gloo"))] == ["rehearsed"]
-    assert ids(transports.judge(arms(backend="gloo", after=hung())))[0][:2] == ("rehearsal-fails", "warn")  # once: it was not tried again
+    found, = transports.judge(arms(backend="gloo", after=hung()))
+    assert ids([found])[0][:2] == ("rehearsal-fails", "warn") and found.title == "rehearsal on the CPU: control again hung, seen 1 of 2"
+    assert found.remedy[0].text.startswith("It passed the other time:")  # the control before the arms
+    lone, = transports.judge(arms(backend="gloo", shm=hung()))
+    assert lone.title.endswith("SHM off hung, seen 1 of 1") and lone.remedy[0].text.startswith("It was not repeated")
 
 
 def test_transports_pass_and_the_price_is_named():

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.experiments import Ladder, Search, Singles
+from nccl_runbook.facts.experiments import Ladder, Search, SearchRound, Singles
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.planning.group_testing import identify, most_runs
 from nccl_runbook.probes import worlds
 from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import fewer_gpus
 from pydantic import TypeAdapter
-from world_samples import hung, trial, world
+from world_samples import hung, rank, trial, world
 
 
 class Planted(Engine):
@@ -70,6 +70,29 @@ def test_what_is_planted_among_four_is_named_and_comes_first(tmp_path, name):
     assert {f.id for f in found[1:]} <= {"first-failing-world-size"}
     assert any("exit code 1" in e.text for e in found[0].evidence)
     assert found[0].evidence[0].text.startswith(f"{asked} worlds of at most {most_runs(4)}, in ") and asked <= most_runs(4)
+
+
+@pytest.mark.parametrize("fails", [lambda g: len(g) > 1, lambda g: len(g) > 1 and not g <= {2, 3}])
+def test_that_no_two_of_eleven_work_together_is_an_answer_of_its_own_and_comes_early(tmp_path, fails):
+    facts, found = judged(tmp_path, 11, fails)
+    asked = [tuple(group) for r in facts[3].rounds for group in r.groups]
+    if fails({2, 3}):
+        assert found[0].id == "every-pair-fails" and found[0].severity.value == "broken"
+        assert found[0].title == "no two GPUs work together (25 pairs tried), each does alone: not a GPU or a pair, look at what all share; a pair failed"
+        assert "at fault" not in found[0].title and found[0].remedy == (fewer_gpus.SHARED,) and len(asked) == 2 + 11 + 25
+        assert {f.id for f in found[1:]} == {"first-failing-world-size"}
+    else:
+        assert "every-pair-fails" not in {f.id for f in found} and "GPUs 0, 1, 4, 5, 6, 7, 8, 9, 10 with every partner" in found[0].title
+
+
+def test_what_the_ranks_say_of_no_two_is_the_cause():
+    rounds = [SearchRound([list(range(9))], [False])] * 2 + [SearchRound([[g] for g in range(9)], [True] * 9)]
+    pairs = [[[a, b] for a in range(9) for b in range(a + 1, 9) if (a + b) % 9 == turn] for turn in range(9)]
+    said = world([rank(0, code=1, error="Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888), error: No space left on device (28)"), rank(1, "timed-out", 15)])
+    told = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs)], said))[0]
+    assert told.id == "every-pair-fails" and told.cause == "shm-too-small" and fewer_gpus.SHARED not in told.remedy
+    cut = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs[:-1])], said, "cut"))[0]
+    assert cut.id == "search-not-finished"
 
 
 def test_what_comes_and_goes_is_a_rate(tmp_path):

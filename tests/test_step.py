@@ -48,6 +48,28 @@ def read(step: Step) -> records.Record:
     return records.load(step.run_dir / "03-fewer-gpus.json")
 
 
+@pytest.mark.parametrize(("gpus", "fires"), [("9", True), ("0,0,0", True), ("", False), ("all", False)])
+def test_gpus_that_were_named_where_there_is_none_are_said_to_have_been_left_out(step, gpus, fires):
+    step.parameters["gpus"] = step.record.parameters["gpus"] = gpus
+    assert step.devices == [None, None]  # whatever was named
+    step.finish(FOUND)
+    kept = read(step)
+    assert ("no rank ran on GPUs" in kept.reason) == fires and kept.status == ("unknown" if fires else "ok")
+    assert [f.title for f in kept.findings if f.id == "gpus-not-here"] == [f"no rank ran on GPUs {gpus}, as named: CUDA shows no GPU here"] * fires
+    again = Step("03-fewer-gpus", {"run_dir": str(step.run_dir / "again"), "record_path": str(step.run_dir / "03-fewer-gpus.json"), "gpus": ""})
+    again.finish(FOUND)
+    assert [f.id for f in again.record.findings] == ["gpus-not-here"] * fires + ["fine"], "a replay of it says so too"
+
+
+def test_gpus_that_are_here_or_of_which_nothing_was_asked_are_not_said_to_be_missing(step):
+    step.parameters["gpus"] = "9"
+    step.finish(FOUND)  # no interpreter was asked
+    assert read(step).status == "ok"
+    step.record.judged = records.Judged(torch="2.9.0", gpus=["NVIDIA H200"] * 10)
+    step.finish(FOUND)
+    assert read(step).status == "ok"
+
+
 def test_a_trial_joins_the_record_as_tried_by_hand(step):
     step.guard(nobody, rule)
     step.finish(FOUND)

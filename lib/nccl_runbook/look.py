@@ -26,7 +26,7 @@ from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.devices import rank_devices
+from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.look_live import REASON, checked_pids, unjudged, utc_now
 from nccl_runbook.look_live import look as look_live
@@ -192,7 +192,8 @@ def look(options: argparse.Namespace, output: Output) -> None:
     try:
         said = engine.judged()
         output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
-        rank_devices(options.gpus, 0, engine.cuda_count())
+        if None in rank_devices(options.gpus, 0, engine.cuda_count()) and options.gpus:
+            output.say(NOT_HERE % options.gpus)
     except EngineError as error:
         why_not = Gap("absent", str(error))
         output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")

@@ -19,7 +19,7 @@ from nccl_runbook.evidence.arms import may_be_shown
 from nccl_runbook.facts import Gap, gaps_in, to_json
 from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
-from nccl_runbook.launch.devices import gpu_ranges, parse_gpus, rank_devices
+from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
@@ -113,8 +113,7 @@ class Step:
         elif unless is not None:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
-            called = [a() if callable(a) else a for a in args]
-            self.facts[fact] = probe(*called, **kwargs)
+            self.facts[fact] = probe(*(a() if callable(a) else a for a in args), **kwargs)
         if not self.replayed and self.record.status == "running":  # a later cell may fail: what was seen is not lost with it
             self.record.facts = to_json(self.facts)
             self.save()
@@ -147,7 +146,7 @@ class Step:
         missing = [(path, gap) for path, gap in gaps_in(self.facts)]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
-        judged = worst_first([*findings, *(_unknown(p, g) for p, g in needed if p not in told)])
+        judged = worst_first([*self._not_here(), *findings, *(_unknown(p, g) for p, g in needed if p not in told)])
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,
@@ -160,6 +159,11 @@ class Step:
             ran = self._engine.history if self._engine else []
             self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in ran]
         return StepView(self.record, self.save())
+
+    def _not_here(self) -> list[Finding]:
+        """That GPUs were named and none is here: what ran says nothing of them."""
+        named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
+        return [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)] if missing and named not in ("", "all") else []
 
     def save(self) -> Path:
         """Write the record into the run's folder; its path."""

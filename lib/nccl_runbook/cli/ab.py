@@ -53,7 +53,7 @@ def ab(
     from nccl_runbook.book.plan import UsageError, duration_s
     from nccl_runbook.knowledge import models
     from nccl_runbook.launch import stop
-    from nccl_runbook.launch.devices import rank_devices
+    from nccl_runbook.launch.devices import NOT_HERE, rank_devices
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.probes import compare
 
@@ -67,6 +67,8 @@ def ab(
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
                                         models.spec_of(sync, layers), method)
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
+            if gpus and devices.cache_info().currsize and None in devices():
+                answer.say(NOT_HERE % gpus)
         except (ValueError, UsageError) as error:
             answer.leave(error)
         except EngineError as error:

@@ -144,8 +144,7 @@ class Engine:
         """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the devices that CUDA shows a rank."""
         if self._software is None:
             rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[0].ranks[0]
-            told = rank.first("cuda") or {"error": " ".join(rank.last_lines) or "no answer"}
-            self._software = {**told, **self._link({}).hello}
+            self._software = {**(rank.first("cuda") or {"error": " ".join(rank.last_lines) or "no answer"}), **self._link({}).hello}
         return self._software
 
     def judged(self) -> Dict[str, Any]:

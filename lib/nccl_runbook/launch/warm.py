@@ -201,8 +201,7 @@ class World:
                 self.warm.selector.unregister(fd)
             os.close(fd)
         if rank.tail:
-            left_out = "\n[runbook: %d bytes left out here]\n" % rank.dropped
-            self.report(rank=rank.rank, log=left_out + rank.tail.decode("utf-8", "replace"))
+            self.report(rank=rank.rank, log=f"\n[runbook: {rank.dropped} bytes left out here]\n" + rank.tail.decode("utf-8", "replace"))
         signalled = os.WIFSIGNALED(rank.status)
         self.report(rank=rank.rank, pid=rank.pid, ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
                     code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status), state=rank.state,

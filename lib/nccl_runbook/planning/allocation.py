@@ -99,8 +99,7 @@ def parse(text: str, rules: Rules) -> Mode:
     marks = [t for t in tree.children if getattr(t, "type", "") == "EVAL"]
     builder = _Builder(rules)
     if marks:
-        engine = dataclasses.replace(builder.part(tree.children[0]), name=None)
-        return Mode((engine, Part("eval", "cpu", None, {})), "DECOUPLED_EVAL")
+        return Mode((dataclasses.replace(builder.part(tree.children[0]), name=None), Part("eval", "cpu", None, {})), "DECOUPLED_EVAL")
     parts: list[Part] = []
     for group in tree.children:
         parts += builder.group(group.children, len(parts))

@@ -76,8 +76,7 @@ def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
     if not re.fullmatch(r"\d+(\s*,\s*\d+)*", value.strip()):
         return None
     named = [int(index) for index in value.split(",")]
-    end = next((at for at, index in enumerate(named) if index >= gpus or index in named[:at]), len(named))
-    return tuple(named[:end])
+    return tuple(named[:next((at for at, index in enumerate(named) if index >= gpus or index in named[:at]), len(named))])
 
 
 def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
@@ -89,8 +88,7 @@ def _part(kind: str, backend: str, name: str, replicas: int, tensor: int = 1, an
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
-def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str],
-         refusals: Sequence[str] = ()) -> tuple[Mode, Placed]:
+def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str], refusals: Sequence[str] = ()) -> tuple[Mode, Placed]:
     """Each part on GPUs of its own, in order; one with an anchor on the anchor's. ``refusals``: why the framework starts nothing."""
     starts, at = [], 0
     for part in parts:

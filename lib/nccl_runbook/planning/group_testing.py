@@ -21,8 +21,8 @@ CONFIRM = 4  # how often the smallest group that fails is run once more at the e
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones; ``pairs``: faulty links;
-    ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent fault; ``within``: the smallest group that was seen
-    to fail; ``failed`` of ``repeated`` runs of it, for an intermittent fault."""
+    ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent fault, 1 where no two work together; ``within``: the
+    smallest group that was seen to fail; ``failed`` of ``repeated`` runs of it, for an intermittent fault."""
 
     kind: str
     gpus: Tuple[int, ...] = ()
@@ -111,7 +111,7 @@ def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
             raise _Unsteady(seen.gpus)
         yield from seen.recurs([seen.gpus])
         told = yield from _identify(seen)
-        yield from seen.confirm()
+        yield from () if told.works_up_to == 1 else seen.confirm()  # of pairs that all fail each is the recurrence of the others
         return told
     except _Spent:
         return Diagnosis("unclear", within=seen.smallest)
@@ -125,8 +125,8 @@ def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
 def _identify(seen: _Seen) -> Walk:
     alone = yield from seen.ask(*((g,) for g in seen.gpus))
     bad, rest = [[g for g, passed in zip(seen.gpus, alone) if passed is fine] for fine in (False, True)]
-    for turn in range(len(rest) if len(rest) <= MATRIX_MOST else 0):
-        yield from seen.ask(*((a, b) for (i, a), (j, b) in combinations(enumerate(rest), 2) if (i + j) % len(rest) == turn))
+    if (yield from _no_two(seen, rest)):
+        return Diagnosis("unclear" if bad else "count", works_up_to=0 if bad else 1, within=seen.smallest)
     sides = yield from _sides(seen, rest)
     if not sides and not bad:
         return (yield from _count(seen, rest))
@@ -135,6 +135,17 @@ def _identify(seen: _Seen) -> Walk:
     if not sides or len(sides) > 2 and len(sides[0]) < 2:
         return Diagnosis("unclear", within=seen.smallest)
     return (yield from _located(seen, bad, sides))
+
+
+def _no_two(seen: _Seen, rest: List[int]) -> Generator[Round, Answers, bool]:
+    """Whether no two of three or more GPUs work together. Up to MATRIX_MOST every pair is tried; of more, until one passes, every pair of
+    up to ten, else those within two sixes: no 9 bad GPUs, and no split into 5 sets, make them all fail."""
+    teams, passed = [rest] if len(rest) <= 10 else [rest[:6], rest[6:12]], False
+    for turn in range(len(teams[0])):
+        if not passed or len(rest) <= MATRIX_MOST:
+            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2) if (i + j) % len(t) == turn]
+            passed = any((yield from seen.ask(*pairs))) or passed
+    return len(rest) > 2 and not passed
 
 
 def _sides(seen: _Seen, rest: List[int]) -> Generator[Round, Answers, List[List[int]]]:
@@ -202,14 +213,13 @@ def _located(seen: _Seen, bad: List[int], sides: List[List[int]]) -> Walk:
                 break
             links += [(min(gpu, g), max(gpu, g)) for g in row]
     faulty, pairs = tuple(sorted([*bad, *stars])), tuple(sorted({p for p in links if not set(stars) & set(p)}))
-    smallest = seen.smallest
     for pair in pairs:
         yield from seen.recurs([pair])
     for gone in ({p[0] for p in pairs}, {p[1] for p in pairs}):  # the faults found must explain everything
         good = [g for g in seen.gpus if g not in faulty and g not in gone]
         if stars and len(good) < 2 or not (yield from seen.passes(good)):
-            return Diagnosis("unclear", within=smallest)
-    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=smallest)
+            return Diagnosis("unclear", within=seen.smallest)
+    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=seen.smallest)
 
 
 def _count(seen: _Seen, rest: List[int]) -> Walk:

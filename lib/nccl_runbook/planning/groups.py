@@ -54,8 +54,7 @@ class Group:
     @property
     def shared(self) -> dict[int, list[int]]:
         """GPU to its ranks in this group, where there are two or more: NCCL refuses those."""
-        found = grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None)
-        return {gpu: ranks for gpu, ranks in found.items() if len(ranks) > 1}
+        return {gpu: ranks for gpu, ranks in grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None).items() if len(ranks) > 1}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,8 +54,7 @@ def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     """Memory or utilisation on a GPU that no listed process explains, in words; "" if none to speak of."""
     listed = [] if isinstance(use.owners, Gap) else use.owners
     known = sum(o.used_mib for o in listed if not isinstance(o.used_mib, Gap))
-    unknown_share = any(isinstance(o.used_mib, Gap) for o in listed)
-    rest = 0 if isinstance(use.used_mib, Gap) or unknown_share else use.used_mib - known
+    rest = 0 if isinstance(use.used_mib, Gap) or any(isinstance(o.used_mib, Gap) for o in listed) else use.used_mib - known
     if rest > (UNLISTED_WSL_MIB if is_wsl else UNLISTED_MIB):
         return f"{rest} MiB"
     samples = [] if isinstance(use.utilisation_percent, Gap) or listed else use.utilisation_percent

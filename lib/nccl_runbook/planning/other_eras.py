@@ -59,8 +59,7 @@ def _write(mode: Mode, rules: Rules) -> str:
         if len(parts) > 2 or not mode.plain:
             return ""
         parts, names = sorted(parts, key=lambda p: p.kind), [""] * len(parts)
-    told = (("|" if p.anchor is not None else "+") + _component(p, name, rules) for p, name in zip(parts, names))
-    return "".join(told)[1:]
+    return "".join(("|" if p.anchor is not None else "+") + _component(p, name, rules) for p, name in zip(parts, names))[1:]
 
 
 def _component(part: Part, name: str, rules: Rules) -> str:

@@ -29,11 +29,12 @@ STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
 STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
          "CUDA_(HOME|PATH)", "TORCH_CUDA_ARCH_LIST", *LOGGED)
 # an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm has to do before ("": none);
-# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. "X fails":
-# at once beside a control that passes; beside one that fails only where X fails, too, as sockets would tell no more (9.7 s a world, H200).
+# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. "P2P off
+# fails": at once beside a control that passes; beside one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
 ARMS = {
     "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
     "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),
+    "P2P, SHM and IB off": ({f"NCCL_{x}_DISABLE": "1" for x in ("P2P", "SHM", "IB")}, ["P2P", "SHM", "NET/IB"], "P2P and SHM off fails"),
     "SHM off": ({"NCCL_SHM_DISABLE": "1"}, ["SHM"], None),
     "cuMem off": ({"NCCL_CUMEM_ENABLE": "0"}, ["P2P/CUMEM"], None),
     "cuMem host off": ({"NCCL_CUMEM_HOST_ENABLE": "0"}, ["SHM"], "SHM off passes"),
@@ -83,13 +84,7 @@ class _Session:
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
         self.stall_s = STALL_S
-        again = {} if first.passed else self.worlds({"control": {}}, timed=False)
-        return Trial("control", first, again.get("control"))
-
-
-def _connected(control: Trial) -> bool:
-    """Whether the control came so far that NCCL's log shows everything it uses."""
-    return any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
+        return Trial("control", first, None if first.passed else self.worlds({"control": {}}, timed=False).get("control"))
 
 
 def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
@@ -97,13 +92,14 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     env, acts_on, _ = ARMS.get(name) or CPU_ARMS[name]
     if all(os.environ.get(k) == v for k, v in env.items()):
         return Gap("unsupported", SET_ALREADY)
-    if name in ("IB off", "GDR off") and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
+    if (name == "GDR off" or "NCCL_IB_DISABLE" in env) and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
         return Gap("absent", "no InfiniBand or RoCE device here")
     met = {} if isinstance(control.world.transports, Gap) else control.world.transports
     if name == "interface pinned" and met and not any("NET" in key for key in met):
         return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
     used = seen(control.world)
-    if used and acts_on and _connected(control) and not any(key.startswith(prefix) for key in used for prefix in acts_on):
+    connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))  # so far that NCCL's log shows all it uses
+    if used and acts_on and connected and not any(key.startswith(prefix) for key in used for prefix in acts_on):
         return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
     return None
 
@@ -118,7 +114,7 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
     session = _Session(engine, devices, budget_s)
     control, named = session.control(), ARMS if session.gpu else CPU_ARMS
     trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None}
-    first = [n for n, row in named.items() if n not in trials and (row[2] is None or control.passed and row[2].endswith("fails"))]
+    first = [n for n, row in named.items() if n not in trials and (row[2] is None or control.passed and row[2] == "P2P off fails")]
     trials.update(_trials(session, {n: named[n][0] for n in first}, control))
     after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
     ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
@@ -141,8 +137,8 @@ def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[s
         return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
     if _clean_passes(arms):
         return Gap("not-run", "a variable of the environment makes the difference")
-    right = not before or (isinstance(wider, Trial) and wider.passed) == before.endswith("passes")
-    return None if right else Gap("not-run", f"only where {before}")
+    fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
+    return None if fits or not before else Gap("not-run", f"only where {before}")
 
 
 def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
@@ -188,8 +184,8 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
     told = halve(list(variables), shows)
-    guilty = Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, told.why_not)
-    return dataclasses.replace(arms, clean=arm, guilty=guilty)
+    why_not = "cut by the time budget" if told.why_not == "unclear" and session.budget.spent else told.why_not
+    return dataclasses.replace(arms, clean=arm, guilty=Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, why_not))
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:

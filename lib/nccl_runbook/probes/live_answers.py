@@ -88,8 +88,7 @@ def recorder(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Union[
     if not path:
         return _dump_by_pipe(pid, variables, rank)
     try:
-        answer = _request(f"/proc/{pid}/root{os.path.abspath(path)}", "/handler/fr_trace_json")
-        return statuses_of(answer)
+        return statuses_of(_request(f"/proc/{pid}/root{os.path.abspath(path)}", "/handler/fr_trace_json"))
     except socket.timeout:
         return Gap("timed-out", f"the worker server did not answer within {RECORDER_DEADLINE_S:g} s")
     except OSError as error:
@@ -121,8 +120,7 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
     try:
         told = json.loads(text)
         newest = {_group(entry): entry for entry in told.get("entries", [])}
-        status = told.get("pg_status", {})
-        return [_status(name, entry, status) for name, entry in list(newest.items())[:64]]
+        return [_status(name, entry, told.get("pg_status", {})) for name, entry in list(newest.items())[:64]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return Gap("failed", f"the recorder answered in another form: {type(error).__name__} {error}"[:300])
 

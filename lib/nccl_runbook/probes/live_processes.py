@@ -112,8 +112,7 @@ def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
             return f"MPI job {variables['PMIX_NAMESPACE']}"
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
         orphan = parent == "1" and session != str(pid)  # pid 1 has those of all jobs
-        family = f"session {session}" if orphan else f"children of {parent}"
-        return "Slurm " + ".".join(step) if len(step) == 2 else family
+        return "Slurm " + ".".join(step) if len(step) == 2 else f"session {session}" if orphan else f"children of {parent}"
     address = variables.get("MASTER_ADDR", "localhost")
     if LOOPBACK.match(address):
         address = "localhost"  # 127.0.0.1, ::1 and the name are one place
@@ -162,8 +161,7 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
 
 def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
     """The main thread, then those that have used most CPU time; raises OSError where the process is gone."""
-    tids = [pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    found = [_thread(pid, tid) for tid in tids]
+    found = [_thread(pid, tid) for tid in ([pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task"))))]
     others = sorted((t for t in found if t and t.tid != pid), key=lambda t: -t.cpu_s)
     return [t for t in found if t and t.tid == pid] + others[:most - 1]
 

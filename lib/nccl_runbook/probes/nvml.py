@@ -112,5 +112,4 @@ def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]],
 
 def _links(gpu: m.NvmlGpu) -> m.GpuLinks:
     up = gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up
-    slot = (gpu.pcie, gpu.pcie) if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)
-    return m.GpuLinks(gpu.name, up, *slot)
+    return m.GpuLinks(gpu.name, up, *((gpu.pcie,) * 2 if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)))

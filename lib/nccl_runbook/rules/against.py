@@ -203,5 +203,4 @@ def beside(told: Sequence[Finding], compared: Comparison | None, good: str, bad:
 
 
 def _both(good: RunProfile | Gap, bad: RunProfile | Gap) -> Comparison | None:
-    known = isinstance(good, RunProfile) and isinstance(bad, RunProfile) and good.files
-    return compare(good, bad) if known else None
+    return compare(good, bad) if isinstance(good, RunProfile) and isinstance(bad, RunProfile) and good.files else None

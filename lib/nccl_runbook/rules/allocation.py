@@ -137,8 +137,7 @@ def fitting(mode: Mode, site: Site) -> str:
         return ""
     d, t = max(fit, key=lambda s: (min(s[0] / engine.size("d"), s[1] / trainer.size("d")), s))
     parts = [dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))]
-    shrunk = Mode(tuple(parts), "DECOUPLED_TRAIN")
-    if place(shrunk, site).verdict != "clean":
+    if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
         return ""
     return " ".join(f"{p.name}.backend={_spelt(p, False)}" for p in parts) if mode.scheduled else "+".join(map(_spelt, parts))
 

@@ -20,7 +20,6 @@ def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
                     ('make report ARGS="--allow-busy"',))
     if not mine:
         return (anyway,)
-    pids = " ".join(map(str, mine))
     look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence dies with it.",
-                  tuple(f"py-spy dump --pid {pid}" for pid in mine) + (f"ps -o pid,stat,wchan:30,etime,cmd -p {pids}",))
+                  tuple(f"py-spy dump --pid {pid}" for pid in mine) + (f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",))
     return look, anyway

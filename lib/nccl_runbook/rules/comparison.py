@@ -120,8 +120,7 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
         return Walk(keys, "", [])
     done = halve(keys, shows)
     last = tried[-1].share if tried else 0.0
-    why_not = last.detail if done.why_not == "unclear" and isinstance(last, Gap) else done.why_not
-    return Walk(list(done.guilty), why_not, tried)
+    return Walk(list(done.guilty), last.detail if done.why_not == "unclear" and isinstance(last, Gap) else done.why_not, tried)
 
 
 def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:

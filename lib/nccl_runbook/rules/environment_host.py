@@ -34,8 +34,7 @@ def interface_missing(_: Host, s: Setting) -> Finding | None:
         return None
     severity = Severity.NOTE if hit else Severity.BROKEN
     cause = {} if hit else {"cause": "socket-interface-wrong", "status": "established"}
-    routes = [] if isinstance(s.role.routes, Gap) else s.role.routes
-    usable = routes or [n for n in here if n != "lo"]
+    usable = ([] if isinstance(s.role.routes, Gap) else s.role.routes) or [n for n in here if n != "lo"]
     return told("interface-missing", severity, s, f"no interface here fits {', '.join(missed)}; there are {', '.join(here)}",
                 "Name one that every host has, or take it out:", f"{s.name}={usable[0]}" if usable else f"unset {s.name}", **cause)
 

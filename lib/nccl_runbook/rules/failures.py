@@ -77,8 +77,7 @@ def _known(rank: RankResult) -> tuple[Cause, str] | None:
     """The message of one rank that failed, if the tables know it. Wrong values have no message: what else was printed is beside them."""
     if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
         return None
-    raised = [line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()]
-    return recognise([*raised, *rank.last_lines])
+    return recognise([*(line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()), *rank.last_lines])
 
 
 def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
@@ -130,7 +129,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
-        told = "It was not repeated" if again is None else "It passed when repeated at once"
+        told = "It was not repeated" if again is None else "It passed the other time"
         repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
         status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
         return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
 from nccl_runbook.facts.world import World
@@ -14,6 +16,8 @@ from nccl_runbook.rules.narrowest import A_PART, culprits, gpus, look_at
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
+SHARED = Remedy("you", "Look at what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
+                "IOMMU. 04 switches each transport off:", ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
 
 
 NOT_SEARCHED = Gap("not-run")
@@ -26,8 +30,7 @@ def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, sear
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
     located = _search(search)
-    found = [*located, *_ladder(ladder), *_singles(singles), *([] if located else _pairs(pairs))]
-    return found or [_healthy(ladder, pairs)]
+    return [*located, *_ladder(ladder), *_singles(singles), *([] if located else _pairs(pairs))] or [_healthy(ladder, pairs)]
 
 
 def _sizes(ladder: Ladder) -> str:
@@ -65,12 +68,18 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
         return []
     failed = [p for p in pairs.pairs if not p.trial.passed]
     if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
-        return [explain("every-pair-fails", "every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
+        return [_every_pair("every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
     found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
     if len(pairs.pairs) < pairs.wanted:
         title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
         found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "table below"),)))
     return found
+
+
+def _every_pair(what: str, world: World, again: World) -> Finding:
+    """Not a GPU or a link: what all share, unless the ranks themselves say what it is."""
+    told = explain("every-pair-fails", what, world, again)
+    return told if told.cause else dataclasses.replace(told, remedy=(SHARED,))
 
 
 def diagnosis(search: Search) -> Diagnosis:
@@ -99,6 +108,11 @@ def _search(search: Search | Gap) -> list[Finding]:
     seen = [Evidence(f"{runs} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")]
     if told.kind == "intermittent":
         return [_rate(told, seen, search)]
+    if told.works_up_to == 1 and isinstance(search.example, World):
+        tried = sum(len(group) == 2 for r in search.rounds for group in r.groups)
+        what = f"no two GPUs work together ({tried} pairs tried), each does alone: not a GPU or a pair, look at what all share; a pair"
+        found = _every_pair(what, search.example, search.example)  # the other pairs are the recurrence
+        return [dataclasses.replace(found, evidence=(*seen, *found.evidence, NOT_SEEN))]
     rule, title, cause_id = _words(told, search)
     if not rule:
         why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"

@@ -154,8 +154,7 @@ def bus_ids_collide(machine: Machine) -> Finding | None:
         return None
     nccl = "" if isinstance(machine.cuda, Gap) or isinstance(machine.cuda.nccl, Gap) else machine.cuda.nccl
     wheel = "12" if isinstance(machine.cuda, Gap) else machine.cuda.cuda.partition(".")[0] or "12"  # nvidia-nccl-cu12, -cu13
-    version = tuple(int(n) for n in re.findall(r"\d+", nccl)[:2])
-    told_apart = version >= UUIDS_SINCE_NCCL
+    told_apart = tuple(int(n) for n in re.findall(r"\d+", nccl)[:2]) >= UUIDS_SINCE_NCCL
     fix = (Remedy("you", "Use NCCL 2.30 or later, which compares UUIDs.", (f'python3 -m pip install -U "nvidia-nccl-cu{wheel}>=2.30"',)),
            Remedy("the administrator", "Distinct GPUs report one bus id: an enumeration fault of this host or driver.", (
                "nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)))

@@ -47,8 +47,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     lists_none = not isinstance(machine.nvml, Gap) and not machine.nvml.gpus
     if not (absent or lists_none) or _gpu_files(machine) or _cuda_count(machine):
         return None
-    nvml = str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU"
-    said = [Evidence(nvml, "gpus.nvml")]
+    said = [Evidence(str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU", "gpus.nvml")]
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
         said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus

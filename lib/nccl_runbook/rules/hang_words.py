@@ -36,8 +36,7 @@ def rank_names(ranks: list[int]) -> str:
 def top_of(stack: Stack) -> str:
     """The innermost frame of the job's own, without its folder."""
     own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))
-    frame = next(own, stack.frames[0] if stack.frames else "")
-    return re.sub(r", .*/([^/]+)$", r", \1", frame)
+    return re.sub(r", .*/([^/]+)$", r", \1", next(own, stack.frames[0] if stack.frames else ""))
 
 
 def seen_in(stack: Stack) -> Evidence:
@@ -48,8 +47,7 @@ def seen_in(stack: Stack) -> Evidence:
 def frame_of(hang: Hang, rank: int) -> str:
     """Where a rank was, by its stack, else by its last operation; "" for neither."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
-    last = next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
-    return top_of(stack) if stack else last
+    return top_of(stack) if stack else next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
 
 
 def source_of(hang: Hang, wait: Wait) -> str:

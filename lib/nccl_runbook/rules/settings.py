@@ -25,8 +25,7 @@ class Setting:
 
     @property
     def seen(self) -> Evidence:
-        place = ", ".join(filter(None, (self.where, *self.who)))
-        return Evidence(f"{self.name}={self.value} ({place})", self.source)
+        return Evidence(f"{self.name}={self.value} ({', '.join(filter(None, (self.where, *self.who)))})", self.source)
 
     @property
     def in_use(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ _SHM = frozenset({"shm", "cumem host"})
 REMOVES: dict[str, frozenset[str]] = {
     "P2P off": _P2P,
     "P2P and SHM off": _P2P | _SHM,
+    "P2P, SHM and IB off": _P2P | _SHM | {"ib", "gdr"},
     "SHM off": _SHM,
     "cuMem off": frozenset({"cumem p2p", "cumem host", "nvls"}),
     "cuMem host off": frozenset({"cumem host"}),
@@ -39,6 +40,7 @@ POINTS_TO: dict[str, tuple[str, str | None]] = {
     "P2P below one host bridge": ("p2p-path", "p2p-broken-acs-iommu"),
     "SHM off": ("shm", "shm-too-small"),
     "P2P and SHM off": ("sockets", None),
+    "P2P, SHM and IB off": ("sockets", None),
     "cuMem off": ("cumem", "cumem-mismatch"),
     "cuMem host off": ("cumem-host", "cumem-mismatch"),
     "NVLS off": ("nvls", "nvls-fabric-fault"),
@@ -132,16 +134,18 @@ def _by_arms(seen: Seen) -> Decision:
     arm = next(iter(cures(seen)), "")
     unproven = [name for name, word in seen.arms.items() if word in UNSURE]
     passed = [*cures(seen), *unproven]
-    if arm and not suspects(seen) and passed != ["P2P and SHM off"]:
+    if arm and not suspects(seen) and any(POINTS_TO[name][0] != "sockets" for name in passed):
         return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(passed)}")
     if arm:
         kind, cause = POINTS_TO[arm]
         narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
         status = "likely" if seen.connected and not narrower and kind not in ("algorithm", "protocol") else "possible"
-        return Decision(kind, f"it passes with {arm} and fails without", arm, cause, cause and status)
+        alone = "no single transport: " * (kind == "sockets")
+        return Decision(kind, f"{alone}it passes with {arm} and fails without", arm, cause, cause and status)
     if unproven:
         return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[seen.arms[name]]}" for name in unproven))
-    untried = {"not run", "lost"} & {seen.clean, *map(seen.arms.get, ("IB off", "interface pinned"))}  # what P2P and SHM off leaves in use
+    # what P2P and SHM off leaves in use
+    untried = {"not run", "lost"} & {seen.clean, *map(seen.arms.get, ("IB off", "P2P, SHM and IB off", "interface pinned"))}
     if seen.arms.get("P2P and SHM off") in FAILING and not untried:
         return Decision("not-the-transport", "it fails over sockets alone and without the variables of the environment too")
     return Decision("inconclusive", "too few of the tests were run to tell")

@@ -106,8 +106,9 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
 
 
 def _rehearsal(arms: Arms) -> list[Finding]:
-    trials = [t for t in (*(a.trial for a in arms.arms), arms.control_after) if isinstance(t, Trial)]
-    failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again) for t in trials if not t.passed]
+    ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]  # with what else there is of the same
+    failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
+              for t, same in ran if isinstance(t, Trial) and not t.passed]
     title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
     return failed or [Finding("rehearsed", Severity.UNKNOWN, title, (Evidence("control and interface pinned to lo", "table below"),))]
 
@@ -160,8 +161,7 @@ def _loss(arms: Arms) -> Finding:
     bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
     evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
     evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
-    speed = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
-    title = f"your environment as it is passes{speed}: no transport has to be switched off"
+    title = f"your environment as it is passes{f' at {bandwidth:.1f} GB/s' if bandwidth else ''}: no transport has to be switched off"
     return Finding("transports-pass", Severity.OK, title, tuple(evidence))
 
 
@@ -189,9 +189,9 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
-    cause = causes().get(decision.cause or "")
-    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
-    real = remedies(cause, decision.status)
+    several = "; no single transport" * (decision.kind == "sockets")
+    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}{several}"
+    real = remedies(causes().get(decision.cause or ""), decision.status)
     return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
 
 
@@ -218,7 +218,8 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     names = arms.clean.env if found.why_not in ("confounded", "not tried") else found.variables  # confounded: others do it too
     named = [cause for k in names for pattern, cause in table("environment")["causes"].items() if re.fullmatch(pattern, k)]
     cause = causes()[named[0] if named and settled else decision.cause]
-    which = _names(found) if settled else f"its variables (which of {len(names)}: {found.why_not})"
+    left = f"{found.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in found.why_not else ""
+    which = _names(found) if settled else f"its variables ({left or f'which of {len(names)}: {found.why_not}'})"
     take = "Take it out, or give it a value that works:" if settled else "Which of these it takes is not proven; without all it passes:"
     unset = Remedy("your launcher", take, (f"unset {' '.join(names)}",))
     title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
