@@ -10,6 +10,7 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("visible-devices-wrong", "RuntimeError: CUDA error: invalid device ordinal\n", "--tp-size 2, the script exports CUDA_VISIBLE_DEVICES=0", "RuntimeError: CUDA error: invalid argument\n"),
     ("rank-dependent-branch", "AssertionError: loss log variables are different across GPUs!\nrank 1 len(log_vars): 3 keys: loss_rpn_cls\n", "", "AssertionError: loss variables are different\n"),
     ("rank-busy-on-host", "Running tokenizer on dataset:  38%|### | 32068/85249 [32:13<53:59, 16.42ba/s]Traceback (most recent call last):\n", "", "Running tokenizer on dataset: 100%|#####| 85249/85249 [32:13<00:00, 16.42ba/s]\n"),
     ("visible-devices-wrong", "    torch.cuda.set_device(self._local_rank)\n    torch._C._cuda_setDevice(device)\n", "srun --ntasks-per-gpu=1 --nodes=2 python train.py fails", "    torch.cuda.set_device(self.first)\n"),
@@ -275,6 +276,8 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("collective-on-some-ranks-only", "it fails: rank 0 is in _keepalive_thread_run", "it fails: rank 0 is in train"),
+    ("data-stall", "the start hangs in _terminate_pool of rank 3", "the start hangs in terminate of rank 3"),
     ("rank-busy-on-host", "the engine stalls in compute_reward of the driver", "the engine stalls in compute of the driver"),
     ("nccl-bug", "all_reduce_perf fails, NCCL Tests compiled with NCCL 1.0", "all_reduce_perf fails, NCCL Tests compiled with NCCL 2.18"),
     ("start-skew", "some workers fail with a timeout of the store", "all fail with a timeout of the store"),
@@ -552,6 +555,24 @@ def test_a_name_that_is_looked_up_again_is_a_fault_only_where_something_fails(tm
                                               ("srun --gpus-per-node=4", "container-gpu-access"), ("no problem with a small corpus", "benign")])
 def test_arguments_and_half_sentences_speak_for_nothing(tmp_path, words, cause):
     assert cause not in dict(told(tmp_path, f"RuntimeError: NCCL error\n{words}\n", words))
+
+
+@pytest.mark.parametrize(("after", "first"), [("GPU:0 | Epoch: 0 | Steps: 32\nGPU:0 | Epoch: 1 | Steps: 32\n", "benign"), ("", "network-path-blocked")])
+def test_what_was_retried_before_steps_is_called_harmless(tmp_path, after, first):
+    line = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [localhost]:12345 (errno: 101 - Network is unreachable).\n"
+    assert told(tmp_path, line + after, "a warning at the start")[0] == (first, "possible")
+
+
+def test_a_loader_without_shared_memory_is_not_merely_slow(tmp_path):
+    worker = "RuntimeError: DataLoader worker (pid 52) is killed by signal: Bus error. "
+    assert ("data-stall", "likely") in told(tmp_path, worker, "it hangs")
+    assert told(tmp_path, worker + "It is possible that dataloader's workers are out of shared memory.\n", "it hangs")[0] == ("shm-too-small", "likely")
+
+
+def test_the_last_work_of_a_rank_is_read_without_its_words(tmp_path):
+    (tmp_path / "a.log").write_text("[Rank 9]  last enqueued: 10, last completed: 9\n[Rank 8] last enqueued NCCL work: 11, last completed NCCL work: 10\n")
+    rows = {r.rank: (list(r.enqueued.values()), list(r.completed.values())) for r in reader.collect([str(tmp_path / "a.log")]).ranks}
+    assert rows == {9: ([10], [9]), 8: ([11], [10])}
 
 
 def test_the_heading_of_nccl_tests_is_no_progress(tmp_path):

@@ -16,7 +16,7 @@ _WORK = (
     r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
     r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
 )
-_STATUS = r"[Ll]ast enqueued (?:NCCL )?work: (-?\d+),\s*last completed (?:NCCL )?work: (-?\d+)"
+_STATUS = r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
 _COMM = (
     r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"

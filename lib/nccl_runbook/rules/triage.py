@@ -130,7 +130,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
     if not _calm(logs) or grave:
         return others
-    known = reassured or any(c.cause == "benign" and c.line in logs.seen for c in clues())
+    known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 
