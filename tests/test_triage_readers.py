@@ -214,6 +214,18 @@ def test_what_an_expression_needs_loses_no_match(lines):
         assert set(matcher.matching(line)) == naive <= set(together.get(number, ()))
 
 
+@pytest.mark.parametrize("bars", [("",), tuple("=" * n for n in range(40))], ids=["one kind", "many kinds"])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_steps_by_the_thousand_are_not_all_read_but_whether_it_went_on_is_known(tmp_path, bars, goes_on):
+    steps = [f"[rank{n % 4}]: step {n} |{bars[n % len(bars)]}> loss 2.5" for n in range(60_000)]
+    message = "[rank0]: a:9:9 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol."
+    steps.insert(30_000 if goes_on else 60_000, message)
+    (tmp_path / "a.log").write_text("\n".join([*steps, *(f"saving shard {n} of the end" for n in range(9000))]))
+    facts = reader.collect([str(tmp_path / "a.log")])
+    assert {seen.resumed for seen in facts.seen.values() if "ncclNetPlugin_v8" in seen.lines[0].text} == {goes_on}
+    assert all(int(row.progress.text.split()[1]) > 50_000 for row in facts.ranks)
+
+
 @pytest.mark.parametrize("few", [1 << 20, 0])
 def test_what_short_logs_are_asked_is_found_in_the_first_line_that_a_naive_search_finds(few, monkeypatch):
     """Whether words are looked for first or not; numbers and what stands at the ends of a line are words as well."""

@@ -22,9 +22,7 @@ class Clocks:
 
     def take(self, line: LogLine, text: str) -> None:
         """Keep the line's time if it tells of such an event."""
-        if line.time is None:
-            return
-        found = _COMM.search(text) or _STEP.search(text)
+        found = None if line.time is None else _COMM.search(text) or _STEP.search(text)
         if found:
             self.note(f"{found[0]}{found[1]}".lower(), clock(line), line.time)
 

@@ -67,6 +67,7 @@ HINTS = {
     _VIA: ("via ",),
     _PROGRESS: ("step", "iter", "epoch", "batch", "[0", "[1", "[2", "[3", "[4", "[5", "it/s", "s/it", "loss"),
 }
+STEPS = frozenset([_PROGRESS])
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
 Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
 LAUNCHERS = {
@@ -200,8 +201,7 @@ class Ranks:
             row["completed"][name] = max(int(status.group(2)), row["completed"].get(name, -1))
         if work and len(row["timeouts"]) < 16:
             seq, op, numel, _, limit, ran = work.groups()
-            known = {(t.seq, t.op) for t in row["timeouts"]}
-            if (seq and int(seq), op) not in known:
+            if (seq and int(seq), op) not in {(t.seq, t.op) for t in row["timeouts"]}:
                 number = {k: int(v) if v else None for k, v in (("seq", seq), ("numel_in", numel))}
                 row["timeouts"].append(Timeout(line, op, timeout_ms=int(limit or -1), ran_ms=int(ran or -1), group=name, **number))
 

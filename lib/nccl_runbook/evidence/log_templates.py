@@ -19,6 +19,7 @@ from nccl_runbook.knowledge.clues import Matcher, beside, compiled, folded, may_
 
 MAX_TEMPLATES = 200_000
 CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
 FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
@@ -38,13 +39,15 @@ _OWN = frozenset([ODD.pattern, _ENDS_OPEN.pattern, *log_events.HINTS])
 @dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``matched``: expressions of clues that it matches; ``tells``: what about a rank;
-    ``cheap``: only the first lines of it and the last ones count; ``odd``: it looks like an error, None while nobody has asked; ``opens``:
-    its message may go on in the next line; ``told``: where the first line tells it, until that is taken in."""
+    ``cheap``: only the first lines of it and the last ones count; ``steps``: it only says how far a rank is; ``odd``: it looks like an
+    error, None while nobody has asked; ``opens``: its message may go on in the next line; ``told``: where the first line tells it, until
+    that is taken in."""
 
     at: At
     matched: tuple[str, ...] = ()
     tells: Collection[str] = ()
     cheap: bool = False
+    steps: bool = False
     odd: bool | None = False
     opens: bool = False
     told: log_events.Told | None = None
@@ -53,7 +56,7 @@ class Kind:
 
     def is_enough(self) -> bool:
         """Whether no further line of it is wanted."""
-        return bool(self.cheap and self.times > CHEAP_LINES and (self.matched or self.tells))
+        return bool(self.cheap and not self.steps and self.times > CHEAP_LINES and (self.matched or self.tells))
 
     def texts(self) -> list[str]:
         """What the first line says, as it was printed, and put together where it was broken."""
@@ -76,6 +79,7 @@ class Templates:
         self.above = b""  # the line before those to come, if its message may go on
         self._telling: dict[bytes | int, Kind] = {}
         self._numeric: set[bytes] = set()
+        self._steps = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
@@ -95,7 +99,10 @@ class Templates:
         above = self._open(rows, keys, known) if whole else above
         self.above = above.get(len(rows), b"")
         telling = {key: known[key] for key in set(keys) if key in known and not known[key].is_enough()}
-        return [(index, telling[key], above.get(index, b"")) for index, key in enumerate(keys) if key in telling]
+        steps = [i for i, key in enumerate(keys) if key in telling and telling[key].steps]
+        left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
+        self._steps += len(steps)
+        return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
 
     def _open(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> dict[int, bytes]:
         """Index of a line -> the one above whose message may go on in it."""
@@ -150,7 +157,8 @@ class Templates:
         tells = frozenset(told if b"NCCL INFO" in at[2] else (e for _, may in texts for e in may if e in log_events.HINTS)) if told else ()
         odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
         worth = matched or tells or opens or odd is not False
-        return Kind(at, matched, tells, cheap, odd, opens, told if len(texts) == 1 else None) if worth else None
+        steps = told.keys() == log_events.STEPS and not matched
+        return Kind(at, matched, tells, cheap, steps, odd, opens, told if len(texts) == 1 else None) if worth else None
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:

@@ -48,9 +48,7 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(time.monotonic() + limit_s, newest)
     files = []
-    for source in sources(paths, stdin):
-        if source.name in skip:
-            continue
+    for source in (s for s in sources(paths, stdin) if s.name not in skip):
         if not source.problem:
             reader.read(source)
         files.append(source.told())
@@ -155,11 +153,10 @@ class _Reader:
         foreign = bool(kinds or context) and not self._templates.ours and not seen.keys() - hints().keys()
         begun = (name for e, name in log_events.LAUNCHERS.items() if e in self._templates.launchers or compiled(e).search(plain(context)))
         table, launcher = self._table, next(begun, "")
-        first = table.failed, table.timeout, table.raised
-        told = table.rows(), launcher, self._strange(), foreign, table.versions()
+        told = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
-        return Logs(files, context, seen, *told, *first, table.clocks.offsets(), table.apart(), socket.gethostname(), attempts)
+        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), socket.gethostname(), attempts)
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""
