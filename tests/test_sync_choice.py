@@ -226,7 +226,7 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all right" in said[1], ended.stderr
     jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
     record = Record.model_validate_json(ended.stdout)
-    assert {f.id for f in record.findings} == {"allocation-duplicate", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
+    assert {f.id for f in record.findings} == {"allocation-duplicate", "gpus-not-here", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
     assert "Which way to move the weights" in page and "(AReaL v0.4.0) on 1 GPU: duplicate" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
 
