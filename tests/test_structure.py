@@ -112,7 +112,7 @@ def test_the_library_stays_small() -> None:
     lines = {p: code_lines(p) for p in sources()}
     # the design's figures, 8,000 and 2,500, held for the first issue; the plan, hangs, live looks, A/B, group testing and the weight-sync
     # methods came on top. A bound at what is there keeps it from growing unseen: shorten before raising it
-    assert sum(lines.values()) < 16_480
+    assert sum(lines.values()) < 16_470
     on_node = [p for p in lines if p in PURE_ON_NODE or room_of(p) in (*ON_NODE[:4], *ON_NODE[5:]) and p not in ELSEWHERE]
     assert sum(lines[p] for p in on_node) < 5_065
 

@@ -119,5 +119,4 @@ def verdict_of(findings: Sequence[Finding]) -> str:
 
 def exit_code(word: str, fail_on: str = "unknown") -> int:
     """0, 3 or 4 for a verdict; ``fail_on``, one of FAIL_ON, says from where on it is a failure."""
-    counts = FAIL_ON[: FAIL_ON.index(fail_on) + 1] if fail_on != "never" else ()
-    return EXIT_CODES[word] if word in counts else 0
+    return EXIT_CODES[word] if fail_on != "never" and word in FAIL_ON[: FAIL_ON.index(fail_on) + 1] else 0

@@ -16,8 +16,7 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
     """Write the notebook, mended, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
     import nbformat
 
-    mended = mend(notebook, why)
-    clean = nbformat.from_dict(redactor.json(mended))
+    clean = nbformat.from_dict(redactor.json(mend(notebook, why)))
     write_text(target, nbformat.writes(clean) + "\n")
 
 
@@ -50,8 +49,7 @@ def _banner(why: str) -> Any:
     """The reason stands in a code block: it may quote anything. Its fence is longer than any inside."""
     import nbformat.v4
 
-    longest = max((len(run) for run in re.findall("`+", why)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
     text = f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}"
     cell = nbformat.v4.new_markdown_cell(text)
     cell.id, cell.metadata.tags = BANNER_ID, [BANNER_ID]

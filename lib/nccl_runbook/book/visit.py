@@ -176,8 +176,7 @@ class Visit:
 
     def _signal(self, number: int) -> bool:
         """Send it to the kernel; whether there was one."""
-        manager = self.client.km if self.client else None
-        pid = getattr(getattr(manager, "provisioner", None), "pid", None)
+        pid = getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)
         if not pid:
             return False
         try:

@@ -87,8 +87,7 @@ def plan(
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
-        asked = Asked(rules, gpus or len(seen or ()), nodes, launcher, update)
-        plans, left_out = _plans(target, asked)
+        plans, left_out = _plans(target, Asked(rules, gpus or len(seen or ()), nodes, launcher, update))
         plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
         answer.leave(error)

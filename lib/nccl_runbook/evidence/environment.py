@@ -71,8 +71,7 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
     if isinstance(given, Gap):
         return Environment([role], host_of(said), {"script": given})
     shared = {name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")}
-    beside = [] if given is None else [dataclasses.replace(given, **shared)]
-    return Environment([role, *beside], host_of(said))
+    return Environment([role, *([] if given is None else [dataclasses.replace(given, **shared)])], host_of(said))
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
@@ -266,8 +265,7 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
     units = _below(files, "/sys/class/iommu/")
     if isinstance(units, Gap):
         return units
-    passthrough = "iommu=pt" in str(files["/proc/cmdline"])
-    return "off" if not units else "passthrough" if passthrough else "on"
+    return "off" if not units else "passthrough" if "iommu=pt" in str(files["/proc/cmdline"]) else "on"
 
 
 def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:

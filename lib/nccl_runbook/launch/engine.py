@@ -190,8 +190,7 @@ class Engine:
             number, self._next = self._next, self._next + 1
         link = self._link(request.env)
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
-        folder = self.log_dir / name if self.log_dir else None
-        running = self._running[number] = _Running(number, request, folder)
+        running = self._running[number] = _Running(number, request, self.log_dir / name if self.log_dir else None)
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
         for name in (request.entry, *_BESIDE.get(request.entry, ())):

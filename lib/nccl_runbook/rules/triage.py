@@ -60,8 +60,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
         kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
     kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
-    ranked = sorted(merged, key=lambda h: STATUSES.index(h.status))
-    return _without_noise(ranked, logs)[:MOST]
+    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)[:MOST]
 
 
 def _from_clues(logs: Logs) -> list[Pointer]:
