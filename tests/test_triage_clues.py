@@ -10,6 +10,8 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("socket-interface-wrong", "ncclSystemError: System call (socket, malloc, munmap, etc) failed.\nINFO NET/Socket : Using\n[0]bond0:10.1.1.161<0>\n[1]br-05ab815fa14e:172.19.0.1<0>\n", "two nodes", "INFO NET/Socket : Using\n[0]bond0:10.1.1.161<0>\n[1]ib0:172.19.0.1<0>\n"),
+    ("rendezvous-misconfigured", "RuntimeError: Address already in use\n", "srun python -m torch.distributed.launch --nnodes=2 --node_rank=0 main.py", "srun python main.py --node_rank=$SLURM_NODEID\n"),
     ("visible-devices-wrong", "RuntimeError: CUDA error: invalid device ordinal\n", "--tp-size 2, the script exports CUDA_VISIBLE_DEVICES=0", "RuntimeError: CUDA error: invalid argument\n"),
     ("rank-dependent-branch", "AssertionError: loss log variables are different across GPUs!\nrank 1 len(log_vars): 3 keys: loss_rpn_cls\n", "", "AssertionError: loss variables are different\n"),
     ("rank-busy-on-host", "Running tokenizer on dataset:  38%|### | 32068/85249 [32:13<53:59, 16.42ba/s]Traceback (most recent call last):\n", "", "Running tokenizer on dataset: 100%|#####| 85249/85249 [32:13<00:00, 16.42ba/s]\n"),
@@ -276,6 +278,12 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("network-path-blocked", "it timed out on port 51216, the server only exposes the two ports of rollout and deploy", "it timed out on port 51216 of the server"),
+    ("nodes-differ", "all_reduce_perf hangs on every mixed pair of nodes", "all_reduce_perf hangs on every node"),
+    ("communicator-order", "it hangs sometimes, we call ncclCommInitRank six times", "it hangs sometimes, we call ncclCommInitRank"),
+    ("gpu-or-link-fault", "the training stops and the computer must be started again by removing the power", "the training stops and must be started again"),
+    ("p2p-broken-acs-iommu", "a tensor is moved from one GPU to another GPU and it is zero: it fails", "a tensor is moved to CPU and it is zero: it fails"),
+    ("socket-interface-wrong", "connection refused in new_group(backend='gloo') of the loader", "connection refused in the loader"),
     ("collective-on-some-ranks-only", "it fails: rank 0 is in _keepalive_thread_run", "it fails: rank 0 is in train"),
     ("data-stall", "the start hangs in _terminate_pool of rank 3", "the start hangs in terminate of rank 3"),
     ("rank-busy-on-host", "the engine stalls in compute_reward of the driver", "the engine stalls in compute of the driver"),
@@ -597,3 +605,18 @@ def test_an_exception_below_line_numbers_of_an_editor_is_one(tmp_path, before):
     raised = "[rank0]: mlflow.exceptions.MlflowException: API request failed: the security token is expired\n"
     assert told(tmp_path, before + raised + before + shutdown, "")[0][0] == "peer-crashed"
     assert told(tmp_path, before + shutdown, "")[0][0] == "benign"
+
+
+def test_silent_corruption_is_a_complaint_and_the_name_of_a_model_is_none(tmp_path):
+    """ "with no error" beside wrong data, and SlowFast beside a harmless warning."""
+    corrupt = told(tmp_path, "x.to(1)\n", "Moving a tensor from one GPU to another results in data corruption, silently, with no warning or error")
+    assert corrupt[0][0] == "p2p-broken-acs-iommu"
+    warning = "[W socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:9999 (errno: 97 - Address family not supported by protocol).\n"
+    assert told(tmp_path, warning, "SlowFast on 2 GPUs; the training continues")[0][0] == "benign"
+    assert told(tmp_path, warning, "very slow on 2 GPUs; the training continues")[:1] != [("benign", "possible")]
+
+
+def test_a_port_in_use_is_not_the_fault_itself_where_srun_starts_one_node_rank_twice(tmp_path):
+    srun = "srun python -m torch.distributed.launch --nnodes=2 --node_rank=0 main.py"
+    assert ("rendezvous-port-in-use", "established") in told(tmp_path, "RuntimeError: Address already in use\n", srun.replace("--node_rank=0 ", ""))
+    assert all(status == "possible" for _, status in told(tmp_path, "RuntimeError: Address already in use\n", srun))
