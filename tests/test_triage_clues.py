@@ -278,12 +278,12 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("socket-interface-wrong", "connection refused in the gloo group of the loader", "an error in the gloo backend of the loader"),
     ("network-path-blocked", "it timed out on port 51216, the server only exposes the two ports of rollout and deploy", "it timed out on port 51216 of the server"),
     ("nodes-differ", "all_reduce_perf hangs on every mixed pair of nodes", "all_reduce_perf hangs on every node"),
     ("communicator-order", "it hangs sometimes, we call ncclCommInitRank six times", "it hangs sometimes, we call ncclCommInitRank"),
     ("gpu-or-link-fault", "the training stops and the computer must be started again by removing the power", "the training stops and must be started again"),
     ("p2p-broken-acs-iommu", "a tensor is moved from one GPU to another GPU and it is zero: it fails", "a tensor is moved to CPU and it is zero: it fails"),
-    ("socket-interface-wrong", "connection refused in new_group(backend='gloo') of the loader", "connection refused in the loader"),
     ("collective-on-some-ranks-only", "it fails: rank 0 is in _keepalive_thread_run", "it fails: rank 0 is in train"),
     ("data-stall", "the start hangs in _terminate_pool of rank 3", "the start hangs in terminate of rank 3"),
     ("rank-busy-on-host", "the engine stalls in compute_reward of the driver", "the engine stalls in compute of the driver"),
