@@ -10,6 +10,10 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("env-conflict", "a:1:2 [0] transport/net_ib/connect.cc:670 NCCL WARN NET/IB: OOO RQ is force enabled but AR is not enabled, which is required for OOO RQ (device=mlx5_0)\n", "", "a:1:2 [0] NCCL INFO NET/IB: OOO RQ is enabled (device=mlx5_0)\n"),
+    ("env-conflict", "a:1:2 [0] bootstrap.cc:443 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>\n", "", "a:1:2 [0] NCCL INFO NCCL_COMM_ID set by environment to 10.0.0.1:2345\n"),
+    ("env-conflict", "a:1:2 [0] init.cc:800 NCCL WARN NCCL_WORK_FIFO_BYTES=1000 is being ignored because it is not a power of 2.\n", "", "a:1:2 [0] NCCL INFO NCCL_WORK_FIFO_BYTES set by environment to 1048576.\n"),
+    ("benign", "a:1:2 [0] transport.cc:464 NCCL WARN Cannot initialize CollNet, using point-to-point network instead\n", "", "a:1:2 [0] NCCL INFO CollNet chains\n"),
     ("socket-interface-wrong", "ncclSystemError: System call (socket, malloc, munmap, etc) failed.\nINFO NET/Socket : Using\n[0]bond0:10.1.1.161<0>\n[1]br-05ab815fa14e:172.19.0.1<0>\n", "two nodes", "INFO NET/Socket : Using\n[0]bond0:10.1.1.161<0>\n[1]ib0:172.19.0.1<0>\n"),
     ("rendezvous-misconfigured", "RuntimeError: Address already in use\n", "srun python -m torch.distributed.launch --nnodes=2 --node_rank=0 main.py", "srun python main.py --node_rank=$SLURM_NODEID\n"),
     ("visible-devices-wrong", "RuntimeError: CUDA error: invalid device ordinal\n", "--tp-size 2, the script exports CUDA_VISIBLE_DEVICES=0", "RuntimeError: CUDA error: invalid argument\n"),
