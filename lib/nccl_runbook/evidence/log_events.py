@@ -31,7 +31,7 @@ _NET = r"Using network (\w+)"
 _VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
 _ERROR = (
     r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
-    r"Exception|Interrupt)|SystemExit)(?::\s|$)|Fatal Python error|terminate called after|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
+    r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
 )
 _WATCHED = (
     r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
@@ -44,7 +44,7 @@ _PROGRESS = (
 )
 _ENDED = (
     r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_"
+    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]"
 )
 # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
 _OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
@@ -56,7 +56,7 @@ _OF_EVERY_LINE = {
     _ERROR: ("error", "exception", "interrupt", "systemexit", "terminate", "segmentation", "killed"),
     _WATCHED: ("watchdog", "checktimeout", "dump", "operations have failed", "remote error"),
     _OVER: ("exitcode",),
-    _ENDED: ("done", "training", "finish", "completed", "successfully", "stopped"),
+    _ENDED: ("done", "training", "finish", "completed", "successfully", "stopped", "[pass"),
 }
 HINTS = {
     **_OF_EVERY_LINE,

@@ -53,6 +53,7 @@ _LOWER = {number: [chr(number).lower()] for number in range(128)}
 _WONDERS = re.compile(
     r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:is|are|will|could|can|should|does|do|may) (?!any|some|there)[^.?!\n]{1,160}\?|"
     r"\b(?:whether|if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
+    r"\b(?:can|could|may|might) (?:potentially )?(?:cause|lead to|result in) (?:an? )?(?:\w{1,12} )?(?:hang|deadlock)\w{0,2}|"
     r"\b(?:(?:possible|potential)|(?:speaks?|warns?|tells?|talks?) of) (?:an? )?(?:\w{1,12} )?hang")
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(

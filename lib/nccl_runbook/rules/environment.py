@@ -182,6 +182,5 @@ def judge(env: Environment | Gap) -> list[Finding]:
     found = list(_found(env))
     if any(f.severity is not Severity.NOTE and f.severity is not Severity.OK for f in found) or not env.roles:
         return found
-    known = sum(1 for s in settings(env) if s.known)
-    says = f"variables that matter: {known} set; each is read, and holds what its reader takes"
+    says = f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; each is read, and holds what its reader takes"
     return [*found, Finding("environment-fits", Severity.OK, says)]

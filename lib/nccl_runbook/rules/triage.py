@@ -134,8 +134,9 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def _calm(logs: Logs) -> bool:
-    """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
-    return failed_line(logs) is None and (not says(logs.context, "<complaint>") or _reassured(logs, 2 * PLAIN))
+    """Neither the log nor the reporter says that something failed; or one of them does, and the reporter, or the message itself, that all
+    is well."""
+    return (failed_line(logs) is not None) + says(logs.context, "<complaint>") <= _reassured(logs, 2 * PLAIN)
 
 
 def _reassured(logs: Logs, least: float) -> bool:
