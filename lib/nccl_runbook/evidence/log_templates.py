@@ -15,12 +15,14 @@ from collections.abc import Collection, Iterable, Iterator
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, beside, compiled, folded, may_match, needed, printed
+from nccl_runbook.knowledge.clues import Matcher, alternatives, apart, compiled, folded, may_match, printed
 
 MAX_TEMPLATES = 200_000
 CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
-FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
+FEW_BYTES = 1 << 20  # of kinds: of no more are thousands of literals asked, so that it is known which runs of RUN letters there are at all
+RUN = 5
+MAX_KEPT = 4096  # of their texts, as hundreds of expressions are asked of some
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
@@ -188,38 +190,41 @@ class Texts:
         rows = _visible([at[2] for at in self._ats])
         rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for kind, raw in zip(self._kinds, rows)]
         self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
-        words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
-        self._has = functools.cache((b" %s " % b"  ".join(words)).__contains__) if words else lambda word: True
+        whole = range(len(self._low)) if len(self._low) < FEW_BYTES else ()
+        self._runs = {self._low[at : at + RUN] for at in whole}
         self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))
+        self._said = functools.lru_cache(maxsize=MAX_KEPT)(self._texts)
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
         found, until = None, len(self._low)
-        for literal in sorted(needed(expression), key=len) or [""]:
-            for line in self._with(literal.encode(), until):
-                may = may_match(beside(expression), self._low[self._ends[line] + 1 : self._ends[line + 1]])
-                told = next((pair for pair in self._said(line) if may and compiled(expression).search(plain(pair[0]))), None)
-                if told:
-                    found, until = told, max(0, self._ends[line])
-                    break
-        return found
+        for number, sets in enumerate(apart(expression)):
+            for literal in filter(self._may_hold, sets[0] if sets else [b""]):
+                for line in self._with(literal, until):
+                    may = may_match((sets[1:],), self._low[self._ends[line] + 1 : self._ends[line + 1]])
+                    if may and any(compiled(alternatives(expression)[number]).search(text) for text, *_ in self._said(line)):
+                        found, until = line, max(0, self._ends[line])
+                        break
+        each, texts = alternatives(expression), () if found is None else self._said(found)
+        return next(((told, kind) for text, told, kind in texts if any(compiled(one).search(text) for one in each)), None)
+
+    def _may_hold(self, literal: bytes) -> bool:
+        return not self._runs or all(literal[at : at + RUN] in self._runs for at in range(len(literal) - RUN + 1))
 
     def _with(self, literal: bytes, until: int) -> Iterator[int]:
         """The lines that hold this, of those that end before ``until``."""
-        words = map(self._has, literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n"))
-        at = self._low.find(literal, 0, until) if all(words) else -1
+        at = self._low.find(literal, 0, until)
         while at >= 0:
             line = bisect.bisect_left(self._ends, at) - 1
             yield line
             at = self._low.find(literal, self._ends[line + 1] + 1, until)
 
-    def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
-        """The texts of a line; below those of all kinds are the reporter's words, as one."""
+    def _texts(self, line: int) -> list[tuple[str, str, Kind | None]]:
+        """The texts of a line, without advice and with it; below those of all kinds are the reporter's words, as one."""
         if line < len(self._kinds):
             kind = self._kinds[line] or Kind(self._ats[line])
-            yield from ((text, kind) for text in kind.texts())
-        elif self._context:
-            yield self._context, None
+            return [(plain(text), text, kind) for text in kind.texts()]
+        return [(plain(self._context), self._context, None)] if self._context else []
 
 
 # what libraries advise in general in the same line: it tells nothing about this job

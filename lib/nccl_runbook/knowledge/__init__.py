@@ -2,15 +2,32 @@
 from __future__ import annotations
 
 import functools
-import tomllib
-from importlib.resources import files
+import json
+import zlib
+from pathlib import Path
 from typing import Any
+
+HERE = Path(__file__).parent
 
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
     """What ``name``.toml holds, arrays as tuples; read once for all, so not to be changed."""
-    return _fixed(tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8")))
+    raw = (HERE / f"{name}.toml").read_bytes()
+    checksum, parsed = worked_out("tables").get(name, (None, {}))
+    return _fixed(parsed if checksum == zlib.crc32(raw) else _parsed(raw))
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    import tomllib  # takes a tenth of a second for the tables of triage alone, so that tables.json holds those (tests/test_docs.py)
+
+    return tomllib.loads(raw.decode())
+
+
+@functools.cache
+def worked_out(name: str) -> dict[str, Any]:
+    """What tests/test_docs.py wrote down ahead, as it costs too much at each start."""
+    return json.loads((HERE / f"{name}.json").read_bytes())
 
 
 def _fixed(value: Any) -> Any:

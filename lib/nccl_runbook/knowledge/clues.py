@@ -7,16 +7,14 @@ import collections
 import dataclasses
 import functools
 import itertools
-import json
 import re
 import re._constants as sre
 import re._parser as parser
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.knowledge import table, worked_out
 
 try:
     import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike
@@ -42,9 +40,12 @@ _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _GUARDED = 7  # letters: a shorter one would single out many lines without what stands before it
-_ANCHORS = "%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
+_ANCHORS = b"%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
+_RARITY = bytes(_ANCHORS.find(letter) & 255 for letter in range(256))
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
+_FLAGS = re.compile(r"(?:\(\?[a-zA-Z]+\))?")
+_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|[^\\\[()|]+", re.S)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
 _LOWER = {number: [chr(number).lower()] for number in range(128)}
 # words that logs are full of, so that they single no line out
@@ -125,22 +126,24 @@ class Matcher:
     """
 
     def __init__(self, expressions: Iterable[str], hints: Mapping[str, Iterable[str]] = types.MappingProxyType({})) -> None:
-        needs = {e: hints.get(e) or needed(e) for e in expressions}
-        self._always = [e for e, literals in needs.items() if not literals]
-        wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
+        self._always: list[str] = []
+        own: dict[bytes, dict[str, list[tuple[frozenset[bytes], ...]]]] = collections.defaultdict(lambda: collections.defaultdict(list))
         words: dict[tuple[bytes, bytes], bytes] = {}
-        for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
-            needle, whole = _needle(literal)
-            wanted[needle][expression] = None
-            words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
+        for e in expressions:
+            each = [(map(str.encode, hints[e]), apart(e))] if e in hints else [(one[0], [one]) for one in apart(e)] if needed(e) else []
+            self._always += [e] * (not each)
+            for literals, of in each:
+                for needle, whole in map(_needle, literals):
+                    own[needle][e] += of
+                    words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
+        beside = {n: [(e, _beside(branches, n)) for e, branches in of.items()] for n, of in own.items()}
         # the longest needle at a place stands for those that it begins with
-        own = {n: [(e, beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
-        self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
+        self._wanted = {n: [row for end in range(1, len(n) + 1) for row in beside.get(n[:end], ())] for n in own}
         self._needles = [needle for needle, _ in words]
         by_letter = itertools.groupby(sorted(words, reverse=True), lambda word: word[0][:1])
         # an expression that begins with one letter is searched for fastest
         self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree([*of]))) for letter, of in by_letter]
-        self._fast = ahocorasick_rs.BytesAhoCorasick([*words.values()]) if ahocorasick_rs and wanted else None
+        self._fast = ahocorasick_rs.BytesAhoCorasick([*words.values()]) if ahocorasick_rs and words else None
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
@@ -179,12 +182,13 @@ def folded(raw: bytes) -> bytes:
 
 
 @functools.cache
-def _needle(literal: str) -> tuple[bytes, bytes]:
+def _needle(literal: bytes) -> tuple[bytes, bytes]:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and the
     same with what stands before where that is short."""
-    at = next(at for letter in _ANCHORS + literal for at in [literal.find(letter, 0, max(1, len(literal) - 2))] if at >= 0)
+    rarity = literal[: max(1, len(literal) - 2)].translate(_RARITY)
+    at = rarity.index(min(rarity))
     begin = max(0, len(literal) - _NEEDLE) if at + _GUARDED > len(literal) else at
-    return literal[at : at + _NEEDLE].encode(), literal[begin : at + _NEEDLE].encode()
+    return literal[at : at + _NEEDLE], literal[begin : at + _NEEDLE]
 
 
 def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -193,8 +197,9 @@ def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
     rest = [(word[1:], guard) for word, guard in words]
     if len(rest) == 1:
         return re.escape(rest[0][0]) + rest[0][1]
-    by_next = itertools.groupby(rest, lambda word: word[0][:1])
-    return b"(?:%s)" % b"|".join(re.escape(letter) + _tree([*of]) if letter else b"|".join(g for _, g in of) for letter, of in by_next)
+    by_next = ((letter, [*of]) for letter, of in itertools.groupby(rest, lambda word: word[0][:1]))
+    each = [one for letter, of in by_next for one in ([re.escape(letter) + _tree(of)] if letter else [guard for _, guard in of])]
+    return each[0] if len(each) == 1 else b"(?:%s)" % b"|".join(each)
 
 
 def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -211,36 +216,37 @@ def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) ->
     return not branches
 
 
-@functools.cache
-def beside(expression: str, needle: bytes = b"", hinted: bool = True) -> tuple[tuple[frozenset[bytes], ...], ...]:
+def _beside(branches: Iterable[tuple[frozenset[bytes], ...]], needle: bytes) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
-    branches = _branches(expression)
-    own = branches if hinted else [branch for branch in branches if any(_needle(n)[0] == needle for literals in branch for n in literals)]
-    others = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
+    others = {tuple(of for of in branch if not any(n in needle for n in of)) for branch in branches}
     return () if () in others else tuple(others)
 
 
 @functools.cache
-def _branches(expression: str) -> list[list[frozenset[str]]]:
-    """For each branch at the top: sets of literals, of each of which a matching line holds one; of the tables worked out ahead."""
-    return [[frozenset(literals) for literals in branch] for branch in _worked_out().get(expression) or branches(expression)]
+def apart(expression: str) -> list[tuple[frozenset[bytes], ...]]:
+    """For each alternative: sets of literals, of each of which a matching line holds one, the rarest first."""
+    told = worked_out("literals").get(expression) or branches(expression)
+    return [tuple(frozenset(map(str.encode, literals)) for literals in branch) for branch in told]
 
 
-@functools.cache
-def _worked_out() -> dict[str, list[list[list[str]]]]:
-    return json.loads((files(__package__) / "literals.json").read_text(encoding="utf-8"))
+def needed(expression: str) -> frozenset[str]:
+    """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
+    return frozenset(n.decode() for sets in apart(expression) for n in sets[0]) if all(apart(expression)) else frozenset()
 
 
 def branches(expression: str) -> list[list[frozenset[str]]]:
-    """The same, worked out: half a second for all that a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
-    sequence = list(parser.parse(expression))
-    return [_in_sequence(branch) for branch in (sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence])]
+    """The same as text, worked out: half a second for all that a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
+    return [sorted(_in_sequence(parser.parse(one)), key=_rare, reverse=True) for one in alternatives(expression)]
 
 
 @functools.cache
-def needed(expression: str) -> frozenset[str]:
-    """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_any(_branches(expression)) or frozenset()
+def alternatives(expression: str) -> list[str]:
+    """The expression taken apart at each "|" outside brackets; a line matches it if it matches one of them."""
+    flags, depth, told = _FLAGS.match(expression)[0], 0, [""]
+    for token in _TOKENS.findall(expression, len(flags)):
+        depth += (token == "(") - (token == ")")
+        told = [*told, ""] if token == "|" and not depth else [*told[:-1], told[-1] + token]
+    return [flags + one for one in told]
 
 
 def _of_any(branches: Iterable[list[frozenset[str]]]) -> frozenset[str] | None:
