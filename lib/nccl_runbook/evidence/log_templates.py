@@ -20,9 +20,7 @@ from nccl_runbook.knowledge.clues import Matcher, alternatives, apart, compiled,
 MAX_TEMPLATES = 200_000
 CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
-FEW_BYTES = 1 << 20  # of kinds: of no more are thousands of literals asked, so that it is known which runs of RUN letters there are at all
-RUN = 5
-MAX_KEPT = 4096  # of their texts, as hundreds of expressions are asked of some
+FEW_BYTES, RUN = 1 << 20, 5  # of kinds: thousands of literals are looked for in no more, so that it is known which runs of letters it has
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
@@ -87,30 +85,32 @@ class Templates:
         """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
         is line ``number``."""
         keys = self._keys(rows)
-        first = {} if self.kinds.keys() >= set(keys) else dict(zip(reversed(keys), reversed(range(len(keys)))))
-        fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
         kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
-        kinds |= {keys[index]: (name, number + index, ends(raw)) for index, raw in fresh.items()}
+        fresh = {}
+        for index in (index for index, key in enumerate(keys) if key not in kinds and key not in self.kinds):
+            fresh[index] = rows[index]
+            kinds[keys[index]] = name, number + index, ends(rows[index])
         asked = self._asked(fresh)
         known |= {keys[index]: kind for index, texts in asked.items() if (kind := self._judged(kinds[keys[index]], texts))}
-        above = self._open(rows, keys, known)
+        there, above = self._there(rows, keys, known)
         whole = [(index, joined(above[index], text)) for index in above if index in fresh for text in pieces(rows[index])[:1]]
         for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
             if text and (kind := self._judged(kinds[keys[index]], [*asked.get(index, [("", ())]), (text, may)])):
                 known[keys[index]] = kind
-        above = self._open(rows, keys, known) if whole else above
+        there, above = self._there(rows, keys, known) if whole else (there, above)
         self.above = above.get(len(rows), b"")
-        telling = {key: known[key] for key in set(keys) if key in known and not known[key].is_enough()}
-        steps = [i for i, key in enumerate(keys) if key in telling and telling[key].steps]
+        telling = {key: known[key] for key in {keys[index] for index in there} if not known[key].is_enough()}
+        steps = [index for index in there if keys[index] in telling and telling[keys[index]].steps]
         left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
         self._steps += len(steps)
-        return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
+        there = [index for index in there if keys[index] in telling and index not in left_out]
+        return [(index, telling[keys[index]], above.get(index, b"")) for index in there]
 
-    def _open(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> dict[int, bytes]:
-        """Index of a line -> the one above whose message may go on in it."""
-        opening = {key for key in set(keys) if key in known and known[key].opens}
-        above = {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
-        return {0: self.above, **above} if self.above else above
+    def _there(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> tuple[list[int], dict[int, bytes]]:
+        """The lines of kinds that tell something; and index of a line -> the one above whose message may go on in it."""
+        there = [index for index, key in enumerate(keys) if key in known]
+        above = {index + 1: rows[index] for index in there if known[keys[index]].opens}
+        return there, {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind, None for what tells nothing."""
@@ -190,23 +190,22 @@ class Texts:
         rows = _visible([at[2] for at in self._ats])
         rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for kind, raw in zip(self._kinds, rows)]
         self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
-        whole = range(len(self._low)) if len(self._low) < FEW_BYTES else ()
-        self._runs = {self._low[at : at + RUN] for at in whole}
+        self._runs = {self._low[at : at + RUN] for at in (range(len(self._low)) if len(self._low) < FEW_BYTES else ())}
         self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))
-        self._said = functools.lru_cache(maxsize=MAX_KEPT)(self._texts)
+        self._said = functools.lru_cache(maxsize=4096)(self._texts)  # hundreds of expressions are asked of some
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
-        found, until = None, len(self._low)
+        found, until = [], len(self._low)
         for number, sets in enumerate(apart(expression)):
             for literal in filter(self._may_hold, sets[0] if sets else [b""]):
                 for line in self._with(literal, until):
                     may = may_match((sets[1:],), self._low[self._ends[line] + 1 : self._ends[line + 1]])
                     if may and any(compiled(alternatives(expression)[number]).search(text) for text, *_ in self._said(line)):
-                        found, until = line, max(0, self._ends[line])
+                        found, until = self._said(line), max(0, self._ends[line])
                         break
-        each, texts = alternatives(expression), () if found is None else self._said(found)
-        return next(((told, kind) for text, told, kind in texts if any(compiled(one).search(text) for one in each)), None)
+        every = [compiled(one) for one in alternatives(expression)] if found else []
+        return next(((told, kind) for text, told, kind in found if any(one.search(text) for one in every)), None)
 
     def _may_hold(self, literal: bytes) -> bool:
         return not self._runs or all(literal[at : at + RUN] in self._runs for at in range(len(literal) - RUN + 1))

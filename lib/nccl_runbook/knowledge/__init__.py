@@ -15,13 +15,11 @@ def table(name: str) -> dict[str, Any]:
     """What ``name``.toml holds, arrays as tuples; read once for all, so not to be changed."""
     raw = (HERE / f"{name}.toml").read_bytes()
     checksum, parsed = worked_out("tables").get(name, (None, {}))
-    return _fixed(parsed if checksum == zlib.crc32(raw) else _parsed(raw))
+    if checksum != zlib.crc32(raw):
+        import tomllib  # takes a tenth of a second for the tables of triage, so that tables.json holds those (tests/test_docs.py)
 
-
-def _parsed(raw: bytes) -> dict[str, Any]:
-    import tomllib  # takes a tenth of a second for the tables of triage alone, so that tables.json holds those (tests/test_docs.py)
-
-    return tomllib.loads(raw.decode())
+        parsed = tomllib.loads(raw.decode())
+    return _fixed(parsed)
 
 
 @functools.cache

@@ -44,7 +44,6 @@ _ANCHORS = b"%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal hold
 _RARITY = bytes(_ANCHORS.find(letter) & 255 for letter in range(256))
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
-_FLAGS = re.compile(r"(?:\(\?[a-zA-Z]+\))?")
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|[^\\\[()|]+", re.S)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
 _LOWER = {number: [chr(number).lower()] for number in range(128)}
@@ -102,12 +101,6 @@ def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-@functools.cache
-def matcher() -> Matcher:
-    """The matcher of every clue's own line."""
-    return Matcher([*printed(), *spoken()])
-
-
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
     return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT]))
@@ -130,12 +123,11 @@ class Matcher:
         own: dict[bytes, dict[str, list[tuple[frozenset[bytes], ...]]]] = collections.defaultdict(lambda: collections.defaultdict(list))
         words: dict[tuple[bytes, bytes], bytes] = {}
         for e in expressions:
-            each = [(map(str.encode, hints[e]), apart(e))] if e in hints else [(one[0], [one]) for one in apart(e)] if needed(e) else []
+            each = [(map(str.encode, hints[e]), apart(e))] if e in hints else [(one[0], [one]) for one in apart(e)] if all(apart(e)) else []
             self._always += [e] * (not each)
-            for literals, of in each:
-                for needle, whole in map(_needle, literals):
-                    own[needle][e] += of
-                    words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
+            for needle, whole, of in ((*_needle(literal), of) for literals, of in each for literal in literals):
+                own[needle][e] += of
+                words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
         beside = {n: [(e, _beside(branches, n)) for e, branches in of.items()] for n, of in own.items()}
         # the longest needle at a place stands for those that it begins with
         self._wanted = {n: [row for end in range(1, len(n) + 1) for row in beside.get(n[:end], ())] for n in own}
@@ -168,10 +160,6 @@ class Matcher:
                 starts[letter + m[1]].append(m.start())
         return starts
 
-    def matching(self, line: str) -> list[str]:
-        """The expressions that match ``line``."""
-        return [e for e in self.may_match([line.encode("utf-8", "replace")]).get(0, ()) if compiled(e).search(line)]
-
 
 def folded(raw: bytes) -> bytes:
     """Lower case as an expression that ignores case takes it: four letters beyond ASCII count as i, s and k."""
@@ -185,7 +173,7 @@ def folded(raw: bytes) -> bytes:
 def _needle(literal: bytes) -> tuple[bytes, bytes]:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and the
     same with what stands before where that is short."""
-    rarity = literal[: max(1, len(literal) - 2)].translate(_RARITY)
+    rarity = literal[: max(1, min(2, len(literal) - 1), len(literal) - 2)].translate(_RARITY)
     at = rarity.index(min(rarity))
     begin = max(0, len(literal) - _NEEDLE) if at + _GUARDED > len(literal) else at
     return literal[at : at + _NEEDLE], literal[begin : at + _NEEDLE]
@@ -197,9 +185,8 @@ def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
     rest = [(word[1:], guard) for word, guard in words]
     if len(rest) == 1:
         return re.escape(rest[0][0]) + rest[0][1]
-    by_next = ((letter, [*of]) for letter, of in itertools.groupby(rest, lambda word: word[0][:1]))
-    each = [one for letter, of in by_next for one in ([re.escape(letter) + _tree(of)] if letter else [guard for _, guard in of])]
-    return each[0] if len(each) == 1 else b"(?:%s)" % b"|".join(each)
+    by_next = itertools.groupby(rest, lambda word: word[0][:1])
+    return b"(?:%s)" % b"|".join(re.escape(letter) + _tree([*of]) if letter else b"|".join(g for _, g in of) for letter, of in by_next)
 
 
 def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) -> bool:
@@ -218,8 +205,8 @@ def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) ->
 
 def _beside(branches: Iterable[tuple[frozenset[bytes], ...]], needle: bytes) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
-    others = {tuple(of for of in branch if not any(n in needle for n in of)) for branch in branches}
-    return () if () in others else tuple(others)
+    others = {tuple(sorted((of for of in branch if not any(n in needle for n in of)), key=len)) for branch in branches}
+    return () if () in others else tuple(others)  # most lines miss the first of these: a short one is missed soonest
 
 
 @functools.cache
@@ -229,20 +216,15 @@ def apart(expression: str) -> list[tuple[frozenset[bytes], ...]]:
     return [tuple(frozenset(map(str.encode, literals)) for literals in branch) for branch in told]
 
 
-def needed(expression: str) -> frozenset[str]:
-    """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return frozenset(n.decode() for sets in apart(expression) for n in sets[0]) if all(apart(expression)) else frozenset()
-
-
 def branches(expression: str) -> list[list[frozenset[str]]]:
-    """The same as text, worked out: half a second for all that a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
+    """The same as text, worked out: half a second for what a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
     return [sorted(_in_sequence(parser.parse(one)), key=_rare, reverse=True) for one in alternatives(expression)]
 
 
 @functools.cache
 def alternatives(expression: str) -> list[str]:
     """The expression taken apart at each "|" outside brackets; a line matches it if it matches one of them."""
-    flags, depth, told = _FLAGS.match(expression)[0], 0, [""]
+    flags, depth, told = re.match(r"(?:\(\?[a-z]+\))?", expression)[0], 0, [""]
     for token in _TOKENS.findall(expression, len(flags)):
         depth += (token == "(") - (token == ")")
         told = [*told, ""] if token == "|" and not depth else [*told[:-1], told[-1] + token]
