@@ -114,7 +114,7 @@ class Templates:
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind, None for what tells nothing."""
-        return ((at, self._telling.get(key)) for key, at in self.kinds.items())
+        return zip(self.kinds.values(), map(self._telling.get, self.kinds))
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
@@ -152,15 +152,15 @@ class Templates:
             elif compiled(e).search(plain(text)):
                 matched[e] = None
         self.launchers |= log_events.LAUNCHERS.keys() & matched
-        told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
         matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        if not matched and all(found is False for found in own.values()):
+            return None
+        told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
         cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
         # with other numbers another expression may match, but in what NCCL says of its set-up
         tells = frozenset(told if b"NCCL INFO" in at[2] else (e for _, may in texts for e in may if e in log_events.HINTS)) if told else ()
         odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
-        worth = matched or tells or opens or odd is not False
-        steps = told.keys() == log_events.STEPS and not matched
-        return Kind(at, matched, tells, cheap, steps, odd, opens, told if len(texts) == 1 else None) if worth else None
+        return Kind(at, matched, tells, cheap, told.keys() == log_events.STEPS and not matched, odd, opens, None if texts[1:] else told)
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
