@@ -85,32 +85,32 @@ class Templates:
         """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
         is line ``number``."""
         keys = self._keys(rows)
+        there = set(keys)
         kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
         fresh = {}
-        for index in (index for index, key in enumerate(keys) if key not in kinds and key not in self.kinds):
-            fresh[index] = rows[index]
-            kinds[keys[index]] = name, number + index, ends(rows[index])
+        for index, key in () if self.kinds.keys() >= there else enumerate(keys):
+            if key not in kinds and key not in self.kinds:
+                fresh[index] = rows[index]
+                kinds[key] = name, number + index, ends(rows[index])
         asked = self._asked(fresh)
         known |= {keys[index]: kind for index, texts in asked.items() if (kind := self._judged(kinds[keys[index]], texts))}
-        there, above = self._there(rows, keys, known)
+        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens})
         whole = [(index, joined(above[index], text)) for index in above if index in fresh for text in pieces(rows[index])[:1]]
         for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
             if text and (kind := self._judged(kinds[keys[index]], [*asked.get(index, [("", ())]), (text, may)])):
                 known[keys[index]] = kind
-        there, above = self._there(rows, keys, known) if whole else (there, above)
+        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens}) if whole else above
         self.above = above.get(len(rows), b"")
-        telling = {key: known[key] for key in {keys[index] for index in there} if not known[key].is_enough()}
-        steps = [index for index in there if keys[index] in telling and telling[keys[index]].steps]
+        telling = {key: known[key] for key in there if key in known and not known[key].is_enough()}
+        steps = [i for i, key in enumerate(keys) if key in telling and telling[key].steps]
         left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
         self._steps += len(steps)
-        there = [index for index in there if keys[index] in telling and index not in left_out]
-        return [(index, telling[keys[index]], above.get(index, b"")) for index in there]
+        return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
 
-    def _there(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> tuple[list[int], dict[int, bytes]]:
-        """The lines of kinds that tell something; and index of a line -> the one above whose message may go on in it."""
-        there = [index for index, key in enumerate(keys) if key in known]
-        above = {index + 1: rows[index] for index in there if known[keys[index]].opens}
-        return there, {0: self.above, **above} if self.above else above
+    def _open(self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]) -> dict[int, bytes]:
+        """Index of a line -> the one above whose message may go on in it."""
+        above = {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
+        return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind, None for what tells nothing."""

@@ -136,7 +136,7 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
-        asked = _may_match([*printed(), *spoken()], context)
+        asked = _may_match([*printed(), *spoken()], context) if context else []
         for number, text in enumerate(context.splitlines()[:1000], 1):
             for expression in (e for e in _may_match(asked, text) if compiled(e).search(text)):
                 self._keep(expression, LogLine(CONTEXT, number, text.strip()[:1000]), text, "", 1)
