@@ -192,7 +192,7 @@ class Texts:
         self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
         self._runs = {self._low[at : at + RUN] for at in (range(len(self._low)) if len(self._low) < FEW_BYTES else ())}
         self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))
-        self._said = functools.lru_cache(maxsize=4096)(self._texts)  # hundreds of expressions are asked of some
+        self._said = functools.cache(self._texts) if self._runs else self._texts
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
