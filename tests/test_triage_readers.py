@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import log_events, log_sources, log_templates, log_text
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge.clues import Matcher, clues, compiled, hints, spoken
+from nccl_runbook.knowledge import worked_out
+from nccl_runbook.knowledge.clues import Matcher, alternatives, clues, compiled, hints, spoken
 from nccl_runbook.rules import triage
 from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed
@@ -281,6 +282,20 @@ def test_a_line_that_any_expression_matches_may_match_it(expression, data):
     line = data.draw(st.from_regex(expression)).replace("\n", " ")
     for pattern, other in ((expression, line), ("(?i)" + expression, "".join({"i": "\u0130", "s": "\u017f", "k": "\u212a"}.get(c, c.swapcase()) for c in line))):
         assert not re.search(pattern, other) or pattern in Matcher([pattern, "timeout \\d"]).may_match([b"first", other.encode()]).get(1, ()), (needed(pattern), other)
+
+
+@given(expressions=st.lists(_EXPRESSIONS, min_size=1, max_size=4), line=st.text("nckKd d%ab.xy|()[]", max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_a_line_matches_an_expression_where_it_matches_one_of_its_alternatives(expressions, line):
+    whole = "(?i)" + "|".join(expressions)
+    assert any(re.search(one, line) for one in alternatives(whole)) == bool(re.search(whole, line))
+
+
+def test_alternatives_are_those_outside_brackets_and_each_stands_alone():
+    assert alternatives(r"(?i)a[|)]|(?:b|c\))\||[]|(]d\]") == [r"(?i)a[|)]", r"(?i)(?:b|c\))\|", r"(?i)[]|(]d\]"]
+    for each in map(alternatives, worked_out("literals")):
+        groups = [re.compile(one).groups for one in each]
+        assert not any(re.search(r"\\[1-9]|\(\?P=", one) and any(groups[:n]) for n, one in enumerate(each)), "its groups are counted from another one"
 
 
 def test_no_expression_is_asked_of_every_line():

@@ -16,7 +16,7 @@ def table(name: str) -> dict[str, Any]:
     raw = (HERE / f"{name}.toml").read_bytes()
     checksum, parsed = worked_out("tables").get(name, (None, {}))
     if checksum != zlib.crc32(raw):
-        import tomllib  # takes a tenth of a second for the tables of triage, so that tables.json holds those (tests/test_docs.py)
+        import tomllib  # takes 50 ms with the tables of triage, so that tables.json holds those (tests/test_docs.py)
 
         parsed = tomllib.loads(raw.decode())
     return _fixed(parsed)
