@@ -10,6 +10,24 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("framework-version-incompatible", "main_pretrain.py: error: unrecognized arguments: --local-rank=1\n", "", "main_pretrain.py: error: unrecognized arguments: --rank=1\n"),
+    ("framework-version-incompatible", "AttributeError: 'DistributedDataParallel' object has no attribute 'num_iterations'\n", "", "AttributeError: 'DistributedDataParallel' object has no attribute 'generate'\n"),
+    ("rank-busy-on-host", "  mAP@.5 mAP@.5:.95:  96%|### | 85/89 [01:07<00:05,  1.42s/it][E ProcessGroupNCCL.cpp:567] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, Timeout(ms)=60000) ran for 69479 milliseconds before timing out.\n", "", "  mAP@.5: 100%|####| 89/89 [01:07<00:00,  1.42s/it]\n"),
+    ("benign", "A800:1:2 [1] ras/client_support.cc:159 NCCL WARN Call to bind failed: Address already in use\nA800:1:2 [1] NCCL INFO RAS failed to establish a client listening socket at localhost:28028\n", "", "A800:1:2 [1] NCCL INFO RAS client listening socket at localhost:28028\n"),
+    ("p2p-broken-acs-iommu", 'NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!\n', "the job is stuck", "NCCL INFO iommu=pt is in the kernel command line\n"),
+    ("cumem-mismatch", '  File "misc/cudawrap.cc", line 92, in ncclCuMemHostEnable()\nSegmentation fault\n', "", '  File "misc/cudawrap.cc", line 92, in ncclCudaLibraryInit()\nSegmentation fault\n'),
+    ("nodes-differ", "bus bandwidth drops to half\n", "NCCL_NET_GDR_LEVEL=SYS NCCL_DEBUG=INFO mpirun -np 2 --host n13,n14 -x LD_LIBRARY_PATH gather_perf", "NCCL_NET_GDR_LEVEL=SYS mpirun -np 2 --host n13,n14 -x NCCL_NET_GDR_LEVEL gather_perf\n"),
+    ("device-not-set-per-rank", "NCCL WARN Cuda failure 400 'invalid resource handle'\n", "the broadcast runs in a daemon thread", "NCCL WARN Cuda failure 1 'invalid argument'\n"),
+    ("rank-busy-on-host", "checkpoint write retry: [Errno 28] No space left on device\nWatchdog caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=30000) ran for 30002 milliseconds\n", "", "checkpoint written: no retry\n"),
+    ("send-recv-unmatched", "NCCL error a.cu:46: internal error\n", "// CHECK(ncclGroupStart());\nncclSend(a); ncclRecv(b);", "// ncclGroupStart is called\n"),
+    ("nccl-bug", "w:1:2 [0] transport/net_ib/gdaki/gin_host_gdaki.cc:431 (gdakiConnectQp) NCCL WARN DOCA failure 21\n", "", "w:1:2 [0] NCCL INFO DOCA is there\n"),
+    ("nodes-differ", "rank 1: bootstrap.cc:225 NCCL WARN Message truncated : received 6144 bytes instead of 2048\n", "", "rank 1: bootstrap.cc:225 NCCL INFO received 2048 bytes\n"),
+    ("env-conflict", "a:1:2 [0] transport/net_ib/connect.cc:670 NCCL WARN NET/IB: OOO RQ is force enabled but AR is not enabled, which is required for OOO RQ (device=mlx5_0)\n", "", "a:1:2 [0] NCCL INFO NET/IB: OOO RQ is enabled (device=mlx5_0)\n"),
+    ("env-conflict", "a:1:2 [0] bootstrap.cc:443 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>\n", "", "a:1:2 [0] NCCL INFO NCCL_COMM_ID set by environment to 10.0.0.1:2345\n"),
+    ("env-conflict", "a:1:2 [0] init.cc:800 NCCL WARN NCCL_WORK_FIFO_BYTES=1000 is being ignored because it is not a power of 2.\n", "", "a:1:2 [0] NCCL INFO NCCL_WORK_FIFO_BYTES set by environment to 1048576.\n"),
+    ("benign", "a:1:2 [0] transport.cc:464 NCCL WARN Cannot initialize CollNet, using point-to-point network instead\n", "", "a:1:2 [0] NCCL INFO CollNet chains\n"),
+    ("socket-interface-wrong", "ncclSystemError: System call (socket, malloc, munmap, etc) failed.\nINFO NET/Socket : Using\n[0]bond0:10.1.1.161<0>\n[1]br-05ab815fa14e:172.19.0.1<0>\n", "two nodes", "INFO NET/Socket : Using\n[0]bond0:10.1.1.161<0>\n[1]ib0:172.19.0.1<0>\n"),
+    ("rendezvous-misconfigured", "RuntimeError: Address already in use\n", "srun python -m torch.distributed.launch --nnodes=2 --node_rank=0 main.py", "srun python main.py --node_rank=$SLURM_NODEID\n"),
     ("visible-devices-wrong", "RuntimeError: CUDA error: invalid device ordinal\n", "--tp-size 2, the script exports CUDA_VISIBLE_DEVICES=0", "RuntimeError: CUDA error: invalid argument\n"),
     ("rank-dependent-branch", "AssertionError: loss log variables are different across GPUs!\nrank 1 len(log_vars): 3 keys: loss_rpn_cls\n", "", "AssertionError: loss variables are different\n"),
     ("rank-busy-on-host", "Running tokenizer on dataset:  38%|### | 32068/85249 [32:13<53:59, 16.42ba/s]Traceback (most recent call last):\n", "", "Running tokenizer on dataset: 100%|#####| 85249/85249 [32:13<00:00, 16.42ba/s]\n"),
@@ -276,6 +294,21 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("rank-dependent-branch", "a time-out since the metrics are a dictionary, with one all_reduce for each of its keys", "a time-out since the metrics are summed"),
+    ("gdr-disabled", "the bandwidth is far below what the network should give", "the network is there, it fails"),
+    ("gdr-broken-acs", "all_reduce is slow between two nodes while ib_write_bw reaches line rate", "all_reduce is slow between two nodes"),
+    ("rendezvous-misconfigured", "all_reduce_perf over two nodes seems to run only inside the node, it fails", "all_reduce_perf of the node fails"),
+    ("collective-mismatch", "one rank prints a result and the other dies", "the ranks print a result and die"),
+    ("rank-dependent-branch", "a time-out; each rank has its own local batch", "a time-out of a batch"),
+    ("net-socket-fallback", "the first run gave 800 GB/s, a later run of the same command 15", "a run gave 15, it fails"),
+    ("send-recv-unmatched", "it hangs, both ranks send first", "it hangs, both ranks"),
+    ("communicator-recreated", "tests that set up and tear down the groups in one process fail after a while", "tests of the groups fail after a while"),
+    ("socket-interface-wrong", "connection refused in the gloo group of the loader", "an error in the gloo backend of the loader"),
+    ("network-path-blocked", "it timed out on port 51216, the server only exposes the two ports of rollout and deploy", "it timed out on port 51216 of the server"),
+    ("nodes-differ", "all_reduce_perf hangs on every mixed pair of nodes", "all_reduce_perf hangs on every node"),
+    ("communicator-order", "it hangs sometimes, we call ncclCommInitRank six times", "it hangs sometimes, we call ncclCommInitRank"),
+    ("gpu-or-link-fault", "the training stops and the computer must be started again by removing the power", "the training stops and must be started again"),
+    ("p2p-broken-acs-iommu", "a tensor is moved from one GPU to another GPU and it is zero: it fails", "a tensor is moved to CPU and it is zero: it fails"),
     ("collective-on-some-ranks-only", "it fails: rank 0 is in _keepalive_thread_run", "it fails: rank 0 is in train"),
     ("data-stall", "the start hangs in _terminate_pool of rank 3", "the start hangs in terminate of rank 3"),
     ("rank-busy-on-host", "the engine stalls in compute_reward of the driver", "the engine stalls in compute of the driver"),
@@ -597,3 +630,67 @@ def test_an_exception_below_line_numbers_of_an_editor_is_one(tmp_path, before):
     raised = "[rank0]: mlflow.exceptions.MlflowException: API request failed: the security token is expired\n"
     assert told(tmp_path, before + raised + before + shutdown, "")[0][0] == "peer-crashed"
     assert told(tmp_path, before + shutdown, "")[0][0] == "benign"
+
+
+def test_silent_corruption_is_a_complaint_and_the_name_of_a_model_is_none(tmp_path):
+    """ "with no error" beside wrong data, and SlowFast beside a harmless warning."""
+    corrupt = told(tmp_path, "x.to(1)\n", "Moving a tensor from one GPU to another results in data corruption, silently, with no warning or error")
+    assert corrupt[0][0] == "p2p-broken-acs-iommu"
+    warning = "[W socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:9999 (errno: 97 - Address family not supported by protocol).\n"
+    assert told(tmp_path, warning, "SlowFast on 2 GPUs; the training continues")[0][0] == "benign"
+    assert told(tmp_path, warning, "very slow on 2 GPUs; the training continues")[:1] != [("benign", "possible")]
+
+
+def test_a_port_in_use_is_not_the_fault_itself_where_srun_starts_one_node_rank_twice(tmp_path):
+    srun = "srun python -m torch.distributed.launch --nnodes=2 --node_rank=0 main.py"
+    assert ("rendezvous-port-in-use", "established") in told(tmp_path, "RuntimeError: Address already in use\n", srun.replace("--node_rank=0 ", ""))
+    assert all(status == "possible" for _, status in told(tmp_path, "RuntimeError: Address already in use\n", srun))
+
+
+PERF = "#  Rank  0 Group  0 Pid 1530412 on {0:>10} device  0 [0000:0f:00] NVIDIA H20\n#  Rank  1 Group  0 Pid 1530412 on {1:>10} device  0 [0000:0f:00] NVIDIA H20\n"
+
+
+def test_two_jobs_that_each_have_a_first_rank_never_met(tmp_path):
+    """nccl-tests made without MPI; one job over the same two hosts is a near miss, and so are two runs on one host."""
+    apart = ("rendezvous-misconfigured", "likely")
+    assert told(tmp_path, PERF.format("node3", "node3") + PERF.format("node2", "node2"))[0] == apart
+    assert apart not in told(tmp_path, PERF.format("node3", "node2"))
+    assert apart not in told(tmp_path, PERF.format("node3", "node3") * 2)
+
+
+def test_ranks_with_other_numbers_of_channels_run_with_other_settings(tmp_path):
+    line = "[rank{}]: a:1:2 [0] NCCL INFO {} coll channels, {} collnet channels, 16 nvls channels, {} p2p channels, 2 p2p channels per peer\n"
+    assert told(tmp_path, line.format(0, 24, 24, 32) + line.format(1, 8, 8, 8), "it fails")[0] == ("nodes-differ", "possible")
+    assert "nodes-differ" not in by_message(tmp_path, line.format(0, 24, 24, 32) + line.format(1, 24, 24, 32))
+
+
+WARNED = "[rank4]:[W203 09:19:41.4 ProcessGroupNCCL.cpp:4561] using GPU 0 to perform barrier as devices used by this process are currently unknown.\n"
+
+
+@pytest.mark.parametrize(("asked", "first"), [
+    ("Every rank prints a warning of a possible hang. Will the job hang later?", "benign"), ("Is NCCL stuck? The log speaks of a hang.", "benign"),
+    ("Users ask whether their jobs will hang.", "benign"), ("Why does the job hang?", "device-binding"), ("The job hangs. Is NCCL stuck?", "device-binding")])
+def test_who_only_asks_whether_it_will_hang_tells_of_no_hang(tmp_path, asked, first):
+    assert told(tmp_path, WARNED, asked)[0][0] == first
+
+
+@pytest.mark.parametrize(("after", "resumed"), [("step=1 loss=12.2\nstep=2 loss=11.9\n", True), ("", False), ("step=1 loss=12.2\nRuntimeError: the end\n", False)])
+def test_steps_of_nobody_in_the_same_file_make_a_message_background(tmp_path, after, resumed):
+    (tmp_path / "job.log").write_text(WARNED + after)
+    seen = reader.collect([str(tmp_path / "job.log")]).seen
+    assert [found.resumed for e, found in seen.items() if "to perform barrier" in e] and all(
+        found.resumed == resumed for e, found in seen.items() if "to perform barrier" in e)
+
+
+def test_steps_in_another_file_say_nothing_of_a_message(tmp_path):
+    (tmp_path / "a.log").write_text(WARNED)
+    (tmp_path / "b.log").write_text("step=1 loss=12.2\nstep=2 loss=11.9\n")
+    seen = reader.collect([str(tmp_path)]).seen
+    assert not any(found.resumed for e, found in seen.items() if "to perform barrier" in e)
+
+
+def test_a_busy_port_of_the_diagnostic_service_is_no_busy_port_of_the_job(tmp_path):
+    """NCCL >= 2.24 listens on 28028 for its client of RAS; the job goes on without."""
+    ras = "A800:1:2 [1] ras/client_support.cc:159 NCCL WARN Call to bind failed: Address already in use\n"
+    assert told(tmp_path, ras) == [("benign", "possible")]
+    assert ("rendezvous-port-in-use", "possible") in told(tmp_path, ras.replace("ras/client_support.cc", "misc/socket.cc"))

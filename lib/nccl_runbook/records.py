@@ -109,8 +109,7 @@ def write_text(path: Path, text: str) -> None:
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:
     """Write the record without secrets."""
-    clean = redactor.json(record.model_dump(mode="json", by_alias=True))
-    write_text(path, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(redactor.json(record.model_dump(mode="json", by_alias=True)), indent=1, ensure_ascii=False) + "\n")
 
 
 def load(path: Path, step: str = "") -> Record:

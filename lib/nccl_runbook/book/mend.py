@@ -16,8 +16,7 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
     """Write the notebook, mended, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
     import nbformat
 
-    clean = nbformat.from_dict(redactor.json(mend(notebook, why)))
-    write_text(target, nbformat.writes(clean) + "\n")
+    write_text(target, nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why)))) + "\n")
 
 
 def mend(notebook: Any, why: str) -> Any:

@@ -233,8 +233,7 @@ def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog
             fits = next((i for i, g in enumerate(groups) if label in (g.desc, g.name) and row.rank in g.ranks), None)
             if fits is None:
                 members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
-                groups = [*groups, Group(label, label, members, False, [], [], 1)]
-                fits = len(groups) - 1
+                fits, groups = len(groups), [*groups, Group(label, label, members, False, [], [], 1)]
             tracks = sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank)
             groups = [*groups[:fits], dataclasses.replace(groups[fits], tracks=tracks), *groups[fits + 1 :]]
     return groups

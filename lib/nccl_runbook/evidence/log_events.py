@@ -82,7 +82,7 @@ class Ranks:
         self._again_in: Counter[str] = Counter()  # each node has a file
         self._rows: dict[int, dict[str, Any]] = {}
         self._of_pid: dict[tuple[str, str], int] = {}
-        self._progress: dict[int | None, int] = {}
+        self._progress: dict[int | str | None, int] = {}  # of a rank, or of a file where nobody says who goes on
         self._broke: dict[int | None, int] = {}
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
@@ -153,12 +153,12 @@ class Ranks:
         if error and not ECHO.search(text):
             self.raised = self.raised or line
         elif _PROGRESS in told:
-            self._progress[line.rank] = order
+            self._progress[line.file if line.rank is None else line.rank] = order
             row = self._again(line) if self._over == line.file else row
             if row is not None:
                 row["progress"] = line
         if ended and not error:
-            self._progress[line.rank] = order
+            self._progress[line.file if line.rank is None else line.rank] = order
         if row is not None:
             row["ended"], row["warned"] = row.get("ended", False) or ended, row.get("warned", False) or watched
             if error and "first_error" not in row:
@@ -205,9 +205,9 @@ class Ranks:
                 row["progress"] = line
                 self._progress[line.rank] = max(order, self._progress.get(line.rank, -1))
 
-    def went_on(self, rank: int | None, order: int) -> bool:
-        """Whether this rank made progress after ``order``, and nobody broke after it."""
-        return self._progress.get(rank, -1) > order and all(at < order for at in self._broke.values())
+    def went_on(self, file: str, rank: int | None, order: int) -> bool:
+        """Whether this rank, or the job in this file, made progress after ``order``, and nobody broke after it."""
+        return max(self._progress.get(who, -1) for who in (file, rank)) > order and all(at < order for at in self._broke.values())
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""

@@ -172,7 +172,7 @@ class _Reader:
 
     def _resumed(self, found: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""
-        return bool(found.last) and all(self._table.went_on(rank, order) for (_, rank), order in found.last.items())
+        return bool(found.last) and all(self._table.went_on(*who, order) for who, order in found.last.items())
 
     def _strange(self) -> list[Template]:
         odd = [k for _, k in self._templates.all() if k and k.odd is not False and not k.matched and not k.tells]

@@ -157,8 +157,7 @@ class SyncRuns:
 
     def fastest(self, prefix: str) -> Optional[SyncArm]:
         """The arm that passed with the least steady time among the methods that begin so."""
-        fit = [a for a in self.run if a.method.startswith(prefix) and a.passed]
-        return min(fit, key=lambda a: a.steady_s or 0.0, default=None)
+        return min((a for a in self.run if a.method.startswith(prefix) and a.passed), key=lambda a: a.steady_s or 0.0, default=None)
 
 
 ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several processes at once

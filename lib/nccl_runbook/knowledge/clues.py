@@ -32,6 +32,8 @@ LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
+ALONE = r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})"  # nccl-tests: each job has one such rank
+CHANNELS = r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b"  # NCCL >= 2.18
 # a job ends with it, and it is no exception
 ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)"
 # how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
@@ -47,6 +49,11 @@ _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
 _TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|[^\\\[()|]+", re.S)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
 _LOWER = {number: [chr(number).lower()] for number in range(128)}
+# who asks whether something will go wrong, or repeats that a message says so, complains of nothing
+_WONDERS = re.compile(
+    r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:is|are|will|could|can|should|does|do|may) (?!any|some|there)[^.?!\n]{1,160}\?|"
+    r"\b(?:whether|if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
+    r"\b(?:(?:possible|potential)|(?:speaks?|warns?|tells?|talks?) of) (?:an? )?(?:\w{1,12} )?hang")
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
@@ -92,8 +99,8 @@ def _spelt(expression: str) -> str:
 
 
 def says(words: str, what: str) -> bool:
-    """Whether a reporter's words say this, in the short forms of the table."""
-    return bool(compiled(_spelt("(?i)" + what)).search(words))
+    """Whether a reporter's words say this, in the short forms of the table, and do not only ask it."""
+    return bool(compiled(_spelt("(?i)" + what)).search(_WONDERS.sub(" ", words)))
 
 
 @functools.cache
@@ -103,7 +110,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
-    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT]))
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT, ALONE, CHANNELS]))
 
 
 def spoken() -> list[str]:

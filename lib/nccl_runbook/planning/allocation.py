@@ -199,8 +199,7 @@ class _Builder:
 
     def _experts_divide(self, dims: Mapping[str, int]) -> None:
         """World size must be a multiple of p·(tensor size of experts)·e; AReaL asserts it, which surfaces as ValueError."""
-        tensor = dims.get("t", 1) if self.rules.expert_tensor == "tensor" else 1
-        group = dims.get("p", 1) * tensor * dims.get("e", 1)
+        group = dims.get("p", 1) * dims.get("e", 1) * (dims.get("t", 1) if self.rules.expert_tensor == "tensor" else 1)
         world = math.prod(dims.get(letter, 1) for letter in "dtpc")
         if dims.get("e", 1) > 1 and world % group:
             raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")

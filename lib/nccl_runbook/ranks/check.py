@@ -43,15 +43,13 @@ def rank_and_size():
     """(rank, world size, local rank) from torchrun's variables, else from Slurm's, else a world of one."""
     env = os.environ
     rank = int(env.get("RANK", env.get("SLURM_PROCID", 0)))
-    size = int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1)))
-    return rank, size, int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0)))
+    return rank, int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))), int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0)))
 
 
 def meeting_point():
     """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host alone."""
     nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_NODELIST", ""))
-    first = re.sub(r"\[(\d+).*$", r"\1", nodes).split(",")[0] or "127.0.0.1"
-    os.environ.setdefault("MASTER_ADDR", first)
+    os.environ.setdefault("MASTER_ADDR", re.sub(r"\[(\d+).*$", r"\1", nodes).split(",")[0] or "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(29500 + int(os.environ.get("SLURM_JOB_ID", 0)) % 1000))
 
 

@@ -72,8 +72,7 @@ def info_of(run_dir: Path) -> RunInfo:
         run = VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
         return run if run.command else run.model_copy(update={"planned": [], "not_run": {}})
     except (OSError, ValidationError):
-        starts = [r.started for r in read_records(run_dir).records]
-        return RunInfo(id=run_dir.name, started=min(starts, default=records.utc_now()))
+        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir).records), default=records.utc_now()))
 
 
 def collect(run_dir: Path) -> RunFolder:

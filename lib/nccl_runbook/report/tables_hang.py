@@ -26,8 +26,7 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
 
 
 def _place(group: Group, culprits: Collection[int]) -> tuple[bool, bool, str]:
-    still = all(t.opened is None for t in group.tracks) and not group.differences
-    return still, not set(culprits) & set(group.ranks), group.name
+    return all(t.opened is None for t in group.tracks) and not group.differences, not set(culprits) & set(group.ranks), group.name
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:

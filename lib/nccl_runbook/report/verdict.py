@@ -124,8 +124,7 @@ def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
 def merge_causes(records: Iterable[Record]) -> list[Cause]:
     """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out elsewhere becomes ``against``."""
     named = grouped((f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None)
-    causes = [_merged(cause, found) for cause, found in named.items()]
-    return sorted(causes, key=lambda c: STATUSES.index(c.status))
+    return sorted((_merged(cause, found) for cause, found in named.items()), key=lambda c: STATUSES.index(c.status))
 
 
 def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:

@@ -66,8 +66,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
 
 def sizes(mode: Mode, gpus: int) -> str:
     """In words: "sglang 4 ranks, fsdp 1 rank on 8 GPUs"."""
-    told = (f"{p.name or p.backend} {counted(p.world_size, 'rank')}" for p in mode.parts)
-    return f"{', '.join(told)} on {counted(gpus, 'GPU')}"
+    return ", ".join(f"{p.name or p.backend} {counted(p.world_size, 'rank')}" for p in mode.parts) + f" on {counted(gpus, 'GPU')}"
 
 
 def shared_lines(placed: Placed) -> list[str]:

@@ -92,8 +92,7 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
         bus = bus_of_message(line)
         named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")] if bus else []
         return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")]
-    status = "likely" if rank.outcome == "timed-out" else cause.by_message
-    return cause, status, [Evidence(line, f"rank {rank.rank}")]
+    return cause, "likely" if rank.outcome == "timed-out" else cause.by_message, [Evidence(line, f"rank {rank.rank}")]
 
 
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:

@@ -174,8 +174,7 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if not logs.files:
         return "Unknown: no log was named."
     if not read:
-        why = "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3])
-        return f"Unknown: nothing could be read ({why})."
+        return "Unknown: nothing could be read (" + "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3]) + ")."
     if not hypotheses:
         foreign = "this does not look like the log of a GPU job" if logs.foreign else "no message that is known here was found"
         lines = sum(f.lines for f in read)

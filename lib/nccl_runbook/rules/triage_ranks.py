@@ -8,7 +8,7 @@ import re
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import ASKED, ECHO, GUARD, NETWORK, PRESENT, says
+from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NETWORK, PRESENT, says
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
@@ -32,7 +32,7 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    compared = (numbered_calls_differ, versions_differ, networks_differ)
+    compared = (numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
     others = (guards_failed, ranks_on_one_gpu, fewer_gpus_than_ranks, *compared, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
@@ -181,8 +181,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
 
 def guards_failed(logs: Logs) -> list[Pointer]:
     """A guard in the job itself measured the fault before the collective."""
-    seen = logs.seen.get(GUARD)
-    told = [(line, found.group(2)) for line in (seen.lines if seen else ()) for found in [re.search(GUARD, line.text)] if found]
+    told = [(line, found.group(2)) for line in _lines(logs, GUARD) for found in [re.search(GUARD, line.text)] if found]
     return [Pointer(cause, "established", (line,), (), 0) for line, cause in told if cause in causes()]
 
 
@@ -205,13 +204,29 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 def networks_differ(logs: Logs) -> list[Pointer]:
     """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
-    seen = logs.seen.get(NETWORK)
-    said = [(_NETWORK.search(line.text), line) for line in (seen.lines if seen else ()) if line.rank is not None or line.host]
+    said = [(_NETWORK.search(line.text), line) for line in _lines(logs, NETWORK) if line.rank is not None or line.host]
     by = {found.group(1): line for found, line in said if found}
     by |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
     speakers = {(line.rank, line.host) for line in by.values()}
     status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
     return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
+
+
+def channels_differ(logs: Logs) -> list[Pointer]:
+    """Ranks of one communicator use as many channels each, unless they run with other settings (NCCL_MIN_NCHANNELS and the like)."""
+    by = {found[1]: line for line in _lines(logs, CHANNELS) if line.rank is not None for found in [re.search(CHANNELS, line.text)] if found}
+    against = ("communicators of other ranks may have other numbers of channels",)
+    return [Pointer("nodes-differ", "possible", tuple(by.values()), against, 37)] if len(by) > 1 else []
+
+
+def runs_apart(logs: Logs) -> list[Pointer]:
+    """nccl-tests made without MPI: what mpirun starts on each host is a job of its own, with a rank 0 of its own."""
+    by = {found[1]: line for line in _lines(logs, ALONE) for found in [re.search(ALONE, line.text)] if found}
+    return [Pointer("rendezvous-misconfigured", "likely", tuple(by.values()), (), 38)] if len(by) > 1 else []
+
+
+def _lines(logs: Logs, expression: str) -> list[LogLine]:
+    return logs.seen[expression].lines if expression in logs.seen else []
 
 
 def communicators_pile_up(logs: Logs) -> list[Pointer]:
