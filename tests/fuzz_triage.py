@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from nccl_runbook.evidence import log_events, log_profile, log_templates, logs  # noqa: E402
-from nccl_runbook.knowledge.clues import clues, compiled, needed, printed  # noqa: E402
+from nccl_runbook.knowledge.clues import clues, compiled, printed  # noqa: E402
 from nccl_runbook.rules import against, triage  # noqa: E402
-from triage_samples import SAMPLES  # noqa: E402
+from triage_samples import SAMPLES, matching, needed  # noqa: E402
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
@@ -47,7 +47,7 @@ def naive(lines: list[str]) -> None:
     """AssertionError where the search for literals loses what every expression asked of every line finds."""
     for line in lines:
         found = {e for e in (*printed(), *log_templates._OWN, *log_events.LAUNCHERS) if compiled(e).search(line)}
-        assert set(log_templates._matcher().matching(line)) == found, line
+        assert set(matching(log_templates._matcher(), line)) == found, line
 
 
 def packed(dice: random.Random, raw: bytes) -> bytes:

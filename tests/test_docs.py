@@ -1,14 +1,20 @@
-"""README says what the tables and notebooks say. Run as a program, it rewrites README's symptom table and knowledge/literals.json."""
+"""README says what the tables and notebooks say. Run as a program, it rewrites README's symptom table, and literals.json and tables.json of
+knowledge."""
 from __future__ import annotations
 
 import ast
 import json
 import re
+import shutil
+import tomllib
+import zlib
 from pathlib import Path
 
+import pytest
+from nccl_runbook import knowledge
 from nccl_runbook.evidence import log_templates
 from nccl_runbook.evidence.log_events import LAUNCHERS
-from nccl_runbook.knowledge import clues
+from nccl_runbook.knowledge import clues, table
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import symptoms
 
@@ -16,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 BETWEEN = re.compile(r"(<!-- symptoms:[^\n]*-->\n).*?(<!-- /symptoms -->)", re.S)
 LONGEST_ERROR = 110
-LITERALS = ROOT / "lib/nccl_runbook/knowledge/literals.json"
+KNOWLEDGE = ROOT / "lib/nccl_runbook/knowledge"
+LITERALS, TABLES = KNOWLEDGE / "literals.json", KNOWLEDGE / "tables.json"
+READ_BY_TRIAGE = ("causes", "clues", "hints", "launchers", "symptoms")
 
 
 def symptom_table() -> str:
@@ -45,8 +53,26 @@ def literals() -> str:
 
 def test_literals_worked_out_ahead_are_those_of_the_tables():
     assert LITERALS.read_text() == literals(), "run: python tests/test_docs.py"
-    assert clues._worked_out.__wrapped__().keys() >= {c.line for c in clues.clues()}
-    assert clues._branches("no (?:table|row) has it") == clues.branches("no (?:table|row) has it") != []
+    assert knowledge.worked_out("literals").keys() >= {c.line for c in clues.clues()}
+    assert clues.apart("no (?:table|row) has it") == [(frozenset([b"no table has it", b"no row has it"]),)]
+
+
+def tables() -> str:
+    """The tables that triage reads, with a checksum of the text that was parsed: where that was changed since, it is parsed again."""
+    raws = {name: (KNOWLEDGE / f"{name}.toml").read_bytes() for name in READ_BY_TRIAGE}
+    rows = (f"{json.dumps(name)}: {json.dumps([zlib.crc32(raw), tomllib.loads(raw.decode())], ensure_ascii=False)}" for name, raw in raws.items())
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def test_tables_parsed_ahead_are_those_of_toml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert TABLES.read_text() == tables(), "run: python tests/test_docs.py"
+    shutil.copy(TABLES, tmp_path)
+    for name in READ_BY_TRIAGE:
+        shutil.copy(KNOWLEDGE / f"{name}.toml", tmp_path)
+    (tmp_path / "clues.toml").write_text('words = {"<x>" = "of this minute"}\nclue = []\n')
+    monkeypatch.setattr(knowledge, "HERE", tmp_path)
+    assert table.__wrapped__("hints") == table("hints")
+    assert table.__wrapped__("clues") == {"words": {"<x>": "of this minute"}, "clue": ()}, "a table that was changed is parsed, not taken as it was"
 
 
 def test_readme_links_exist():
@@ -73,3 +99,4 @@ def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> No
 if __name__ == "__main__":
     README.write_text(BETWEEN.sub(lambda m: m.group(1) + symptom_table() + m.group(2), README.read_text()))
     LITERALS.write_text(literals())
+    TABLES.write_text(tables())

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import log_events, log_sources, log_templates, log_text
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge.clues import Matcher, clues, compiled, hints, needed, spoken
+from nccl_runbook.knowledge import worked_out
+from nccl_runbook.knowledge.clues import Matcher, alternatives, clues, compiled, hints, spoken
 from nccl_runbook.rules import triage
 from processes import ROOT, quickest_s
-from triage_samples import DUPLICATE, SAMPLES, hung
+from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed
 
 SLOWEST_S = 0.25  # of one expression on one line made to be slow; a usual line takes microseconds
 PARTS = st.sampled_from([line for s in SAMPLES for line in s[1].splitlines()] + ["[rank3]: ", "(Worker pid=7, ip=10.0.0.1) ", "12: ", "\x1b[31m", "\r", "\n", "2026-01-02 03:04:05 ",
@@ -211,7 +212,7 @@ def test_what_an_expression_needs_loses_no_match(lines):
     together = matcher.may_match([line.encode() for line in lines]) if lines else {}
     for number, line in enumerate(lines):
         naive = {c.line for c in clues() if compiled(c.line).search(line)}
-        assert set(matcher.matching(line)) == naive <= set(together.get(number, ()))
+        assert set(matching(matcher, line)) == naive <= set(together.get(number, ()))
 
 
 @pytest.mark.parametrize("bars", [("",), tuple("=" * n for n in range(40))], ids=["one kind", "many kinds"])
@@ -241,7 +242,7 @@ def test_what_short_logs_are_asked_is_found_in_the_first_line_that_a_naive_searc
 
 def test_a_short_needle_is_found_behind_what_guards_it():
     asked = Matcher(["exit \\d", "xit code", "step\\b", "tape"])
-    assert [sorted(asked.matching(line)) for line in ("exit 1", "exit code 1", "next step", "steps", "tapes")] == [
+    assert [sorted(matching(asked, line)) for line in ("exit 1", "exit code 1", "next step", "steps", "tapes")] == [
         ["exit \\d"], ["xit code"], ["step\\b"], [], ["tape"]]
 
 
@@ -281,6 +282,20 @@ def test_a_line_that_any_expression_matches_may_match_it(expression, data):
     line = data.draw(st.from_regex(expression)).replace("\n", " ")
     for pattern, other in ((expression, line), ("(?i)" + expression, "".join({"i": "\u0130", "s": "\u017f", "k": "\u212a"}.get(c, c.swapcase()) for c in line))):
         assert not re.search(pattern, other) or pattern in Matcher([pattern, "timeout \\d"]).may_match([b"first", other.encode()]).get(1, ()), (needed(pattern), other)
+
+
+@given(expressions=st.lists(_EXPRESSIONS, min_size=1, max_size=4), line=st.text("nckKd d%ab.xy|()[]", max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_a_line_matches_an_expression_where_it_matches_one_of_its_alternatives(expressions, line):
+    whole = "(?i)" + "|".join(expressions)
+    assert any(re.search(one, line) for one in alternatives(whole)) == bool(re.search(whole, line))
+
+
+def test_alternatives_are_those_outside_brackets_and_each_stands_alone():
+    assert alternatives(r"(?i)a[|)]|(?:b|c\))\||[]|(]d\]") == [r"(?i)a[|)]", r"(?i)(?:b|c\))\|", r"(?i)[]|(]d\]"]
+    for each in map(alternatives, worked_out("literals")):
+        groups = [re.compile(one).groups for one in each]
+        assert not any(re.search(r"\\[1-9]|\(\?P=", one) and any(groups[:n]) for n, one in enumerate(each)), "its groups are counted from another one"
 
 
 def test_no_expression_is_asked_of_every_line():

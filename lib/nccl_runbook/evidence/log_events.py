@@ -12,16 +12,12 @@ from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
 from nccl_runbook.knowledge.clues import ECHO, compiled
 
 # torch 1.9 (no SeqNum) to 2.13
-_WORK = (
-    r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
-    r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
-)
+_WORK = (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+    r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?")
 _STATUS = r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
-_COMM = (
-    r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
-    r"(?: commId 0x([0-9a-f]+))?"
-)
+_COMM = (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+    r"(?: commId 0x([0-9a-f]+))?")
 _NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
 _TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
 # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30
@@ -35,17 +31,12 @@ _ERROR = (
 )
 _WATCHED = (
     r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
-    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
-)
+    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
 # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of none
-_PROGRESS = (
-    r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
-    r"(?!\d*(?:\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)"
-)
-_ENDED = (
-    r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]"
-)
+_PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
+    r"(?!\d*(?:\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
+_ENDED = (r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]")
 # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
 _OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
 # an expression that tells about a rank, and lower-case words of which a line that it matches holds one
@@ -65,7 +56,7 @@ HINTS = {
     _NET: ("using network",),
     _CALL: ("opcount",),
     _VIA: ("via ",),
-    _PROGRESS: ("step", "iter", "epoch", "batch", "[0", "[1", "[2", "[3", "[4", "[5", "it/s", "s/it", "loss"),
+    _PROGRESS: ("step", "iter", "epoch", "batch", " [0", " [1", " [2", " [3", " [4", " [5", "it/s", "s/it", "loss"),
 }
 STEPS = frozenset([_PROGRESS])
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones

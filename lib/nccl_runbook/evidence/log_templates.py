@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterable, Iterator
 from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, pieces, said
 from nccl_runbook.facts.logs import LogLine
-from nccl_runbook.knowledge.clues import Matcher, beside, compiled, folded, may_match, needed, printed
+from nccl_runbook.knowledge.clues import Matcher, alternatives, apart, compiled, folded, may_match, printed
 
 MAX_TEMPLATES = 200_000
 CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
-FEW_BYTES = 1 << 20  # of kinds: hundreds of expressions are asked of no more, so that words are looked for first, each once
+FEW_BYTES, RUN = 1 << 20, 5  # of kinds: thousands of literals are looked for in no more, so that it is known which runs of letters it has
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
@@ -85,34 +85,36 @@ class Templates:
         """Those of these lines of which the kind tells something, by index; and the line above where its message may go on. The first
         is line ``number``."""
         keys = self._keys(rows)
-        first = {} if self.kinds.keys() >= set(keys) else dict(zip(reversed(keys), reversed(range(len(keys)))))
-        fresh = {index: rows[index] for index in sorted(index for key, index in first.items() if key not in self.kinds)}
+        there = set(keys)
         kinds, known = (self.kinds, self._telling) if len(self.kinds) < MAX_TEMPLATES else ({}, self._telling.copy())
-        kinds |= {keys[index]: (name, number + index, ends(raw)) for index, raw in fresh.items()}
+        fresh = {}
+        for index, key in () if self.kinds.keys() >= there else enumerate(keys):
+            if key not in kinds and key not in self.kinds:
+                fresh[index] = rows[index]
+                kinds[key] = name, number + index, ends(rows[index])
         asked = self._asked(fresh)
         known |= {keys[index]: kind for index, texts in asked.items() if (kind := self._judged(kinds[keys[index]], texts))}
-        above = self._open(rows, keys, known)
+        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens})
         whole = [(index, joined(above[index], text)) for index in above if index in fresh for text in pieces(rows[index])[:1]]
         for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
             if text and (kind := self._judged(kinds[keys[index]], [*asked.get(index, [("", ())]), (text, may)])):
                 known[keys[index]] = kind
-        above = self._open(rows, keys, known) if whole else above
+        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens}) if whole else above
         self.above = above.get(len(rows), b"")
-        telling = {key: known[key] for key in set(keys) if key in known and not known[key].is_enough()}
+        telling = {key: known[key] for key in there if key in known and not known[key].is_enough()}
         steps = [i for i, key in enumerate(keys) if key in telling and telling[key].steps]
         left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
         self._steps += len(steps)
         return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
 
-    def _open(self, rows: list[bytes], keys: list[bytes | int], known: dict[bytes | int, Kind]) -> dict[int, bytes]:
+    def _open(self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]) -> dict[int, bytes]:
         """Index of a line -> the one above whose message may go on in it."""
-        opening = {key for key in set(keys) if key in known and known[key].opens}
         above = {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
         return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind, None for what tells nothing."""
-        return ((at, self._telling.get(key)) for key, at in self.kinds.items())
+        return zip(self.kinds.values(), map(self._telling.get, self.kinds))
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
@@ -150,15 +152,15 @@ class Templates:
             elif compiled(e).search(plain(text)):
                 matched[e] = None
         self.launchers |= log_events.LAUNCHERS.keys() & matched
-        told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
         matched = tuple(e for e in matched if e not in log_events.LAUNCHERS)
+        if not matched and all(found is False for found in own.values()):
+            return None
+        told = {e: found for e, found in own.items() if found and e in log_events.HINTS}
         cheap = not told.keys() & log_events.MUCH and (not matched or b"NCCL INFO" in at[2])
         # with other numbers another expression may match, but in what NCCL says of its set-up
         tells = frozenset(told if b"NCCL INFO" in at[2] else (e for _, may in texts for e in may if e in log_events.HINTS)) if told else ()
         odd, opens = (own.get(e, False) and True for e in (ODD.pattern, _ENDS_OPEN.pattern))
-        worth = matched or tells or opens or odd is not False
-        steps = told.keys() == log_events.STEPS and not matched
-        return Kind(at, matched, tells, cheap, steps, odd, opens, told if len(texts) == 1 else None) if worth else None
+        return Kind(at, matched, tells, cheap, told.keys() == log_events.STEPS and not matched, odd, opens, None if texts[1:] else told)
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
@@ -188,38 +190,40 @@ class Texts:
         rows = _visible([at[2] for at in self._ats])
         rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for kind, raw in zip(self._kinds, rows)]
         self._low = folded(b"\n".join([*rows, context.replace("\n", " ").encode("utf-8", "replace")]))
-        words = set(self._low.translate(None, _DIGITS).split(b" ")) if len(self._low) < FEW_BYTES else ()
-        self._has = functools.cache((b" %s " % b"  ".join(words)).__contains__) if words else lambda word: True
+        self._runs = {self._low[at : at + RUN] for at in (range(len(self._low)) if len(self._low) < FEW_BYTES else ())}
         self._ends = list(itertools.accumulate([len(low) + 1 for low in self._low.split(b"\n")], initial=-1))
+        self._said = functools.cache(self._texts) if self._runs else self._texts
 
     def first(self, expression: str) -> tuple[str, Kind | None] | None:
         """The first text that matches."""
-        found, until = None, len(self._low)
-        for literal in sorted(needed(expression), key=len) or [""]:
-            for line in self._with(literal.encode(), until):
-                may = may_match(beside(expression), self._low[self._ends[line] + 1 : self._ends[line + 1]])
-                told = next((pair for pair in self._said(line) if may and compiled(expression).search(plain(pair[0]))), None)
-                if told:
-                    found, until = told, max(0, self._ends[line])
-                    break
-        return found
+        found, until = [], len(self._low)
+        for number, sets in enumerate(apart(expression)):
+            for literal in filter(self._may_hold, sets[0] if sets else [b""]):
+                for line in self._with(literal, until):
+                    may = may_match((sets[1:],), self._low[self._ends[line] + 1 : self._ends[line + 1]])
+                    if may and any(compiled(alternatives(expression)[number]).search(text) for text, *_ in self._said(line)):
+                        found, until = self._said(line), max(0, self._ends[line])
+                        break
+        every = [compiled(one) for one in alternatives(expression)] if found else []
+        return next(((told, kind) for text, told, kind in found if any(one.search(text) for one in every)), None)
+
+    def _may_hold(self, literal: bytes) -> bool:
+        return not self._runs or all(literal[at : at + RUN] in self._runs for at in range(len(literal) - RUN + 1))
 
     def _with(self, literal: bytes, until: int) -> Iterator[int]:
         """The lines that hold this, of those that end before ``until``."""
-        words = map(self._has, literal.translate(None, _DIGITS).replace(b" ", b" \n ").split(b"\n"))
-        at = self._low.find(literal, 0, until) if all(words) else -1
+        at = self._low.find(literal, 0, until)
         while at >= 0:
             line = bisect.bisect_left(self._ends, at) - 1
             yield line
             at = self._low.find(literal, self._ends[line + 1] + 1, until)
 
-    def _said(self, line: int) -> Iterator[tuple[str, Kind | None]]:
-        """The texts of a line; below those of all kinds are the reporter's words, as one."""
+    def _texts(self, line: int) -> list[tuple[str, str, Kind | None]]:
+        """The texts of a line, without advice and with it; below those of all kinds are the reporter's words, as one."""
         if line < len(self._kinds):
             kind = self._kinds[line] or Kind(self._ats[line])
-            yield from ((text, kind) for text in kind.texts())
-        elif self._context:
-            yield self._context, None
+            return [(plain(text), text, kind) for text in kind.texts()]
+        return [(plain(self._context), self._context, None)] if self._context else []
 
 
 # what libraries advise in general in the same line: it tells nothing about this job

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import os
 import re
-import socket
 import time
 from collections.abc import Iterable
 from typing import BinaryIO
@@ -22,7 +21,7 @@ from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, ends, joined, plain
 from nccl_runbook.evidence.log_text import Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
-from nccl_runbook.knowledge.clues import clues, compiled, hints, matcher, spoken
+from nccl_runbook.knowledge.clues import apart, clues, compiled, folded, hints, may_match, printed, spoken
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
@@ -137,10 +136,10 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
+        asked = _may_match([*printed(), *spoken()], context) if context else []
         for number, text in enumerate(context.splitlines()[:1000], 1):
-            line = LogLine(CONTEXT, number, text.strip()[:1000])
-            for expression in matcher().matching(text):
-                self._keep(expression, line, text, "", 1)
+            for expression in (e for e in _may_match(asked, text) if compiled(e).search(text)):
+                self._keep(expression, LogLine(CONTEXT, number, text.strip()[:1000]), text, "", 1)
         kinds = self._templates.kinds
         told = list(itertools.islice((one for one in self._templates.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
         if len(told) <= MAX_SPOKEN and (told or context):
@@ -156,7 +155,7 @@ class _Reader:
         told = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
-        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), socket.gethostname(), attempts)
+        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts)
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""
@@ -179,6 +178,12 @@ class _Reader:
         odd = [k for _, k in self._templates.all() if k and k.odd is not False and not k.matched and not k.tells]
         shown = ((k, told) for k in sorted(odd, key=lambda k: -k.times) for told in [k.texts()] if told and (k.odd or ODD.search(told[0])))
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
+
+
+def _may_match(expressions: list[str], text: str) -> list[str]:
+    """Those whose literals are in it; for a few lines that takes less time than a matcher to build."""
+    low = folded(text.encode("utf-8", "replace"))
+    return [e for e in expressions if may_match(apart(e), low)]
 
 
 def short(name: str) -> str:

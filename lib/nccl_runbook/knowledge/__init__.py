@@ -2,15 +2,30 @@
 from __future__ import annotations
 
 import functools
-import tomllib
-from importlib.resources import files
+import json
+import zlib
+from pathlib import Path
 from typing import Any
+
+HERE = Path(__file__).parent
 
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
     """What ``name``.toml holds, arrays as tuples; read once for all, so not to be changed."""
-    return _fixed(tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8")))
+    raw = (HERE / f"{name}.toml").read_bytes()
+    checksum, parsed = worked_out("tables").get(name, (None, {}))
+    if checksum != zlib.crc32(raw):
+        import tomllib  # takes 50 ms with the tables of triage, so that tables.json holds those (tests/test_docs.py)
+
+        parsed = tomllib.loads(raw.decode())
+    return _fixed(parsed)
+
+
+@functools.cache
+def worked_out(name: str) -> dict[str, Any]:
+    """What tests/test_docs.py wrote down ahead, as it costs too much at each start."""
+    return json.loads((HERE / f"{name}.json").read_bytes())
 
 
 def _fixed(value: Any) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from importlib.resources import files
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.knowledge import HERE, table
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(rc|post)\.?(\d+))?$")
 _KIND = {"rc": -1, None: 0, "post": 1}
@@ -88,4 +87,4 @@ def _order(tag: str) -> tuple[int, ...] | None:
 
 def grammar(name: str) -> str:
     """The text of one grammar, for lark."""
-    return (files(__package__) / name).read_text(encoding="utf-8")
+    return (HERE / name).read_text(encoding="utf-8")

@@ -7,16 +7,14 @@ import collections
 import dataclasses
 import functools
 import itertools
-import json
 import re
 import re._constants as sre
 import re._parser as parser
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.knowledge import table, worked_out
 
 try:
     import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike
@@ -44,9 +42,11 @@ _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _GUARDED = 7  # letters: a shorter one would single out many lines without what stands before it
-_ANCHORS = "%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
+_ANCHORS = b"%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
+_RARITY = bytes(_ANCHORS.find(letter) & 255 for letter in range(256))
 _FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
+_TOKENS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|[^\\\[()|]+", re.S)
 _SPELLINGS = 16  # of one literal; where more are possible it ends
 _LOWER = {number: [chr(number).lower()] for number in range(128)}
 # who asks whether something will go wrong, or repeats that a message says so, complains of nothing
@@ -109,12 +109,6 @@ def compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-@functools.cache
-def matcher() -> Matcher:
-    """The matcher of every clue's own line."""
-    return Matcher([*printed(), *spoken()])
-
-
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
     return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT, ALONE, CHANNELS]))
@@ -133,22 +127,23 @@ class Matcher:
     """
 
     def __init__(self, expressions: Iterable[str], hints: Mapping[str, Iterable[str]] = types.MappingProxyType({})) -> None:
-        needs = {e: hints.get(e) or needed(e) for e in expressions}
-        self._always = [e for e, literals in needs.items() if not literals]
-        wanted: dict[bytes, dict[str, None]] = collections.defaultdict(dict)
+        self._always: list[str] = []
+        own: dict[bytes, dict[str, list[tuple[frozenset[bytes], ...]]]] = collections.defaultdict(lambda: collections.defaultdict(list))
         words: dict[tuple[bytes, bytes], bytes] = {}
-        for expression, literal in ((e, literal) for e, literals in needs.items() for literal in literals):
-            needle, whole = _needle(literal)
-            wanted[needle][expression] = None
-            words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
+        for e in expressions:
+            each = [(map(str.encode, hints[e]), apart(e))] if e in hints else [(one[0], [one]) for one in apart(e)] if all(apart(e)) else []
+            self._always += [e] * (not each)
+            for needle, whole, of in ((*_needle(literal), of) for literals, of in each for literal in literals):
+                own[needle][e] += of
+                words[needle, b"(?<=%s)" % re.escape(whole) if whole != needle else b""] = whole
+        beside = {n: [(e, _beside(branches, n)) for e, branches in of.items()] for n, of in own.items()}
         # the longest needle at a place stands for those that it begins with
-        own = {n: [(e, beside(e, n, e in hints)) for e in expressions] for n, expressions in wanted.items()}
-        self._wanted = {n: [row for end in range(1, len(n) + 1) for row in own.get(n[:end], ())] for n in wanted}
+        self._wanted = {n: [row for end in range(1, len(n) + 1) for row in beside.get(n[:end], ())] for n in own}
         self._needles = [needle for needle, _ in words]
         by_letter = itertools.groupby(sorted(words, reverse=True), lambda word: word[0][:1])
         # an expression that begins with one letter is searched for fastest
         self._patterns = [(letter, re.compile(re.escape(letter) + b"(?=(%s))" % _tree([*of]))) for letter, of in by_letter]
-        self._fast = ahocorasick_rs.BytesAhoCorasick([*words.values()]) if ahocorasick_rs and wanted else None
+        self._fast = ahocorasick_rs.BytesAhoCorasick([*words.values()]) if ahocorasick_rs and words else None
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, dict[str, None]]:
         """Index of a line -> the expressions that it may match; lines that match none of them are mostly left out."""
@@ -173,26 +168,23 @@ class Matcher:
                 starts[letter + m[1]].append(m.start())
         return starts
 
-    def matching(self, line: str) -> list[str]:
-        """The expressions that match ``line``."""
-        return [e for e in self.may_match([line.encode("utf-8", "replace")]).get(0, ()) if compiled(e).search(line)]
-
 
 def folded(raw: bytes) -> bytes:
     """Lower case as an expression that ignores case takes it: four letters beyond ASCII count as i, s and k."""
     low = raw.lower()
-    for letter, plain in () if raw.isascii() else _FOLDED:
+    for letter, plain in (pair for pair in _FOLDED if pair[0][:1] in raw):  # one byte is found, or not, ten times sooner
         low = low.replace(letter, plain)
     return low
 
 
 @functools.cache
-def _needle(literal: str) -> tuple[bytes, bytes]:
+def _needle(literal: bytes) -> tuple[bytes, bytes]:
     """What is searched for where a line must hold ``literal``: from its rarest letter on, no longer than finds few other lines; and the
     same with what stands before where that is short."""
-    at = next(at for letter in _ANCHORS + literal for at in [literal.find(letter, 0, max(1, len(literal) - 2))] if at >= 0)
+    rarity = literal[: max(1, min(2, len(literal) - 1), len(literal) - 2)].translate(_RARITY)
+    at = rarity.index(min(rarity))
     begin = max(0, len(literal) - _NEEDLE) if at + _GUARDED > len(literal) else at
-    return literal[at : at + _NEEDLE].encode(), literal[begin : at + _NEEDLE].encode()
+    return literal[at : at + _NEEDLE], literal[begin : at + _NEEDLE]
 
 
 def _tree(words: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -219,36 +211,32 @@ def may_match(branches: tuple[tuple[frozenset[bytes], ...], ...], low: bytes) ->
     return not branches
 
 
-@functools.cache
-def beside(expression: str, needle: bytes = b"", hinted: bool = True) -> tuple[tuple[frozenset[bytes], ...], ...]:
+def _beside(branches: Iterable[tuple[frozenset[bytes], ...]], needle: bytes) -> tuple[tuple[frozenset[bytes], ...], ...]:
     """What a line must hold beside the needle, for each branch that it stands for; empty if nothing."""
-    branches = _branches(expression)
-    own = branches if hinted else [branch for branch in branches if any(_needle(n)[0] == needle for literals in branch for n in literals)]
-    others = {tuple(frozenset(map(str.encode, of)) for of in branch if not any(n.encode() in needle for n in of)) for branch in own}
-    return () if () in others else tuple(others)
+    others = {tuple(sorted((of for of in branch if not any(n in needle for n in of)), key=len)) for branch in branches}
+    return () if () in others else tuple(others)  # most lines miss the first of these: a short one is missed soonest
 
 
 @functools.cache
-def _branches(expression: str) -> list[list[frozenset[str]]]:
-    """For each branch at the top: sets of literals, of each of which a matching line holds one; of the tables worked out ahead."""
-    return [[frozenset(literals) for literals in branch] for branch in _worked_out().get(expression) or branches(expression)]
-
-
-@functools.cache
-def _worked_out() -> dict[str, list[list[list[str]]]]:
-    return json.loads((files(__package__) / "literals.json").read_text(encoding="utf-8"))
+def apart(expression: str) -> list[tuple[frozenset[bytes], ...]]:
+    """For each alternative: sets of literals, of each of which a matching line holds one, the rarest first."""
+    told = worked_out("literals").get(expression) or branches(expression)
+    return [tuple(frozenset(map(str.encode, literals)) for literals in branch) for branch in told]
 
 
 def branches(expression: str) -> list[list[frozenset[str]]]:
-    """The same, worked out: half a second for all that a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
-    sequence = list(parser.parse(expression))
-    return [_in_sequence(branch) for branch in (sequence[0][1][1] if len(sequence) == 1 and sequence[0][0] is sre.BRANCH else [sequence])]
+    """The same as text, worked out: half a second for what a short log is asked, so that literals.json holds it (tests/test_docs.py)."""
+    return [sorted(_in_sequence(parser.parse(one)), key=_rare, reverse=True) for one in alternatives(expression)]
 
 
 @functools.cache
-def needed(expression: str) -> frozenset[str]:
-    """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return _of_any(_branches(expression)) or frozenset()
+def alternatives(expression: str) -> list[str]:
+    """The expression taken apart at each "|" outside brackets; a line matches it if it matches one of them."""
+    flags, depth, told = re.match(r"(?:\(\?[a-z]+\))?", expression)[0], 0, [""]
+    for token in _TOKENS.findall(expression, len(flags)):
+        depth += (token == "(") - (token == ")")
+        told = [*told, ""] if token == "|" and not depth else [*told[:-1], told[-1] + token]
+    return [flags + one for one in told]
 
 
 def _of_any(branches: Iterable[list[frozenset[str]]]) -> frozenset[str] | None:
@@ -263,7 +251,7 @@ def _rare(literals: frozenset[str]) -> tuple[int, int, int]:
 
 
 def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
-    """Every set of literals that the elements need."""
+    """Every set of literals that the elements need; without those that hold another one, as a line that holds them holds that."""
     found: list[frozenset[str] | None] = []
     runs = _NOTHING  # all that may stand here, up to this element
     for code, value in [*sequence, (None, None)]:
@@ -272,7 +260,7 @@ def _in_sequence(sequence: Iterable[Any]) -> list[frozenset[str]]:
         if not longer:
             found += [_literals(runs), _of_element(code, value)]
         runs = longer or letters or _NOTHING
-    return [literals for literals in found if literals]
+    return [frozenset(n for n in of if not any(other in n for other in of - {n})) for of in found if of]
 
 
 def _of_element(code: Any, value: Any) -> frozenset[str] | None:
