@@ -10,6 +10,8 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("container-gpu-access", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
+    ("driver-too-old", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
     ("benign", "E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required (NCCL_CTRAN_IB_DEVICES_PER_RANK).\n", "", "CTRAN-IB: Found 2 InfiniBand device(s)\n"),
     ("nccl-bug", "a:1:2 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\na:1:2 [0] NCCL INFO NCCL_COMM_ID set by environment to 172.17.16.2:12340\na:1:2 [0] NCCL INFO NCCL version 2.29.2+cuda12.8\na:1:2 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n", "it never completes", "a:1:2 [0] NCCL INFO Bootstrap: Using lo:127.0.0.1<0>\na:1:2 [0] NCCL INFO NCCL version 2.29.2+cuda12.8\na:1:2 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to lo\n"),
     ("socket-interface-wrong", "a:1:2 [0] NCCL INFO Bootstrap : Using [0]ens5:172.31.0.137<0> [1]veth75fa783:fe80::14ad%veth75fa783<0>\n", "Network is unreachable", "a:1:2 [0] NCCL INFO Bootstrap : Using [0]ens5:172.31.0.137<0> [1]ens6:172.31.0.138<0>\n"),
@@ -718,3 +720,11 @@ def test_a_busy_port_of_the_diagnostic_service_is_no_busy_port_of_the_job(tmp_pa
     ("E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required.\n[Rank 0/2] After AllReduce: 3.0 [PASS]\n", "an E line is printed", "benign")])
 def test_an_error_beside_results_that_are_right_is_noise(tmp_path, log, words, first):
     assert told(tmp_path, log, words)[0][0] == first
+
+
+@pytest.mark.parametrize(("line", "failed"), [
+    ("pytorch_lightning.utilities.exceptions.MisconfigurationException:\n", True), ("pynvml.NVMLError_InvalidArgument: Invalid Argument\n", True),
+    ("the MisconfigurationException: class\n", False), ("NVMLErrors are counted\n", False)])
+def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, failed):
+    (tmp_path / "job.log").write_text("Traceback (most recent call last):\n" + line)
+    assert (triage.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed

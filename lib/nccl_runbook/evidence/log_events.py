@@ -27,7 +27,7 @@ _NET = r"Using network (\w+)"
 _VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
 _ERROR = (
     r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
-    r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
+    r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
 )
 _WATCHED = (
     r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
