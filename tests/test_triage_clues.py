@@ -10,6 +10,8 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("network-path-blocked", "util.network was unable to connect to horovodrun driver on any of the following address.\n", "", "connected to horovodrun driver\n"),
+    ("socket-interface-wrong", "util.network was unable to connect to horovodrun driver on any of the following address.\n", "", "connected to horovodrun driver\n"),
     ("container-gpu-access", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
     ("driver-too-old", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
     ("benign", "E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required (NCCL_CTRAN_IB_DEVICES_PER_RANK).\n", "", "CTRAN-IB: Found 2 InfiniBand device(s)\n"),
@@ -305,6 +307,7 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("gpu-or-link-fault", "training stops with two cards and the whole computer freezes", "training stops with two cards"),
     ("socket-interface-wrong", "starting the model fails, the nodes reach each other over 192.168.2.x", "starting the model fails"),
     ("rank-busy-on-host", "a time-out after the refit, in model_to_cpu", "a time-out after the refit"),
     ("rendezvous-name-resolution", "the launch script asks getent hosts for the leader and the pods crash", "the pods crash"),
