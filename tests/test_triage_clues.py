@@ -10,6 +10,14 @@ W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("collective-mismatch", "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [540], but another rank sent a tensor of shape [1].\n", "", "ALLREDUCE tensor shapes: [540]\n"),
+    ("nodes-differ", "RuntimeError: Mismatched BROADCAST CPU/GPU device selection: One rank specified device CPU, but another rank specified device GPU.\n", "", "BROADCAST CPU/GPU device selection: GPU\n"),
+    ("collective-mismatch", "RuntimeError: Mismatched BROADCAST CPU/GPU device selection: One rank specified device CPU, but another rank specified device GPU.\n", "", "BROADCAST CPU/GPU device selection: GPU\n"),
+    ("uneven-minibatches", "StartAbort Invalid argument: There aren't enough elements in this dataset for each shard to have at least one element\n", "", "enough elements in this dataset\n"),
+    ("uneven-minibatches", "W base_collective_executor.cc:216] BaseCollectiveExecutor::StartAbort Out of range: End of sequence\n", "", "W base_collective_executor.cc:216] End of sequence\n"),
+    ("data-stall", "chainer/iterators/multiprocess_iterator.py:28: TimeoutWarning: Stalled dataset is detected.\n", "", "dataset is detected\n"),
+    ("start-skew", "what():  [horovod/common/gloo/http_store.cc:53] Wait timeout for key(s): 0\n", "", "[horovod/common/gloo/http_store.cc:53] key(s): 0\n"),
+    ("benign", "PMIX ERROR: PMIX_ERR_NOT_FOUND in file dstore_base.c at line 1567\n", "", "PMIX ERROR: PMIX_ERR_UNREACH in file dstore_base.c\n"),
     ("network-path-blocked", "util.network was unable to connect to horovodrun driver on any of the following address.\n", "", "connected to horovodrun driver\n"),
     ("socket-interface-wrong", "util.network was unable to connect to horovodrun driver on any of the following address.\n", "", "connected to horovodrun driver\n"),
     ("container-gpu-access", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
