@@ -739,3 +739,14 @@ def test_an_error_beside_results_that_are_right_is_noise(tmp_path, log, words, f
 def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, failed):
     (tmp_path / "job.log").write_text("Traceback (most recent call last):\n" + line)
     assert (triage.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
+
+
+@pytest.mark.parametrize(("log", "words", "advice"), [
+    (PERF.format("node3", "node3") + PERF.format("node2", "node2"), "", "MPI=1"),
+    ("it is slow\n", "NCCL_NET_GDR_LEVEL=SYS mpirun -np 2 --host n13,n14 gather_perf fails", "mpirun -x"),
+    ("error: unrecognized arguments: --local-rank=1\n", "", "LOCAL_RANK"),
+    ("ValueError: the world size is 2 and 1 clients joined\n1/2 clients joined\n", "", "MASTER_")])
+def test_advice_is_that_for_the_message_seen(tmp_path, log, words, advice):
+    (tmp_path / "job.log").write_text(log)
+    lead = triage.judge(reader.collect([str(tmp_path / "job.log")], words))[0]
+    assert any(advice in line for remedy in lead.remedy for line in (remedy.text, *remedy.lines)), lead
