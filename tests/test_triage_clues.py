@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 from nccl_runbook.evidence import logs as reader
+from nccl_runbook.knowledge.clues import says
 from nccl_runbook.rules import triage, triage_ranks
 from triage_samples import DUPLICATE, STATUS, hung
 
@@ -701,7 +702,7 @@ def test_who_only_asks_whether_it_will_hang_tells_of_no_hang(tmp_path, asked, fi
     assert told(tmp_path, WARNED, asked)[0][0] == first
 
 
-@pytest.mark.parametrize(("after", "resumed"), [("step=1 loss=12.2\nstep=2 loss=11.9\n", True), ("", False), ("step=1 loss=12.2\nRuntimeError: the end\n", False)])
+@pytest.mark.parametrize(("after", "resumed"), [("step=1 loss=12.2\nstep=2 loss=11.9\n", True), ("", False), ("step=1 loss=12.2\n", False), ("step=1 loss=12.2\nRuntimeError: the end\n", False)])
 def test_steps_of_nobody_in_the_same_file_make_a_message_background(tmp_path, after, resumed):
     (tmp_path / "job.log").write_text(WARNED + after)
     seen = reader.collect([str(tmp_path / "job.log")]).seen
@@ -726,7 +727,7 @@ def test_a_busy_port_of_the_diagnostic_service_is_no_busy_port_of_the_job(tmp_pa
 @pytest.mark.parametrize(("log", "words", "first"), [
     ("UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited'\n", "the numbers come out as usual", "benign"),
     ("UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited'\n", "the numbers come out wrong", "ulimit-too-low"),
-    ("Traceback (most recent call last):\npynvml.NVMLError_InvalidArgument: Invalid Argument\n", "CI of mocked GPUs; the tests go on and pass", "benign"),
+    ("Traceback (most recent call last):\npynvml.NVMLError_InvalidArgument: Invalid Argument\n", "CI of mocked GPUs; the tests go on and pass", "nvml-call-failed"),
     ("Traceback (most recent call last):\npynvml.NVMLError_InvalidArgument: Invalid Argument\n", "CI of mocked GPUs; the tests go on and pass, the job crashes", "nvml-call-failed"),
     ("E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required.\n[Rank 0/2] After AllReduce: 3.0 [PASS]\n", "an E line is printed", "benign")])
 def test_an_error_beside_results_that_are_right_is_noise(tmp_path, log, words, first):
@@ -750,3 +751,45 @@ def test_advice_is_that_for_the_message_seen(tmp_path, log, words, advice):
     (tmp_path / "job.log").write_text(log)
     lead = triage.judge(reader.collect([str(tmp_path / "job.log")], words))[0]
     assert any(advice in line for remedy in lead.remedy for line in (remedy.text, *remedy.lines)), lead
+
+
+@pytest.mark.parametrize("words", ["is this normal?", "with NCCL 2.18 all tests pass", "on one GPU the results come out right", ""])
+@pytest.mark.parametrize("log", ["[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n", "[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered\n"])
+def test_a_job_that_failed_is_never_called_harmless(tmp_path, log, words):
+    assert told(tmp_path, log, words)[0][0] != "benign"
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("fault", ["[rank3]: what():  CUDA error: uncorrectable ECC error encountered\n", "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n"])
+def test_steps_do_not_clear_what_is_the_fault_itself(tmp_path, fault, steps):
+    assert told(tmp_path, fault + "".join(f"step {n} loss 2.3\n" for n in range(steps)))[0] == ("gpu-or-link-fault", "established")
+
+
+def test_a_preflight_that_passed_is_no_end_of_a_rank(tmp_path):
+    (tmp_path / "job.log").write_text("".join(f"[rank{n}]: [PASS] preflight gpu {n}\n" for n in range(4)))
+    assert not any(row.ended for row in reader.collect([str(tmp_path / "job.log")]).ranks)
+
+
+@pytest.mark.parametrize("between", ["# Avg bus bandwidth    : 180.3\n", "# Out of bounds values : 0 OK\n"])
+def test_runs_on_one_host_after_the_other_are_no_jobs_that_never_met(tmp_path, between):
+    log = PERF.format("node3", "node3") + between + PERF.format("node2", "node2")
+    assert not any(cause == "rendezvous-misconfigured" for cause, _ in told(tmp_path, log))
+    (tmp_path / "b.log").write_text(PERF.format("node2", "node2"))
+    (tmp_path / "a.log").write_text(PERF.format("node3", "node3"))
+    (tmp_path / "job.log").unlink()
+    assert not triage.judge(reader.collect([str(tmp_path)]))
+    assert not told(tmp_path, PERF.format("n1", "n1") + PERF.format("n1.example.com", "n1"))
+
+
+@pytest.mark.parametrize("line", [
+    "torchrun --nnodes 2 --master_addr n1 --master_port 29500 train.py", "zmq binding tcp://:5555",
+    "srun --nodes=1 -w host-1 torchrun --nnodes 2 --node-rank 1 train.py", "NCCL_ALGO=Ring mpirun -H localhost:8 -np 8 ./all_reduce_perf"])
+def test_usual_lines_of_launchers_accuse_nobody(tmp_path, line):
+    assert not by_message(tmp_path, line + "\n")
+
+
+@pytest.mark.parametrize("words", [
+    "Do you know why the job hangs on 2 nodes?", "Is it a bug that all_reduce hangs with 4 GPUs?", "Could this be why the run crashes every night?",
+    "Is my GPU broken, the job always hangs on node 3?", "If I use 8 GPUs it will hang at the first allreduce", "We found a possible hang in our training"])
+def test_a_question_with_a_complaint_in_it_is_one(words):
+    assert says(words, "<complaint>")

@@ -120,9 +120,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                     tables=[t.to_json() for t in tables])
     clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
     command = redactor.text(shlex.join(["nccl-runbook", *sys.argv[1:]]))
-    run = RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step])
-    document = verdict_document(run, [clean])
+    document = verdict_document(RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step]), [clean])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = document.model_copy(update={"verdict": "degraded" if code == EXIT_CODES["degraded"] else "unknown"})
-    document = document.model_copy(update={"sentence": redactor.text(sentence), "exit_code": code})
-    write(path, render_index(document, [clean]))
+    write(path, render_index(document.model_copy(update={"sentence": redactor.text(sentence), "exit_code": code}), [clean]))

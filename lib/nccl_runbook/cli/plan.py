@@ -300,5 +300,4 @@ def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
     sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
-    tables = [*[plans_table(plans, left_out)] * several, *groups_tables(worst)]
-    answer.write_page(path, "plan", sentence, findings, tables, code)
+    answer.write_page(path, "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code)

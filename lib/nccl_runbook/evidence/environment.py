@@ -257,8 +257,7 @@ def _routes(text: Any) -> list[str] | Gap:
 def _below(files: Mapping[str, Any], *folders: str) -> list[str] | Gap:
     """Names in folders of /sys; none of them where its network folder shows that /sys is there."""
     names = [p[len(folder):] for folder in folders for p in files if p.startswith(folder) and "*" not in p]
-    there = any(p.startswith("/sys/class/net/") and "*" not in p for p in files)
-    return names if names or there else Gap("absent", folders[0])
+    return names if names or any(p.startswith("/sys/class/net/") and "*" not in p for p in files) else Gap("absent", folders[0])
 
 
 def _iommu(files: Mapping[str, Any]) -> str | Gap:

@@ -36,7 +36,7 @@ _WATCHED = (
 _PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
     r"(?!\d*(?:\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
 _ENDED = (r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]")
+    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$")
 # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
 _OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
 # an expression that tells about a rank, and lower-case words of which a line that it matches holds one
@@ -82,7 +82,8 @@ class Ranks:
         self._again_in: Counter[str] = Counter()  # each node has a file
         self._rows: dict[int, dict[str, Any]] = {}
         self._of_pid: dict[tuple[str, str], int] = {}
-        self._progress: dict[int | str | None, int] = {}  # of a rank, or of a file where nobody says who goes on
+        # the last step and the one before, of a rank, or of a file where nobody says who goes on
+        self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
@@ -153,16 +154,20 @@ class Ranks:
         if error and not ECHO.search(text):
             self.raised = self.raised or line
         elif _PROGRESS in told:
-            self._progress[line.file if line.rank is None else line.rank] = order
+            self._went(line, order)
             row = self._again(line) if self._over == line.file else row
             if row is not None:
                 row["progress"] = line
         if ended and not error:
-            self._progress[line.file if line.rank is None else line.rank] = order
+            self._went(line, order)
         if row is not None:
             row["ended"], row["warned"] = row.get("ended", False) or ended, row.get("warned", False) or watched
             if error and "first_error" not in row:
                 row["first_error"] = line
+
+    def _went(self, line: LogLine, order: int) -> None:
+        who = line.file if line.rank is None else line.rank
+        self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
@@ -203,11 +208,13 @@ class Ranks:
             row["last"] = line
             if compiled(_PROGRESS).search(line.text) and not any(compiled(e).search(line.text) for e in (_ERROR, _WATCHED)):
                 row["progress"] = line
-                self._progress[line.rank] = max(order, self._progress.get(line.rank, -1))
+                self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
-        """Whether this rank, or the job in this file, made progress after ``order``, and nobody broke after it."""
-        return max(self._progress.get(who, -1) for who in (file, rank)) > order and all(at < order for at in self._broke.values())
+        """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke after it; one line of nobody
+        does not clear a rank: it may have been printed late."""
+        own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
+        return max(own[0], nobody[rank is not None]) > order and all(at < order for at in self._broke.values())
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""

@@ -144,7 +144,7 @@ class _Reader:
         told = list(itertools.islice((one for one in self._templates.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
         if len(told) <= MAX_SPOKEN and (told or context):
             self._ask(Texts(told, context), spoken())
-        fired = [c for c in clues() if c.line in self._found and (c.cause == "benign" or not self._resumed(self._found[c.line]))]
+        fired = [c for c in clues() if c.line in self._found and (c.stays or not self._resumed(self._found[c.line]))]
         if beside := dict.fromkeys(e for c in fired for e in (*c.also, *c.without)):
             self._ask(Texts(self._templates.all(), context), beside)
         seen = {e: Seen(f.lines, f.times, self._resumed(f)) for e, f in self._found.items() if f.lines}

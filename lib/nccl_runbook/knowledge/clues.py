@@ -33,6 +33,7 @@ LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"'
 NETWORK = r"NCCL INFO Using network \w+"
 ALONE = r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})"  # nccl-tests: each job has one such rank
+RESULT = r"#\s+(?:Avg bus bandwidth|Out of bounds values)"  # nccl-tests: the end of a run
 CHANNELS = r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b"  # NCCL >= 2.18
 # a job ends with it, and it is no exception
 ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)"
@@ -51,10 +52,10 @@ _SPELLINGS = 16  # of one literal; where more are possible it ends
 _LOWER = {number: [chr(number).lower()] for number in range(128)}
 # who asks whether something will go wrong, or repeats that a message says so, complains of nothing
 _WONDERS = re.compile(
-    r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:is|are|will|could|can|should|does|do|may) (?!any|some|there)[^.?!\n]{1,160}\?|"
-    r"\b(?:whether|if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
+    r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"
+    r"[^.,?!\n]{1,30})\?|\b(?:whether|(?:ask|sure|know|wonder) if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
     r"\b(?:can|could|may|might) (?:potentially )?(?:cause|lead to|result in) (?:an? )?(?:\w{1,12} )?(?:hang|deadlock)\w{0,2}|"
-    r"\b(?:(?:possible|potential)|(?:speaks?|warns?|tells?|talks?) of) (?:an? )?(?:\w{1,12} )?hang")
+    r"\b(?:speaks? of|(?:warnings?|one|messages?) (?:of|about)) (?:an? )?(?:\w{1,12} )?hang")
 # words that logs are full of, so that they single no line out
 _COMMON = re.compile(
     r"rank|node|gpu|error|fail|work|time|this|only|some|with|when|while|other|more|many|none|one|any|all|key|model|tensor|param|data|"
@@ -77,6 +78,11 @@ class Clue:
     also: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     words: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it counts though the job went on after its line: the fault itself does, and what says that nothing is wrong."""
+        return self.status == "established" or self.cause == "benign"
 
 
 @functools.cache
@@ -111,7 +117,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
-    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT, ALONE, CHANNELS]))
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT, ALONE, RESULT, CHANNELS]))
 
 
 def spoken() -> list[str]:

@@ -178,8 +178,7 @@ class _Builder:
             self._experts_divide(dims)
         if self.rules.explicit and bare:
             raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
-        heavy = hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1
-        backend = tokens.get("TRAINER") or ("megatron" if heavy else "fsdp")
+        backend = tokens.get("TRAINER") or ("megatron" if (hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1) else "fsdp")
         return self._backend_can(self._named(Part("trainer", backend, tokens.get("NAME"), dims, experts, not bare)))
 
     def _named(self, part: Part) -> Part:
@@ -210,8 +209,7 @@ class _Builder:
         pipeline, world = attn.get("p", 1), math.prod(attn.get(letter, 1) for letter in "dtpc")
         if ffn.get("p", pipeline) != pipeline:
             raise Refused(INVALID, f"p must be the same for attn ({pipeline}) and ffn ({ffn['p']})")
-        tensor = ffn.get("t", attn.get("t", 1) if self.rules.expert_tensor == "tensor" else 1)
-        rest = pipeline * tensor * ffn.get("e", 1)
+        rest = pipeline * ffn.get("t", attn.get("t", 1) if self.rules.expert_tensor == "tensor" else 1) * ffn.get("e", 1)
         if "d" not in ffn and self.rules.expert_data == "derived":
             if world % rest:
                 raise Refused(INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}")

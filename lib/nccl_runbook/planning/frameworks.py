@@ -32,8 +32,7 @@ class Launch:
 
     def told(self, field: str) -> str:
         named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}
-        said = [next(iter(self.flags[name]), "true") for name in named if name in self.flags]
-        return [*said, *map(str, named.values()), ""][0]
+        return [*[next(iter(self.flags[name]), "true") for name in named if name in self.flags], *map(str, named.values()), ""][0]
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""

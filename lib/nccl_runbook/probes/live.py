@@ -93,8 +93,7 @@ class Look:
     def _ask_host(self) -> None:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
-        with_nccl = any(r.nccl for r in self.ranks)
-        self.ras.append(live_answers.ras(named) if with_nccl else Gap("absent", "no rank has libnccl mapped"))
+        self.ras.append(live_answers.ras(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
 
     def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
         listeners = list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))

@@ -132,8 +132,7 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     pro: list[Evidence] = []
     contra: list[Evidence] = []
     for step, finding in found:
-        turned = finding.status == "ruled-out" and best.status != "ruled-out"
-        (contra if turned else pro).extend(_sourced(step, finding.evidence))
+        (contra if (finding.status == "ruled-out" and best.status != "ruled-out") else pro).extend(_sourced(step, finding.evidence))
         contra.extend(_sourced(step, finding.against))
     remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),

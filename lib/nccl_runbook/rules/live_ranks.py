@@ -115,8 +115,7 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
         return "unknown" if not thread.waits else "lock" if ON_A_LOCK.search(thread.waits) else "asleep"
     if any(_HOST_WORK.search(f.function) or _HOST_WORK.search(f.file.rpartition("/")[2]) for f in stack.frames):
         return "busy"
-    native = stack.frames and not _LIBRARY.search(stack.frames[0].file) and ON_A_LOCK.search(thread.waits)
-    return "waits" if native else "asleep"
+    return "waits" if (stack.frames and not _LIBRARY.search(stack.frames[0].file) and ON_A_LOCK.search(thread.waits)) else "asleep"
 
 
 def moved_last(rank: LiveRank) -> bool:

@@ -68,7 +68,7 @@ def _from_clues(logs: Logs) -> list[Pointer]:
     found = []
     for place, clue in enumerate(clues()):
         seen = logs.seen.get(clue.line)
-        background = seen is None or seen.resumed and clue.cause != "benign"
+        background = seen is None or seen.resumed and not clue.stays
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
             first = 100 + 300 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
@@ -134,9 +134,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def _calm(logs: Logs) -> bool:
-    """Neither the log nor the reporter says that something failed; or one of them does, and the reporter, or the message itself, that all
-    is well."""
-    return (failed_line(logs) is not None) + says(logs.context, "<complaint>") <= _reassured(logs, 2 * PLAIN)
+    """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
+    return failed_line(logs) is None and (not says(logs.context, "<complaint>") or _reassured(logs, 2 * PLAIN))
 
 
 def _reassured(logs: Logs, least: float) -> bool:

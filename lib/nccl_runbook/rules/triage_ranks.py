@@ -8,7 +8,7 @@ import re
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NETWORK, PRESENT, says
+from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NETWORK, PRESENT, RESULT, says
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
@@ -216,12 +216,14 @@ def channels_differ(logs: Logs) -> list[Pointer]:
     """Ranks of one communicator use as many channels each, unless they run with other settings (NCCL_MIN_NCHANNELS and the like)."""
     by = {found[1]: line for line in _lines(logs, CHANNELS) if line.rank is not None for found in [re.search(CHANNELS, line.text)] if found}
     against = ("communicators of other ranks may have other numbers of channels",)
-    return [Pointer("nodes-differ", "possible", tuple(by.values()), against, 37)] if len(by) > 1 else []
+    return [Pointer("nodes-differ", "possible", tuple(by.values()), against, 37)] if len(by) > 1 and (logs.failed or logs.context) else []
 
 
 def runs_apart(logs: Logs) -> list[Pointer]:
     """nccl-tests made without MPI: what mpirun starts on each host is a job of its own, with a rank 0 of its own."""
-    by = {found[1]: line for line in _lines(logs, ALONE) for found in [re.search(ALONE, line.text)] if found}
+    first = {line.file: line.line for line in reversed(_lines(logs, RESULT))}  # behind a result stands another run
+    begun = [line for line in _lines(logs, ALONE) if line.line < first.get(line.file, line.line + 1)]
+    by = {found[1].split(".")[0]: line for line in begun for found in [re.search(ALONE, line.text)] if found and line.file == begun[0].file}
     return [Pointer("rendezvous-misconfigured", "likely", tuple(by.values()), (), 38)] if len(by) > 1 else []
 
 
