@@ -102,7 +102,7 @@ class Templates:
         above = self._open(rows, keys, {key for key in there if key in known and known[key].opens}) if whole else above
         self.above = above.get(len(rows), b"")
         telling = {key: known[key] for key in there if key in known and not known[key].is_enough()}
-        steps = [i for i, key in enumerate(keys) if key in telling and telling[key].steps]
+        steps = [i for i, k in enumerate(keys) if k in telling and telling[k].steps] if any(k.steps for k in telling.values()) else []
         left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
         self._steps += len(steps)
         return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
@@ -123,6 +123,8 @@ class Templates:
         bare = text.translate(None, _HEX if infos >= len(rows) else _DIGITS).split(b"\n") if rows else []
         if 0 < infos < len(rows):
             bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, text.translate(None, _HEX).split(b"\n"))]
+        if known.keys() >= set(bare):
+            return bare
         # a line that is its own key is kept once
         return [k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw) for k, raw in zip(bare, rows)]
 
@@ -178,8 +180,7 @@ def _visible(raws: list[bytes]) -> list[bytes]:
 
 def ends(raw: bytes) -> bytes:
     """The line, or where it is very long what it begins with and what it ends with."""
-    half = KEPT_BYTES // 2
-    return raw if len(raw) <= KEPT_BYTES else raw[:half] + b"\r" + raw[-half:]
+    return raw if len(raw) <= KEPT_BYTES else raw[: KEPT_BYTES // 2] + b"\r" + raw[-KEPT_BYTES // 2 :]
 
 
 class Texts:

@@ -91,17 +91,17 @@ def said(text: str) -> Said:
     rank = int(next(g for g in inside.groups() if g)) if inside else rank
     again = _REPEATED.search(rest) if "repeated " in rest else None
     times = 1 + min(int(again.group(1)), 10**6) if again else 1
-    return Said(rest[: again.start()] if again else rest, rank, host, pid, _time(rest) if time is None else time, times)
+    # in a line that NCCL begins no time is left: it puts it in front of all
+    time = time if time or nccl and not nccl.start() else _time(rest)
+    return Said(rest[: again.start()] if again else rest, rank, host, pid, time, times)
 
 
 def _time(text: str) -> float | None:
-    glog = _GLOG.search(text[:120]) if ":" in text else None
-    return _seconds(*glog.groups()) if glog else _stamp(text[:80])
+    return _seconds(*glog.groups()) if ":" in text and (glog := _GLOG.search(text[:120])) else _stamp(text[:80])
 
 
 def _stamp(text: str) -> float | None:
-    found = _STAMP.search(text) if ":" in text and "-" in text else None
-    return _seconds(*found.groups()) if found else None
+    return _seconds(*found.groups()) if ":" in text and "-" in text and (found := _STAMP.search(text)) else None
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: str | None) -> float:
