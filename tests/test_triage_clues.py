@@ -10,7 +10,19 @@ from triage_samples import DUPLICATE, STATUS, hung
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
 BARRIER = "Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:{} (world_size=8, worker_count=1, timeout=0:30:00)\n"
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
+FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("collective-mismatch", FINGER.format(r=1, s=38, n=100) + FINGER.format(r=2, s=38, n=77), "the all_reduce raises", FINGER.format(r=1, s=38, n=77) + FINGER.format(r=2, s=38, n=77) + FINGER.format(r=2, s=39, n=100)),
+    ("visible-devices-wrong", "MisconfigurationException('You requested gpu: [0, 1]\n But your machine only has: [0]\n", "Slurm with --gpus-per-task=1 and two tasks", "MisconfigurationException('You requested gpu: [0, 1]\n But your machine only has: [0]\n"),
+    ("nvls-fabric-fault", "n1:10:12 [0] NCCL INFO NVLS Bind mem 0xac0000000 UC handle 0x7f33 MC handle 0x7f34 size 1073741824\n", "four GPUs hang", "n1:10:12 [0] NCCL INFO NVLS Bind mem 0xac0000000 UC handle 0x7f33 MC handle 0x7f34 size 1073741824\nstep 1 loss 2.0\n"),
+    ("net-socket-fallback", "node3:7:8 [0] NCCL INFO NET/IB : No device found.\n", "two nodes with InfiniBand, the traffic goes over TCP although IB is there", "node3:7:8 [0] NCCL INFO NET/IB : No device found.\n"),
+    ("rendezvous-misconfigured", "$ python main.py --init-method tcp://192.0.2.1:1234 --rank 0 --world-size 3\n", "nothing more happens", "$ python main.py --init-method tcp://192.0.2.1:1234 --rank 0 --world-size 1\n"),
+    ("gdr-broken-acs", "rc_verbs_iface.c:67   send completion with error: local protection error\n", "", "rc_verbs_iface.c:67   send completion with error: remote access error\n"),
+    ("uneven-minibatches", "rank 0: 327 batches, rank 1: 338 batches\nNCCL watchdog timeout\n", "", "rank 0: 327 batches, rank 1: 327 batches\nNCCL watchdog timeout\n"),
+    ("driver-too-old", "docker: requirement error: unsatisfied condition: cuda >= 9.2\n", "", "docker: requirement: cuda >= 9.2\n"),
+    ("vgpu-or-mig-unsupported", "device >= 0 && device < num_gpus INTERNAL ASSERT FAILED on 2 GPU NVIDIA-A100-SXM4-80GB-MIG-3g.40gb\n", "", "found 2 GPU NVIDIA-A100-SXM4-80GB-MIG-3g.40gb\n"),
+    ("trainer-and-engine-share-gpu", "$ trl vllm-serve --model m\nRuntimeError: NCCL error: invalid usage\n", "server mode on a machine with one GPU", "$ trl vllm-serve --model m\nRuntimeError: NCCL error: invalid usage\n"),
+    ("nccl-bug", "[1] enqueue.cc:1500 NCCL WARN Cuda failure 1 'invalid argument'\n", "the library swapped for the next release, it works", "[1] enqueue.cc:1500 NCCL WARN Cuda failure 1 'invalid argument'\n"),
     ("collective-mismatch", "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [540], but another rank sent a tensor of shape [1].\n", "", "ALLREDUCE tensor shapes: [540]\n"),
     ("nodes-differ", "RuntimeError: Mismatched BROADCAST CPU/GPU device selection: One rank specified device CPU, but another rank specified device GPU.\n", "", "BROADCAST CPU/GPU device selection: GPU\n"),
     ("collective-mismatch", "RuntimeError: Mismatched BROADCAST CPU/GPU device selection: One rank specified device CPU, but another rank specified device GPU.\n", "", "BROADCAST CPU/GPU device selection: GPU\n"),
@@ -417,6 +429,13 @@ WORDS = [
     ("network-path-blocked", "it stalls, MPI uses the open ports", "it stalls on two GPUs"),
     ("uneven-minibatches", "it hangs with partial batches", "it hangs on two GPUs"),
     ("nccl-library-conflict", "it fails where TensorFlow was imported first", "it times out on two GPUs"),
+    ("send-recv-unmatched", "it is stuck: rank 0 sends to rank 1 and both send before they receive", "it is stuck: rank 0 writes before rank 1"),
+    ("device-not-set-per-rank", "it fails, the first GPU of the node holds far more memory than the others", "it fails, the first GPU of the node is far away"),
+    ("device-binding", "since device_id was passed to init_process_group, rank 1 also holds memory on GPU 0", "rank 1 also holds memory of the host"),
+    ("nvls-fabric-fault", "all_reduce_perf: -g 2 completes, -g 4 is stuck", "all_reduce_perf: -g 4 is stuck"),
+    ("rendezvous-misconfigured", "one command was typed on one machine, nothing happens", "the command of one machine fails"),
+    ("communicator-recreated", "every step is slow, ncclinit takes a lot of time", "every step is slow"),
+    ("nccl-bug", "the job crashes while a monitor asks the RAS port", "the job crashes while a monitor asks the SSH port"),
 ]
 
 

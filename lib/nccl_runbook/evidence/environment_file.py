@@ -89,8 +89,7 @@ def parse(text: str, name: str = "text") -> Role:
     redactor = Redactor({n: v for n, (v, _) in found.items()})
     kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
     others = len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0
-    nothing = Gap("not-run", "only a file was read")
-    return Role(name, kept, {n: found[n][1] for n in kept}, others, {}, *[nothing] * 6)
+    return Role(name, kept, {n: found[n][1] for n in kept}, others, {}, *[Gap("not-run", "only a file was read")] * 6)
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:

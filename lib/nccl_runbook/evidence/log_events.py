@@ -20,8 +20,9 @@ _COMM = (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvm
     r"(?: commId 0x([0-9a-f]+))?")
 _NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
 _TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
-# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30
-_CALL = r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) datatype (\d+) .*\[nranks=(\d+)\]"
+# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.0 to 2.13: operation, number, size, type, group
+_CALL = (r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) datatype (\d+) .*\[nranks=(\d+)\]|"
+    r"Running collective: Collective(?=.*?OpType=(\w+))\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)")
 MAX_CALLS = 50_000
 _NET = r"Using network (\w+)"
 _VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
@@ -54,7 +55,7 @@ HINTS = {
     _NCCL: ("nccl version", "nccl=="),
     _TORCH: ("torch ", "torch=", "torch:"),
     _NET: ("using network",),
-    _CALL: ("opcount",),
+    _CALL: ("opcount", "running collective"),
     _VIA: ("via ",),
     _PROGRESS: ("step", "iter", "epoch", "batch", " [0", " [1", " [2", " [3", " [4", " [5", "it/s", "s/it", "loss"),
 }
@@ -114,7 +115,7 @@ class Ranks:
         self.clocks.take(line, text)
         call, comm = told.get(_CALL), told.get(_COMM)
         if call and len(self._calls) < MAX_CALLS:
-            op, number, count, datatype, nranks = call.groups()
+            op, number, count, datatype, nranks = filter(None, call.groups())
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
         self._software(line, told)
         if comm and pid and int(comm.group(2)) > 1:
