@@ -12,7 +12,7 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
-    ("collective-mismatch", FINGER.format(r=1, s=38, n=100) + FINGER.format(r=2, s=38, n=77), "the all_reduce raises", FINGER.format(r=1, s=38, n=77) + FINGER.format(r=2, s=38, n=77) + FINGER.format(r=2, s=39, n=100)),
+    ("collective-mismatch", FINGER.format(r=1, s=38, n=100) + FINGER.format(r=2, s=38, n=77), "the all_reduce raises", FINGER.format(r=1, s=38, n=77) + FINGER.format(r=2, s=38, n=77) + FINGER.format(r=2, s=38, n=100)),
     ("visible-devices-wrong", "MisconfigurationException('You requested gpu: [0, 1]\n But your machine only has: [0]\n", "Slurm with --gpus-per-task=1 and two tasks", "MisconfigurationException('You requested gpu: [0, 1]\n But your machine only has: [0]\n"),
     ("nvls-fabric-fault", "n1:10:12 [0] NCCL INFO NVLS Bind mem 0xac0000000 UC handle 0x7f33 MC handle 0x7f34 size 1073741824\n", "four GPUs hang", "n1:10:12 [0] NCCL INFO NVLS Bind mem 0xac0000000 UC handle 0x7f33 MC handle 0x7f34 size 1073741824\nstep 1 loss 2.0\n"),
     ("net-socket-fallback", "node3:7:8 [0] NCCL INFO NET/IB : No device found.\n", "two nodes with InfiniBand, the traffic goes over TCP although IB is there", "node3:7:8 [0] NCCL INFO NET/IB : No device found.\n"),

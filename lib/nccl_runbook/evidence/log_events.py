@@ -225,9 +225,10 @@ class Ranks:
         """The first calls of one number, in groups of one size, that differ between processes."""
         for told in self._calls.values():
             one, *others = told.values()
-            other = next((calls for calls in others if calls.keys() != one.keys()), None)
+            # who only lacks calls of another is in fewer groups, or not as far
+            other = next((calls for calls in others if calls.keys() - one.keys() and one.keys() - calls.keys()), None)
             if other:
-                return [next(line for what, line in a.items() if what not in b) for a, b in ((one, other), (other, one)) if a.keys() - b]
+                return [next(line for what, line in a.items() if what not in b) for a, b in ((one, other), (other, one))]
         return []
 
     def versions(self) -> dict[str, list[str]]:
