@@ -12,6 +12,40 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("net-plugin-failed", "gn12:1:2 [1] NCCL INFO NET/Plugin: dlerror=libucp.so.0: cannot open shared object file\ngn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\n", "", "gn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\n"),
+
+    ("more-ranks-than-gpus", "Invalid number of GPUs: 16 requested but only 8 were found.\n", "", "Number of GPUs: 16 requested, 16 were found.\n"),
+    ("more-ranks-than-gpus", "AssertionError: please set tensor_parallel_size (4) to less than max local gpu count (2)\n", "", "CUDA_VISIBLE_DEVICES=MIG-0a2b7d4a,MIG-7d52e2d6\nAssertionError: please set tensor_parallel_size (2) to less than max local gpu count (1)\n"),
+    ("vgpu-or-mig-unsupported", "CUDA_VISIBLE_DEVICES=MIG-0a2b7d4a,MIG-7d52e2d6\nAssertionError: please set tensor_parallel_size (2) to less than max local gpu count (1)\n", "", "AssertionError: please set tensor_parallel_size (2) to less than max local gpu count (1)\n"),
+    ("scheduler-shares-gpu", "nvidia.com/gpu.replicas=4\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n", "", "nvidia.com/gpu.replicas=1\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"),
+    ("visible-devices-wrong", "Detected CUDA_VISIBLE_DEVICES=4,5 but ignoring it because one or several of --include/--exclude/--num_gpus/--num_nodes cl args were used.\n", "", "Detected CUDA_VISIBLE_DEVICES=4,5: setting --include=localhost:4,5\n"),
+    ("visible-devices-wrong", "RuntimeError: CUDASymmetricMemoryAllocator::rendezvous: detected allocations from overlapping devices from different ranks.\n", "", "RuntimeError: CUDASymmetricMemoryAllocator::rendezvous: timed out\n"),
+    ("bus-id-collision", "vm0:3120:3190 [0] init.cc:521 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 100000\n", "the UUIDs printed by the script are all different", "vm0:3120:3190 [0] init.cc:521 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 100000\n"),
+    ("nvls-fabric-fault", "#5  cuMulticastAddDevice () from /lib64/libcuda.so.1\n#6  ncclNvlsSetup(ncclComm*, ncclComm*) () from libnccl.so.2\n", "it hangs for ever", "#6  ncclNvlsSetup(ncclComm*, ncclComm*) () from libnccl.so.2\n"),
+    ("nccl-library-conflict", "/env/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2\n/usr/local/lib/libnccl.so.2.8.4\n", "", "/env/lib/python3.9/site-packages/nvidia/nccl/lib/libnccl.so.2\n"),
+    ("engine-allreduce-needs-p2p", "what():  [TM][ERROR] CUDA runtime error: peer access is not supported between these two devices /src/turbomind/allocator.h:210\n", "", "what():  [TM][ERROR] CUDA runtime error: out of range /src/turbomind/allocator.h:210\n"),
+    ("shm-too-small", "mm_posix.c:233  UCX  ERROR Not enough memory to write total of 4292720 bytes. Please check that /dev/shm or the directory you specified has more available memory.\n", "", "mm_posix.c:233  UCX  ERROR Not enough memory to write total of 4292720 bytes.\n"),
+    ("rendezvous-port-in-use", "[c10d] The server socket has failed to bind to [::]:29501 (system error: 10048 - Only one usage of each socket address is normally permitted.).\n", "", "[c10d] The server socket has failed to bind to [::]:29501 (system error: 10049 - The requested address is not valid.).\n"),
+    ("cpu-affinity", "0 pid 40211's current affinity list: 0\n", "", "0 pid 40211's current affinity list: 0-15\n"),
+    ("cpu-affinity", "[n1:7001] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n[n1:7001] MCW rank 1 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n", "", "[n1:7001] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n[n1:7001] MCW rank 1 bound to socket 0[core 1[hwt 0-1]]: [../BB/..]\n"),
+    ("cpu-affinity", "UserWarning: This DataLoader will create 12 worker processes in total. Our suggested max number of worker in current system is 1\n", "", "UserWarning: This DataLoader will create 12 worker processes in total. Our suggested max number of worker in current system is 11\n"),
+    ("topology-file-bad", "# Avg bus bandwidth    : 0.96\n$ unset NCCL_TOPO_FILE; mpirun all_reduce_perf\n# Avg bus bandwidth    : 181.4\n", "", "# Avg bus bandwidth    : 0.96\n$ unset NCCL_IB_HCA; mpirun all_reduce_perf\n"),
+    ("uneven-minibatches", "rank 0 steps_per_epoch=781  rank 1 steps_per_epoch=781  rank 2 steps_per_epoch=780\nubset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n", "", "rank 0 steps_per_epoch=781  rank 1 steps_per_epoch=781\nwaiting for remainder of ranks for more than 60 seconds.\n"),
+    ("send-recv-unmatched", "No match for nccl:send 3->4 (p2p_seq_id 41) on rank 4\n", "", "nccl:send 3->4 state completed\n"),
+    ("collective-mismatch", "error message: Error type: MatchState.SIZE_OR_SYNTAX_MISMATCH, Expected input sizes: [[8192, 512]]\n", "", "MatchState.FULLY_MATCHED\n"),
+    ("zero3-conditional-module", "[rank 3] batch has no images, vision_tower skipped\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42711, OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "[rank 3] batch has no images, vision_tower skipped\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=42711, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("timeout-on-other-group", "dist.init_process_group(\"nccl\", timeout=datetime.timedelta(hours=3))\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "dist.init_process_group(\"nccl\", timeout=datetime.timedelta(minutes=10))\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("data-stall", "[rank12] waiting for shard 412 to be downloaded ... 300 s\n[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=40121, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "[rank12] shard 412 is read\n[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=40121, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("start-skew", "[rank40]: AUTOTUNE mm(8192x8192, 8192x28672)\n[rank17]:[E] [Rank 17] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "[rank40]: AUTOTUNE mm(8192x8192, 8192x28672)\n[rank17]:[E] [Rank 17] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77104, OpType=ALLREDUCE, NumelIn=8, NumelOut=64, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("idle-wait-in-collective", "    broadcast_pyobj(recv_reqs, self.tp_rank, self.tp_cpu_group)\nRuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n", "", "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n"),
+    ("gloo-carries-traffic", "dist.init_process_group(backend='gloo', init_method='env://')\n", "two cards are slower than one", "dist.init_process_group(backend='nccl', init_method='env://')\n"),
+    ("communicator-recreated", "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:30411 to store for rank: 0\nToo many open files\n", "", "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:4 to store for rank: 0\nToo many open files\n"),
+    ("communicator-recreated", "POST /init_weights_update_group HTTP/1.1\" 200 OK\nPOST /update_weights_from_distributed HTTP/1.1\" 200 OK\nPOST /destroy_weights_update_group HTTP/1.1\" 200 OK\n", "", "POST /init_weights_update_group HTTP/1.1\" 200 OK\nPOST /update_weights_from_distributed HTTP/1.1\" 200 OK\n"),
+    ("nccl-bug", "Signal: Floating point exception (8)\n[ 1] /usr/lib/libnccl.so.2(_Z17ncclTopoTuneModelP8ncclComm+0x3c1)[0x7f21]\n", "", "Signal: Floating point exception (8)\n[ 1] /usr/lib/libmodel.so.2(_Z17tune+0x3c1)[0x7f21]\n"),
+    ("peer-stopped", "slurmstepd: error: *** STEP 884121.0 ON node03 SUSPENDED AT 2024-03-18T02:11:40 ***\n", "", "slurmstepd: error: *** STEP 884121.0 ON node03 CANCELLED AT 2024-03-18T02:11:40 ***\n"),
+    ("straggler", "gpu22: clocks_throttle_reasons.hw_thermal_slowdown: Active, clocks.sm 765 MHz\n", "", "gpu22: hw_thermal_slowdown: Not Active, clocks.sm 1410 MHz\n"),
+    ("nvml-call-failed", "RuntimeError: NVML_SUCCESS == DriverAPI::get()->nvmlInit_v2_() INTERNAL ASSERT FAILED at \"../c10/cuda/CUDACachingAllocator.cpp\":963\n", "", "RuntimeError: ptr INTERNAL ASSERT FAILED at \"../c10/cuda/CUDACachingAllocator.cpp\":963\n"),
+    ("net-socket-fallback", "hdr1:44:390 [0] NCCL INFO Failed to open libibverbs.so[.1]\nhdr1:44:390 [0] NCCL INFO Using network Socket\n", "HDR nodes: the step time triples from one node to two", "hdr1:44:390 [0] NCCL INFO Failed to open libibverbs.so[.1]\nhdr1:44:390 [0] NCCL INFO Using network IB\n"),
     ("collective-mismatch", FINGER.format(r=1, s=38, n=100) + FINGER.format(r=2, s=38, n=77), "the all_reduce raises", FINGER.format(r=1, s=38, n=77) + FINGER.format(r=2, s=38, n=77) + FINGER.format(r=2, s=38, n=100)),
     ("visible-devices-wrong", "MisconfigurationException('You requested gpu: [0, 1]\n But your machine only has: [0]\n", "Slurm with --gpus-per-task=1 and two tasks", "MisconfigurationException('You requested gpu: [0, 1]\n But your machine only has: [0]\n"),
     ("nvls-fabric-fault", "n1:10:12 [0] NCCL INFO NVLS Bind mem 0xac0000000 UC handle 0x7f33 MC handle 0x7f34 size 1073741824\n", "four GPUs hang", "n1:10:12 [0] NCCL INFO NVLS Bind mem 0xac0000000 UC handle 0x7f33 MC handle 0x7f34 size 1073741824\nstep 1 loss 2.0\n"),
@@ -436,7 +470,22 @@ WORDS = [
     ("rendezvous-misconfigured", "one command was typed on one machine, nothing happens", "the command of one machine fails"),
     ("communicator-recreated", "every step is slow, ncclinit takes a lot of time", "every step is slow"),
     ("nccl-bug", "the job crashes while a monitor asks the RAS port", "the job crashes while a monitor asks the SSH port"),
+    ("visible-devices-set-too-late", "it fails: torch.cuda.is_initialized()=True before the variable is set", "it fails: torch.cuda.is_initialized()=False before the variable is set"),
+    ("nccl-bug", "it takes 8 GB more since the last image, only one wheel moved", "it takes 8 GB more since the last image"),
+    ("communicator-order", "it hangs: new_group is called in a loop over each rank's own neighbours", "it hangs in a loop over each rank's own files"),
+    ("sync-contends-with-inference", "the weight push is fast with generators paused but slow when they serve", "the weight push is slow"),
+    ("per-parameter-sync", "the sync is slow: collective_rpc with (name, dtype, shape) for each", "the sync is slow: collective_rpc"),
+    ("communicator-recreated", "it is slow, the tree and ring lines come over and over again", "it is slow, the tree and ring lines come once"),
+    ("sync-contends-with-inference", "the push is slow: its kernel waits behind decode", "the push is slow: its kernel waits"),
 ]
+
+
+def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):
+    """The near miss: nobody says that the cards differ."""
+    line = "vm:{p}:9 [0] NCCL INFO comm 0x5591 rank {r} nranks 2 cudaDev 0 nvmlDev 0 busId 100000 commId 0x3d4f - Init START\n"
+    log = line.format(p=911, r=0) + line.format(p=905, r=1) + "vm:911:930 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 100000\n"
+    assert ("device-not-set-per-rank", "likely") in told(tmp_path, log, "two ranks on one machine")
+    assert told(tmp_path, log, "two ranks on one machine; the GPUs' UUIDs are different")[0][0] == "bus-id-collision"
 
 
 @pytest.mark.parametrize("cause, told_so, miss", WORDS)

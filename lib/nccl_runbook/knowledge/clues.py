@@ -36,7 +36,8 @@ ALONE = r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})"  # nccl-tests: each 
 RESULT = r"#\s+(?:Avg bus bandwidth|Out of bounds values)"  # nccl-tests: the end of a run
 CHANNELS = r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b"  # NCCL >= 2.18
 # a job ends with it, and it is no exception
-ABORT = r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)"
+ABORT = (r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |"
+    r"\(core dumped\)|Got completion \w[^\n]*status=[1-9]")
 # how many ranks were asked for on a host, and how many GPUs the reporter or the job names there
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"

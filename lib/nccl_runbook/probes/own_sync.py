@@ -55,8 +55,7 @@ def _add(samples: List[Tuple[float, str]], at_s: float, stacks: List[Stack], pha
 
 def joint(phases: Sequence[str], waiting: Sequence[str] = WAITING) -> str:
     """What a sync is at while its processes, or the threads of one, are in these phases, "" outside of one."""
-    at_work = [p for p in phases if p and p not in waiting]
-    return (at_work + [p for p in waiting if p in phases] + [""])[0]
+    return ([p for p in phases if p and p not in waiting] + [p for p in waiting if p in phases] + [""])[0]
 
 
 def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float, str]]:

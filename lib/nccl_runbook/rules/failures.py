@@ -44,8 +44,7 @@ def rank_line(rank: RankResult) -> str:
         "timed-out": "still running at the deadline",
         "lost": "lost with the runbook's own process",
     }[rank.outcome]
-    state = f", state {rank.state}" if rank.state else ""
-    return f"rank {rank.rank}: {ended}{state}, {last_begun(rank)}"
+    return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
 
 
 def shared_gpus(world: World) -> list[tuple[list[int], str]]:

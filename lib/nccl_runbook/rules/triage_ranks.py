@@ -12,6 +12,7 @@ from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NE
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
+_UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)|\b(?:separate|different|passed-through) (?:physical )?(?:card|GPU)s?\b"
 _HOSTS = re.compile(r"(?i)\b(?:nodes|hosts|machines|servers)\b")
 _NUMBERS = {"single": 1, "one": 1, "two": 2, "three": 3, "four": 4}
 _NETWORK = re.compile(r"Using network (\w+)")
@@ -43,7 +44,7 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
     named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
-    if not seen or seen.resumed or not same:
+    if not seen or seen.resumed or not same or says(logs.context, _UUIDS):
         return []
     devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
     nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
