@@ -12,6 +12,11 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("nccl-bug", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Address already in use (98)\n", "", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Permission denied\n"),
+    ("rendezvous-port-in-use", "RuntimeError: Address already in use\n", "", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Address already in use (98)\n"),
+    ("nccl-bug", "h:7:8 [0] NCCL INFO RAS client listening socket at ::1<28028>\n[h:7] *** Process received signal ***\n", "it crashes when the RAS client is queried", "h:7:8 [0] NCCL INFO RAS client listening socket at ::1<28028>\n[h:7] *** Process received signal ***\n"),
+    ("framework-version-incompatible", "TypeError: Object of type <class 'torch.dtype'> is not serializable\n", "", "TypeError: Object of type <class 'pathlib.Path'> is not serializable\n"),
+    ("timeout-on-other-group", "--watchdog-timeout 3600\nWorkNCCL(SeqNum=3678376, OpType=SEND, NumelIn=3584, NumelOut=3584, Timeout(ms)=600000) ran for 600003 milliseconds before timing out.\n", "", "--watchdog-timeout 600\nWorkNCCL(SeqNum=3678376, OpType=SEND, NumelIn=3584, NumelOut=3584, Timeout(ms)=600000) ran for 600003 milliseconds before timing out.\n"),
     ("net-plugin-failed", "gn12:1:2 [1] NCCL INFO NET/Plugin: dlerror=libucp.so.0: cannot open shared object file\ngn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\n", "", "gn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\n"),
 
     ("more-ranks-than-gpus", "Invalid number of GPUs: 16 requested but only 8 were found.\n", "", "Number of GPUs: 16 requested, 16 were found.\n"),
@@ -477,7 +482,17 @@ WORDS = [
     ("per-parameter-sync", "the sync is slow: collective_rpc with (name, dtype, shape) for each", "the sync is slow: collective_rpc"),
     ("communicator-recreated", "it is slow, the tree and ring lines come over and over again", "it is slow, the tree and ring lines come once"),
     ("sync-contends-with-inference", "the push is slow: its kernel waits behind decode", "the push is slow: its kernel waits"),
+    ("rank-busy-on-host", "the abort comes at epoch 10, after the line Generating sample images", "the abort comes at epoch 10"),
+    ("collective-on-some-ranks-only", "ranks 8-15 time out, ranks 0-7 load the model and go on", "the ranks load the model and go on"),
 ]
+
+
+def test_steps_that_nobody_complains_about_are_harmless(tmp_path):
+    """The near miss: the same steps, and then a failure."""
+    steps = "h:1:2 [0] NCCL INFO NET/OFI Using Libfabric version 1.22\n0: [train.py:103] Batch 1 Loss: 11.6, lr: 0.0001\n"
+    assert told(tmp_path, steps, "FSDP on four nodes with sbatch, the file fills with lines of NCCL")[0][0] == "benign"
+    failed = steps + "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    assert "benign" not in [c for c, _ in told(tmp_path, failed, "FSDP on four nodes with sbatch, the file fills with lines of NCCL")]
 
 
 def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):
