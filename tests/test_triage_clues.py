@@ -12,6 +12,16 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("collective-on-some-ranks-only", "    if args.local_rank == 0: model_engine.save_checkpoint(out)\n", "progress stops at the save", "    model_engine.save_checkpoint(out)\n"),
+    ("rank-dependent-branch", "EarlyStopping patience 30 exceeded, stopping training.\n", "one of two processes never exits", "EarlyStopping patience 30 exceeded, stopping training.\n"),
+    ("cpu-affinity", "[h:31022] MCW rank 1 bound to socket 1[core 10[hwt 0-1]]: [../..][BB/..]\n", "four processes are hardly faster than one", "[h:31022] MCW rank 1 bound to socket 1[core 10[hwt 0-1]], socket 1[core 11[hwt 0-1]]: [../..][BB/BB]\nhardly faster\n"),
+    ("env-conflict", "ValueError: Please don't set ROCR_VISIBLE_DEVICES when HIP/CUDA_VISIBLE_DEVICES is set.\n", "", "ROCR_VISIBLE_DEVICES is set\n"),
+    ("more-ranks-than-gpus", "InvalidArgumentError: 'visible_device_list' listed an invalid GPU id '2' but visible device count is 2\n", "", "visible device count is 2\n"),
+    ("device-not-set-per-rank", "AssertionError: DistributedDataParallel device_ids and output_device arguments only work with single-device CUDA modules, but got device_ids [1], output_device 1, and module parameters {device(type='cuda', index=0)}.\n", "", "AssertionError: got device_ids [1], output_device 1, and module parameters {device(type='cuda', index=1)}.\n"),
+    ("scheduler-shares-gpu", "request for 'nvidia.com/gpu: 2' too large: maximum request size for shared resources is 1, which is unexpected\n", "", "request for 'nvidia.com/gpu: 2' too large\n"),
+    ("scheduler-shares-gpu", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 17000\n", 'four workers, resources_per_worker={"GPU": 0.5}', 'resources_per_worker={"GPU": 0.5}\n'),
+    ("trainer-and-engine-share-gpu", "RuntimeError: Attempting to use the same CUDA device (UUID: 5d1e0c5a) for multiple distinct roles/ranks within the same communicator.\n", "", "RuntimeError: Attempting to use the CUDA device (UUID: 5d1e0c5a)\n"),
+    ("net-plugin-failed", "ip:301:350 [0] NCCL INFO NET/Plugin : dlerror=libhwloc.so.5: cannot open shared object file: No such file or directory No plugin found (libnccl-net.so), using internal implementation\n", "it is far too slow between nodes", "ip:301:350 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n"),
     ("nccl-bug", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Address already in use (98)\n", "", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Permission denied\n"),
     ("rendezvous-port-in-use", "RuntimeError: Address already in use\n", "", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Address already in use (98)\n"),
     ("nccl-bug", "h:7:8 [0] NCCL INFO RAS client listening socket at ::1<28028>\n[h:7] *** Process received signal ***\n", "it crashes when the RAS client is queried", "h:7:8 [0] NCCL INFO RAS client listening socket at ::1<28028>\n[h:7] *** Process received signal ***\n"),
@@ -484,6 +494,7 @@ WORDS = [
     ("sync-contends-with-inference", "the push is slow: its kernel waits behind decode", "the push is slow: its kernel waits"),
     ("rank-busy-on-host", "the abort comes at epoch 10, after the line Generating sample images", "the abort comes at epoch 10"),
     ("collective-on-some-ranks-only", "ranks 8-15 time out, ranks 0-7 load the model and go on", "the ranks load the model and go on"),
+    ("rank-dependent-branch", "it stalls on resuming from get_last_checkpoint, each node has its own folder", "it stalls on the second node"),
 ]
 
 
