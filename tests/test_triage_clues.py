@@ -12,6 +12,22 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+
+    ("trainer-and-engine-share-gpu", "RuntimeError: Attempting to use the same CUDA device (UUID: 5d1e0c5a) for multiple distinct roles/ranks within the same communicator.\n", "", "RuntimeError: Attempting to use the CUDA device (UUID: 5d1e0c5a)\n"),
+    ("uneven-minibatches", "(WorkerDict pid=8812) rank 3 num_micro_batches=5\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "(WorkerDict pid=8812) rank 3 num_layers=5\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("communicator-order", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:2 (world size=4, worker_count=2, timeout=0:30:00)\n", "each rank calls dist.new_group for its own pairs", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world size=4, worker_count=2, timeout=0:30:00)\n"),
+    ("data-stall", "WARNING:datasets.download.streaming_download_manager:Got disconnected from remote data host. Retrying in 5sec [1/20]\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "WARNING:datasets: Retrying in 5sec [1/20]\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("start-skew", "Loading checkpoint shards:  71%|#######   | 10/14 [28:12<11:18, 169.5s/it]\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "Loading checkpoint shards: 100%|##########| 14/14 [28:12<00:00, 169.5s/it]\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
+    ("per-parameter-sync", "(ActorModelRayActor pid=9001) Broadcast actor weights to vllm engines: 100%|######| 723/723 [04:11<00:00,  2.88it/s]\n", "", "(ActorModelRayActor pid=9001) Broadcast actor weights to vllm engines: 100%|######| 12/12 [00:01<00:00, 12it/s]\n"),
+    ("gloo-carries-traffic", "(ActorModelRayActor pid=4101) vllm_sync_backend: gloo\n", "the weight sync is slow", "(ActorModelRayActor pid=4101) vllm_sync_backend: nccl\n"),
+    ("container-gpu-access", "UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment\n", "an LXC container, nvidia-smi works there", "UserWarning: CUDA initialization: CUDA unknown error\n"),
+    ("network-path-blocked", "[c10d] The client socket has timed out after 60s while trying to connect to (192.0.2.5, 29500).\n$ sudo ufw status\n22/tcp                     ALLOW       Anywhere\n", "", "$ sudo ufw status\nStatus: inactive\n"),
+    ("visible-devices-wrong", "ValueError: Invalid CUDA 'device=1' requested. Use 'device=cpu' or pass valid CUDA device(s) if available\n", "", "ValueError: Invalid image 'device=1' requested.\n"),
+    ("device-binding", "ValueError: Tensor found on device cuda:0 but backend constrained to cuda:1\n", "", "Tensor found on device cuda:0\n"),
+    ("gpu-memory-exhausted", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.\n", "", "Try increasing `gpu_memory_utilization` when initializing the engine.\n"),
+    ("network-path-blocked", "efa_rdm_txe_handle_error():1203<warn> err: 113, message: Unresponsive receiver (reachable by EFA device but handshake failed)\n", "", "efa_rdm_txe_handle_error():1203<warn> err: 12\n"),
+    ("timeout-on-other-group", "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n", "init_process_group(timeout=timedelta(hours=3)), killed after eight minutes", "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"),
+    ("vgpu-or-mig-unsupported", "  MIG 3g.20gb Device 0: (UUID: MIG-GPU-1/1/0)\ntrainer:91:118 [0] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000\n", "", "  GPU 0: A100 (UUID: GPU-1)\ntrainer:91:118 [0] init.cc:521 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000\n"),
     ("collective-on-some-ranks-only", "    if args.local_rank == 0: model_engine.save_checkpoint(out)\n", "progress stops at the save", "    model_engine.save_checkpoint(out)\n"),
     ("rank-dependent-branch", "EarlyStopping patience 30 exceeded, stopping training.\n", "one of two processes never exits", "EarlyStopping patience 30 exceeded, stopping training.\n"),
     ("cpu-affinity", "[h:31022] MCW rank 1 bound to socket 1[core 10[hwt 0-1]]: [../..][BB/..]\n", "four processes are hardly faster than one", "[h:31022] MCW rank 1 bound to socket 1[core 10[hwt 0-1]], socket 1[core 11[hwt 0-1]]: [../..][BB/BB]\nhardly faster\n"),
@@ -20,7 +36,6 @@ MORE: list[tuple[str, str, str, str]] = [
     ("device-not-set-per-rank", "AssertionError: DistributedDataParallel device_ids and output_device arguments only work with single-device CUDA modules, but got device_ids [1], output_device 1, and module parameters {device(type='cuda', index=0)}.\n", "", "AssertionError: got device_ids [1], output_device 1, and module parameters {device(type='cuda', index=1)}.\n"),
     ("scheduler-shares-gpu", "request for 'nvidia.com/gpu: 2' too large: maximum request size for shared resources is 1, which is unexpected\n", "", "request for 'nvidia.com/gpu: 2' too large\n"),
     ("scheduler-shares-gpu", "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 17000\n", 'four workers, resources_per_worker={"GPU": 0.5}', 'resources_per_worker={"GPU": 0.5}\n'),
-    ("trainer-and-engine-share-gpu", "RuntimeError: Attempting to use the same CUDA device (UUID: 5d1e0c5a) for multiple distinct roles/ranks within the same communicator.\n", "", "RuntimeError: Attempting to use the CUDA device (UUID: 5d1e0c5a)\n"),
     ("net-plugin-failed", "ip:301:350 [0] NCCL INFO NET/Plugin : dlerror=libhwloc.so.5: cannot open shared object file: No such file or directory No plugin found (libnccl-net.so), using internal implementation\n", "it is far too slow between nodes", "ip:301:350 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n"),
     ("nccl-bug", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Address already in use (98)\n", "", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Permission denied\n"),
     ("rendezvous-port-in-use", "RuntimeError: Address already in use\n", "", "h:33:1 [2] misc/ipcsocket.cc:57 NCCL WARN UDS: Binding to socket /tmp/nccl-socket-2-e647 failed : Address already in use (98)\n"),
@@ -495,6 +510,7 @@ WORDS = [
     ("rank-busy-on-host", "the abort comes at epoch 10, after the line Generating sample images", "the abort comes at epoch 10"),
     ("collective-on-some-ranks-only", "ranks 8-15 time out, ranks 0-7 load the model and go on", "the ranks load the model and go on"),
     ("rank-dependent-branch", "it stalls on resuming from get_last_checkpoint, each node has its own folder", "it stalls on the second node"),
+    ("gpu-exclusive-mode", "it fails since the profile changed, several processes per card", "it fails since the profile changed"),
 ]
 
 
@@ -504,6 +520,13 @@ def test_steps_that_nobody_complains_about_are_harmless(tmp_path):
     assert told(tmp_path, steps, "FSDP on four nodes with sbatch, the file fills with lines of NCCL")[0][0] == "benign"
     failed = steps + "RuntimeError: CUDA error: an illegal memory access was encountered\n"
     assert "benign" not in [c for c, _ in told(tmp_path, failed, "FSDP on four nodes with sbatch, the file fills with lines of NCCL")]
+
+
+def test_sockets_on_one_node_slow_nothing_down(tmp_path):
+    """The near miss: the same lines of a job on two nodes."""
+    log = "n:8:8 [0] NCCL INFO Failed to open libibverbs.so[.1]\nn:8:8 [0] NCCL INFO Using network Socket\n"
+    assert "net-socket-fallback" not in [c for c, status in told(tmp_path, log, "single-node training, the start is slow") if status == "likely"]
+    assert ("net-socket-fallback", "likely") in told(tmp_path, log, "training on two nodes is slow")
 
 
 def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):
