@@ -165,6 +165,12 @@ def test_the_silent_rank_is_possible_only(tmp_path):
     assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [("peer-crashed", "possible"), ("peer-stopped", "possible")]
 
 
+def test_the_silent_rank_that_last_said_that_it_saves_is_rather_busy(tmp_path):
+    (tmp_path / "rank0.log").write_text(hung(0))
+    (tmp_path / "rank1.log").write_text("step 2 ok\nSaving model checkpoint: out/step2.pt\n")
+    assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [("rank-busy-on-host", "possible"), ("collective-on-some-ranks-only", "possible")]
+
+
 def test_what_was_only_told_is_possible(tmp_path):
     assert told(tmp_path, "nothing of note\n", "NVRM: Xid (PCI:0000:3b:00): 79")[0] == ("gpu-or-link-fault", "possible")
 

@@ -31,8 +31,7 @@ def intended_tables(intended: Any) -> list[Table]:
 def intended_table(intended: Any) -> Table:
     """planning.intended.Intended, or the Gap in its place."""
     if intended.placed is None:
-        why = f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty"
-        return Table("", ["group"], [], why)
+        return Table("", ["group"], [], f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty")
     table = groups_table(intended.placed.groups)
     caption = f": {intended.text} (AReaL {intended.tag}) on {counted(intended.gpus, 'GPU')}: {intended.placed.verdict}"
     return dataclasses.replace(table, caption=caption)

@@ -15,6 +15,7 @@ _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Mul
 _UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)|\b(?:separate|different|passed-through) (?:physical )?(?:card|GPU)s?\b"
 _HOSTS = re.compile(r"(?i)\b(?:nodes|hosts|machines|servers)\b")
 _NUMBERS = {"single": 1, "one": 1, "two": 2, "three": 3, "four": 4}
+_AT_WORK = re.compile(r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export)(?:es?|ing)\b|checkpoint")
 _NETWORK = re.compile(r"Using network (\w+)")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
@@ -51,8 +52,7 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     if len(nvml) > 1:
         return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
     if len(devices) == 1 and nvml == devices:
-        unseen = ("CUDA_VISIBLE_DEVICES of each rank was not printed",)
-        return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), unseen, 1)]
+        return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("no rank's CUDA_VISIBLE_DEVICES was printed",), 1)]
     return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
 
 
@@ -175,9 +175,11 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     silent = [r for r in logs.ranks if waiting and not (r.timeouts or r.warned or r.first_error or r.ended) and r.rank < (known or 1 << 20)]
     if not silent or len(silent) > max(1, len(logs.ranks) // 2):
         return []
-    lines = (waiting[0].timeouts[0].at, *(r.last for r in silent[:2] if r.last))
+    last = [r.last for r in silent if r.last]
     against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
-    return [Pointer("peer-crashed", "possible", lines, against, 28), Pointer("peer-stopped", "possible", lines, against, 29)]
+    at_work = ("rank-busy-on-host", "collective-on-some-ranks-only") * any(_AT_WORK.search(line.text) for line in last)
+    told = enumerate((*at_work, "peer-crashed", "peer-stopped"))
+    return [Pointer(cause, "possible", (waiting[0].timeouts[0].at, *last[:2]), against, 28 + i) for i, cause in told]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:
@@ -209,8 +211,7 @@ def networks_differ(logs: Logs) -> list[Pointer]:
     by = {found.group(1): line for found, line in said if found}
     by |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
     speakers = {(line.rank, line.host) for line in by.values()}
-    status = "likely" if len(speakers) > 1 else "possible"  # hosts may share a name, and two runs one file
-    return [Pointer("nodes-differ", status, tuple(by.values()), (), 36)] if len(by) > 1 else []
+    return [Pointer("nodes-differ", "likely" if len(speakers) > 1 else "possible", tuple(by.values()), (), 36)] if len(by) > 1 else []
 
 
 def channels_differ(logs: Logs) -> list[Pointer]:
