@@ -13,6 +13,39 @@ CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
 
+    ("device-not-set-per-rank", "|    0   N/A  N/A     71201      C   .../bin/python           7121MiB |\n|    0   N/A  N/A     71202      C   .../bin/python           969MiB |\n|    1   N/A  N/A     71202      C   .../bin/python           6155MiB |\n", "", "|    0   N/A  N/A     71201      C   .../bin/python           7121MiB |\n|    1   N/A  N/A     71201      C   .../bin/python           7121MiB |\n"),
+    ("net-socket-fallback", "n2:211:340 [3] NCCL INFO Using network Socket\nn2:211:340 [3] NCCL INFO NET/IB : No device found.\nstep 1 loss 2.0\nstep 2 loss 1.9\n", "two nodes with InfiniBand, 40 times slower than one", "n2:211:340 [3] NCCL INFO Using network Socket\nn2:211:340 [3] NCCL INFO NET/IB : No device found.\nstep 1 loss 2.0\nstep 2 loss 1.9\n"),
+    ("gpu-or-link-fault", "n:1:2 [3] net_ib.cc:94 NCCL WARN NET/IB : Got async event : port error\nn:1:2 [3] net_ib.cc:1210 NCCL WARN NET/IB : Got completion from peer 10.1.4.17<47113> with error 12, opcode 0, len 0, vendor err 129\n", "", "n:1:2 [3] net_ib.cc:94 NCCL INFO NET/IB : Got async event : port active\n"),
+    ("gdr-disabled", "n1:6:7 [0] NCCL INFO Channel 00 : 0[7000] -> 8[7000] [send] via NET/IB/0\n$ lsmod | grep nv_peer\n", "18 GB/s instead of 190", "n1:6:7 [0] NCCL INFO Channel 00 : 0[7000] -> 8[7000] [send] via NET/IB/0/GDRDMA\n"),
+    ("gdr-disabled", "rdma_context.cpp:199] Failed to register memory 0x7f3b8e000000: Bad address [14]\n", "", "rdma_context.cpp:199] registered memory 0x7f3b8e000000\n"),
+    ("rendezvous-name-resolution", "connect to (failed): [127.0.1.1]\nConnection refused\n", "", "connect to (failed): [192.0.2.1]\nConnection refused\n"),
+    ("pcie-topology-limit", "index, pcie.link.gen.current, pcie.link.width.current\n0, 4, 16\n1, 3, 4\n", "two cards are slow", "index, pcie.link.gen.current, pcie.link.width.current\n0, 4, 16\n1, 4, 16\n"),
+    ("rank-busy-on-host", "    communicate (subprocess.py:1209)\n    code_reward (rewards.py:212)\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "    communicate (subprocess.py:1209)\n    code_reward (rewards.py:212)\n"),
+    ("data-stall", "StreamSplitDataIterator(epoch=0, split=0) blocked waiting on other clients for more than 30s.\n", "", "StreamSplitDataIterator(epoch=0, split=0) done\n"),
+    ("start-skew", "RayChannelTimeoutError: If the execution is expected to take a long time, increase RAY_CGRAPH_get_timeout which is currently 10 seconds.\n", "the very first request fails, the cache is cold", "RayChannelTimeoutError: increase RAY_CGRAPH_get_timeout\n"),
+    ("visible-devices-wrong", "InvalidArgumentError: 'visible_device_list' listed an invalid GPU id '1' but visible device count is 1\n", "srun with one GPU per task", "InvalidArgumentError: 'visible_device_list' listed an invalid GPU id '1' but visible device count is 1\n"),
+    ("nodes-differ", "RuntimeError: Version mismatch: The cluster was started with:\n", "", "RuntimeError: The cluster was started with:\n"),
+    ("scheduler-shares-gpu", "Check failed: n_uniques == world_size (1 vs. 2) : Multiple processes within communication group running on same CUDA device is not supported.\n", "spark.task.resource.gpu.amount=0.25", "spark.task.resource.gpu.amount=0.25\n"),
+    ("env-conflict", "Detected CUDA_VISIBLE_DEVICES=4,5 but ignoring it because one or several of --include/--exclude/--num_gpus/--num_nodes cl args were used.\n", "", "Detected CUDA_VISIBLE_DEVICES=4,5: setting --include=localhost:4,5\n"),
+    ("more-ranks-than-gpus", "AssertionError: insufficient CUDA devices for DDP command\n", "", "AssertionError: insufficient memory for DDP command\n"),
+    ("collective-mismatch", "RuntimeError: Fatal error: gradients are inconsistent between workers. Try --ddp-backend=no_c10d.\n", "", "gradients are equal between workers\n"),
+    ("nodes-differ", "FileNotFoundError: [Errno 2] No such file or directory: '.dist_test/tmp9x2b1o3f/part_8.pkl'\n", "", "FileNotFoundError: [Errno 2] No such file or directory: 'model.pkl'\n"),
+    ("uneven-minibatches", "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.\n", "", "RuntimeError: Throwing across all ranks.\n"),
+    ("env-conflict", "RuntimeError: Using sequence parallelism requires setting the environment variable CUDA_DEVICE_MAX_CONNECTIONS to 1\n", "", "RuntimeError: Using sequence parallelism requires a tensor parallel size\n"),
+    ("env-conflict", "ValueError: invalid literal for int() with base 10: 'tcp://10.96.114.20:8000'\n", "", "ValueError: invalid literal for int() with base 10: 'abc'\n"),
+    ("visible-devices-set-too-late", "UserWarning: A CUDA context for device 0 already exists on process ID 48123.\n", "", "UserWarning: device 0 of process ID 48123\n"),
+    ("visible-devices-set-too-late", "RuntimeError: Physical devices cannot be modified after being initialized\n", "", "RuntimeError: Logical devices are initialized\n"),
+    ("driver-library-mismatch", "kernel version 384.111.0 does not match DSO version 390.30.0 -- cannot find working devices in this configuration\n", "", "kernel version 384.111.0 DSO version 384.111.0\n"),
+    ("nccl-library-conflict", "XGBoostError: Failed to load nccl from path: `libnccl.so.2`. Error:\n", "", "XGBoostError: Failed to load model from path\n"),
+    ("net-socket-fallback", "ip:1:1 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\nip:1:1 [0] NCCL INFO Using network Socket\n", "nccl-tests over two p3dn instances", "ip:1:1 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\nip:1:1 [0] NCCL INFO Using network Socket\n"),
+    ("rank-dependent-branch", "[14:02:12] WARNING: /workspace/src/learner.cc: Empty dataset at worker: 6\n", "all GPUs stay busy for ever", "[14:02:12] WARNING: dataset at worker: 6\n"),
+    ("framework-version-incompatible", "AssertionError: tensor parallel group already initialized, but of unexpected size: get_tensor_model_parallel_world_size()=1 vs. tensor_model_parallel_size=2\n", "", "tensor parallel group already initialized\n"),
+    ("device-not-set-per-rank", "ValueError: You can't train a model that has been loaded in 8-bit or 4-bit precision on a different device than the one you're training on.\n", "", "ValueError: You can't train a model that has been loaded in 8-bit\n"),
+    ("shm-too-small", "Rank 0 scheduler is dead. Please check if there are relevant logs.\nExit code: -7\n", "docker run of the image", "Exit code: -7\n"),
+    ("rendezvous-misconfigured", "AssertionError: Engine world size (2) != Runtime world size (1)\n", "", "Engine world size (2)\n"),
+    ("collective-mismatch", "AssertionError: mismatch dtype: src torch.float32, dst torch.bfloat16\n", "", "dtype: src torch.float32, dst torch.float32\n"),
+    ("benign", "vm:3120:3140 [0] graph/search.cc:765 NCCL WARN Could not find a path for pattern 4, falling back to simple order\n", "", "vm:3120:3140 [0] graph/search.cc:765 NCCL WARN no order\n"),
+
     ("trainer-and-engine-share-gpu", "RuntimeError: Attempting to use the same CUDA device (UUID: 5d1e0c5a) for multiple distinct roles/ranks within the same communicator.\n", "", "RuntimeError: Attempting to use the CUDA device (UUID: 5d1e0c5a)\n"),
     ("uneven-minibatches", "(WorkerDict pid=8812) rank 3 num_micro_batches=5\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n", "", "(WorkerDict pid=8812) rank 3 num_layers=5\n[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4011, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600019 milliseconds before timing out.\n"),
     ("communicator-order", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:2 (world size=4, worker_count=2, timeout=0:30:00)\n", "each rank calls dist.new_group for its own pairs", "RuntimeError: Timed out initializing process group in store based barrier on rank: 2, for key: store_based_barrier_key:1 (world size=4, worker_count=2, timeout=0:30:00)\n"),
@@ -42,7 +75,7 @@ MORE: list[tuple[str, str, str, str]] = [
     ("nccl-bug", "h:7:8 [0] NCCL INFO RAS client listening socket at ::1<28028>\n[h:7] *** Process received signal ***\n", "it crashes when the RAS client is queried", "h:7:8 [0] NCCL INFO RAS client listening socket at ::1<28028>\n[h:7] *** Process received signal ***\n"),
     ("framework-version-incompatible", "TypeError: Object of type <class 'torch.dtype'> is not serializable\n", "", "TypeError: Object of type <class 'pathlib.Path'> is not serializable\n"),
     ("timeout-on-other-group", "--watchdog-timeout 3600\nWorkNCCL(SeqNum=3678376, OpType=SEND, NumelIn=3584, NumelOut=3584, Timeout(ms)=600000) ran for 600003 milliseconds before timing out.\n", "", "--watchdog-timeout 600\nWorkNCCL(SeqNum=3678376, OpType=SEND, NumelIn=3584, NumelOut=3584, Timeout(ms)=600000) ran for 600003 milliseconds before timing out.\n"),
-    ("net-plugin-failed", "gn12:1:2 [1] NCCL INFO NET/Plugin: dlerror=libucp.so.0: cannot open shared object file\ngn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\n", "", "gn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\n"),
+    ("net-plugin-failed", "gn12:1:2 [1] NCCL INFO NET/Plugin: libnccl-net-UCX.so: libucp.so.0: cannot open shared object file: No such file or directory\\ngn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\\n", "", "gn12:1:2 [1] plugin/net.cc:216 NCCL WARN Error: network UCX not found.\\n"),
 
     ("more-ranks-than-gpus", "Invalid number of GPUs: 16 requested but only 8 were found.\n", "", "Number of GPUs: 16 requested, 16 were found.\n"),
     ("more-ranks-than-gpus", "AssertionError: please set tensor_parallel_size (4) to less than max local gpu count (2)\n", "", "CUDA_VISIBLE_DEVICES=MIG-0a2b7d4a,MIG-7d52e2d6\nAssertionError: please set tensor_parallel_size (2) to less than max local gpu count (1)\n"),
@@ -56,8 +89,8 @@ MORE: list[tuple[str, str, str, str]] = [
     ("engine-allreduce-needs-p2p", "what():  [TM][ERROR] CUDA runtime error: peer access is not supported between these two devices /src/turbomind/allocator.h:210\n", "", "what():  [TM][ERROR] CUDA runtime error: out of range /src/turbomind/allocator.h:210\n"),
     ("shm-too-small", "mm_posix.c:233  UCX  ERROR Not enough memory to write total of 4292720 bytes. Please check that /dev/shm or the directory you specified has more available memory.\n", "", "mm_posix.c:233  UCX  ERROR Not enough memory to write total of 4292720 bytes.\n"),
     ("rendezvous-port-in-use", "[c10d] The server socket has failed to bind to [::]:29501 (system error: 10048 - Only one usage of each socket address is normally permitted.).\n", "", "[c10d] The server socket has failed to bind to [::]:29501 (system error: 10049 - The requested address is not valid.).\n"),
-    ("cpu-affinity", "0 pid 40211's current affinity list: 0\n", "", "0 pid 40211's current affinity list: 0-15\n"),
-    ("cpu-affinity", "[n1:7001] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n[n1:7001] MCW rank 1 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n", "", "[n1:7001] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n[n1:7001] MCW rank 1 bound to socket 0[core 1[hwt 0-1]]: [../BB/..]\n"),
+    ("cpu-affinity", "0 pid 40211's current affinity list: 0\n", "eight ranks are slow", "0 pid 40211's current affinity list: 0-15\n"),
+    ("cpu-affinity", "[n1:7001] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n[n1:7001] MCW rank 1 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n", "the ranks are slow", "[n1:7001] MCW rank 0 bound to socket 0[core 0[hwt 0-1]]: [BB/../..]\n[n1:7001] MCW rank 1 bound to socket 0[core 1[hwt 0-1]]: [../BB/..]\n"),
     ("cpu-affinity", "UserWarning: This DataLoader will create 12 worker processes in total. Our suggested max number of worker in current system is 1\n", "", "UserWarning: This DataLoader will create 12 worker processes in total. Our suggested max number of worker in current system is 11\n"),
     ("topology-file-bad", "# Avg bus bandwidth    : 0.96\n$ unset NCCL_TOPO_FILE; mpirun all_reduce_perf\n# Avg bus bandwidth    : 181.4\n", "", "# Avg bus bandwidth    : 0.96\n$ unset NCCL_IB_HCA; mpirun all_reduce_perf\n"),
     ("uneven-minibatches", "rank 0 steps_per_epoch=781  rank 1 steps_per_epoch=781  rank 2 steps_per_epoch=780\nubset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n", "", "rank 0 steps_per_epoch=781  rank 1 steps_per_epoch=781\nwaiting for remainder of ranks for more than 60 seconds.\n"),
@@ -511,6 +544,7 @@ WORDS = [
     ("collective-on-some-ranks-only", "ranks 8-15 time out, ranks 0-7 load the model and go on", "the ranks load the model and go on"),
     ("rank-dependent-branch", "it stalls on resuming from get_last_checkpoint, each node has its own folder", "it stalls on the second node"),
     ("gpu-exclusive-mode", "it fails since the profile changed, several processes per card", "it fails since the profile changed"),
+    ("socket-interface-wrong", "the start hangs while a VPN is up", "the start hangs"),
 ]
 
 
@@ -527,6 +561,48 @@ def test_sockets_on_one_node_slow_nothing_down(tmp_path):
     log = "n:8:8 [0] NCCL INFO Failed to open libibverbs.so[.1]\nn:8:8 [0] NCCL INFO Using network Socket\n"
     assert "net-socket-fallback" not in [c for c, status in told(tmp_path, log, "single-node training, the start is slow") if status == "likely"]
     assert ("net-socket-fallback", "likely") in told(tmp_path, log, "training on two nodes is slow")
+
+
+HEALTHY = [
+    "[node01:1] MCW rank 0 bound to socket 0[core 0[hwt 0-1]], socket 0[core 1[hwt 0-1]]: [BB/BB]\n[node02:1] MCW rank 1 bound to socket 0[core 0[hwt 0-1]], socket 0[core 1[hwt 0-1]]: [BB/BB]\n",
+    "INFO utils.py:1004] Found nccl from library /opt/conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2\n",
+    "Detected VISIBLE_DEVICES=0,1 but ignoring it because one or several of --include/--exclude/--num_gpus/--num_nodes cl args were used.\n",
+    "rank 0: 451 samples/s, rank 1: 449 samples/s\nNCCL_ASYNC_ERROR_HANDLING: watchdog enabled\n",
+    "rank 0: num_batches=120 rank 1: num_batches=119 (Join is on)\ntimeout=1800\n",
+    "INFO:torch.distributed.distributed_c10d:Added key: store_based_barrier_key:128 to store for rank: 0\n",
+    "wandb: WARNING Object of type torch.Tensor is not JSON serializable, logging it as a string\n",
+    "0 pid 40211's current affinity list: 5\n",
+    "HW Thermal Slowdown : Active\n",
+]
+
+
+@pytest.mark.parametrize("log", HEALTHY)
+def test_lines_of_healthy_jobs_accuse_nobody_surely(tmp_path, log):
+    start = "n1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nNCCL version 2.21.5+cuda12.4\n"
+    assert not [told_so for told_so in told(tmp_path, start + log + "result: accuracy 0.81\n", "") if told_so[1] != "possible"]
+
+
+@pytest.mark.parametrize("extra", [
+    "fsspec==2024.6.1\n", "Will skip the first 3 epochs then the first 120 batches in the first epoch.\n", "'use_dynamic_bsz': False\n",
+    "EarlyStopping(patience=3) early stopping not triggered yet\n", "torchrun --nnodes 2 --rdzv-conf-timeout=3600 train.py\n", "HW Thermal Slowdown : Active\n"])
+def test_a_network_error_that_was_printed_stays_first(tmp_path, extra):
+    failed = ("node01:1201:1301 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<47112> with status=12 opcode=0 len=0 vendor err 129 (Recv)\n"
+              "[rank1]:[E ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, "
+              "Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n")
+    assert told(tmp_path, extra + failed, "")[0][0] == told(tmp_path, failed, "")[0][0]
+
+
+@pytest.mark.parametrize("context", ["job died with exit code 137", "node reboots during training; Xid 79 in dmesg", "killed by the OOM killer", "loss is NaN with more than one GPU",
+                                     "throughput as before, but then the job crashed"])
+def test_steps_are_no_health_where_somebody_says_what_failed(tmp_path, context):
+    steps = "n1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nstep 10 loss 2.31 lr 1e-4\nstep 40 loss 2.05 lr 1e-4\n"
+    assert "benign" not in [cause for cause, _ in told(tmp_path, steps, context)[:1]]
+
+
+def test_a_rank_of_the_job_goes_before_that_of_a_group(tmp_path):
+    """PyTorch 2.13 prints both, and in a group the second is another rank."""
+    (tmp_path / "job.log").write_text("[rank2]:[I1123 05:37:46.5 ProcessGroupWrapper.cpp:710] [Rank 0] Running collective: x\n[Rank 1] y\n")
+    assert [r.rank for r in reader.collect([str(tmp_path / "job.log")]).ranks] == [1, 2]
 
 
 def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):

@@ -88,6 +88,4 @@ class Redactor:
             return MASK if name and sounds_secret(name) and not _HARMLESS_VALUE.match(value) else self.text(value)
         if isinstance(value, dict):
             return {k if _FIELD.fullmatch(str(k)) else self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self.json(v) for v in value]
-        return value
+        return [self.json(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -88,9 +88,7 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
     seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
     gap = next((said for said in seen.values() if isinstance(said, Gap)), None)
-    if gap is not None:
-        return gap
-    return _joined([(role_of(name, said), host_of(said)) for name, said in seen.items()])
+    return gap if gap is not None else _joined([(role_of(name, said), host_of(said)) for name, said in seen.items()])
 
 
 def _joined(seen: Sequence[tuple[Role, Host]]) -> Environment:

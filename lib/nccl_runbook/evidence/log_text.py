@@ -88,7 +88,8 @@ def said(text: str) -> Said:
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
     inside = _INSIDE.search(rest) if "Rank " in rest or "[rank" in rest or "RANK " in rest or "Global rank " in rest else None
-    rank = int(next(g for g in inside.groups() if g)) if inside else rank
+    # behind [rankN], which is the job's, another one is that of a group
+    rank = int(next(g for g in inside.groups() if g)) if inside and "[rank" not in text[:at] else rank
     again = _REPEATED.search(rest) if "repeated " in rest else None
     times = 1 + min(int(again.group(1)), 10**6) if again else 1
     # in a line that NCCL begins no time is left: it puts it in front of all

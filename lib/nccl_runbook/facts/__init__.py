@@ -49,9 +49,7 @@ def to_json(fact: Any) -> Any:
         return {f.name: to_json(getattr(fact, f.name)) for f in dataclasses.fields(fact)}
     if isinstance(fact, dict):
         return {str(key): to_json(value) for key, value in fact.items()}
-    if isinstance(fact, (list, tuple)):
-        return [to_json(value) for value in fact]
-    return fact
+    return [to_json(value) for value in fact] if isinstance(fact, (list, tuple)) else fact
 
 
 def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:

@@ -34,6 +34,7 @@ GUARD = r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"(
 NETWORK = r"NCCL INFO Using network \w+"
 ALONE = r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})"  # nccl-tests: each job has one such rank
 RESULT = r"#\s+(?:Avg bus bandwidth|Out of bounds values)"  # nccl-tests: the end of a run
+SMI = r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB"  # nvidia-smi: GPU and pid
 CHANNELS = r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b"  # NCCL >= 2.18
 # a job ends with it, and it is no exception
 ABORT = (r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |"
@@ -42,6 +43,7 @@ ABORT = (r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(
 ASKED = r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)\W{1,3}(\d{1,4})\b"
 _CARDS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
 PRESENT = rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_CARDS}"
+SLOW = frozenset(["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "cpu-affinity", "gloo-carries-traffic"])
 _NEEDLE = 8  # letters: longer ones single out hardly any more lines, and take longer to prepare
 _GUARDED = 7  # letters: a shorter one would single out many lines without what stands before it
 _ANCHORS = b"%[x/v:k1gbhpumdlros"  # the rarest first; nearly every literal holds one, and a text is searched once for each
@@ -82,8 +84,9 @@ class Clue:
 
     @property
     def stays(self) -> bool:
-        """Whether it counts though the job went on after its line: the fault itself does, and what says that nothing is wrong."""
-        return self.status == "established" or self.cause == "benign"
+        """Whether it counts though the job went on after its line: the fault itself does, what says that nothing is wrong, and what only
+        slows it down."""
+        return self.status == "established" or self.cause == "benign" or self.cause in SLOW
 
 
 @functools.cache
@@ -118,7 +121,7 @@ def compiled(expression: str) -> re.Pattern[str]:
 
 def printed() -> list[str]:
     """Every expression that is asked of every line that a job printed."""
-    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT, ALONE, RESULT, CHANNELS]))
+    return list(dict.fromkeys([*(c.line for c in clues() if not c.words), NETWORK, GUARD, ABORT, ALONE, RESULT, CHANNELS, SMI]))
 
 
 def spoken() -> list[str]:

@@ -248,6 +248,4 @@ def uneven(hang: Hang, rank: int) -> list[Count]:
     """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
-    if not own or not others or own[0].number >= min(c.number for c in others):
-        return []
-    return [own[0], others[0]]
+    return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []

@@ -9,7 +9,7 @@ from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import LogLine, Logs
 from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
-from nccl_runbook.knowledge.clues import ABORT, clues, hints, says
+from nccl_runbook.knowledge.clues import ABORT, SLOW, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
@@ -65,10 +65,10 @@ def judge(logs: Logs) -> list[Hypothesis]:
 
 def _from_clues(logs: Logs) -> list[Pointer]:
     """Every clue whose own line was seen, with all that must be there and nothing that must not."""
-    found = []
+    found, slow = [], says(logs.context, "<slow>") and not _reassured(logs, PLAIN)
     for place, clue in enumerate(clues()):
         seen = logs.seen.get(clue.line)
-        background = seen is None or seen.resumed and not clue.stays
+        background = seen is None or seen.resumed and not (clue.stays and (slow or clue.cause not in SLOW))
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
             first = 100 + 300 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more

@@ -8,14 +8,14 @@ import re
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
 from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NETWORK, PRESENT, RESULT, says
+from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NETWORK, PRESENT, RESULT, SMI, says
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _SHARED = "Duplicate GPU detected|Multiple ranks detected using the same GPU|Multiple Ranks are using the same GPU"
-_UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)|\b(?:separate|different|passed-through) (?:physical )?(?:card|GPU)s?\b"
+_UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)"
 _HOSTS = re.compile(r"(?i)\b(?:nodes|hosts|machines|servers)\b")
 _NUMBERS = {"single": 1, "one": 1, "two": 2, "three": 3, "four": 4}
-_AT_WORK = re.compile(r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export)(?:es?|ing)\b|checkpoint")
+_AT_WORK = re.compile(r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export)(?:es?|ing)\b|about to be \w+ed")
 _NETWORK = re.compile(r"Using network (\w+)")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
@@ -35,7 +35,7 @@ def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
     compared = (numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
-    others = (guards_failed, ranks_on_one_gpu, fewer_gpus_than_ranks, *compared, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, fewer_gpus_than_ranks, *compared, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -54,6 +54,14 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     if len(devices) == 1 and nvml == devices:
         return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("no rank's CUDA_VISIBLE_DEVICES was printed",), 1)]
     return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
+
+
+def first_gpu_is_held(logs: Logs) -> list[Pointer]:
+    """nvidia-smi's list: processes of other GPUs hold memory of the first one, too."""
+    rows = [(found[1], found[2], line) for line in _lines(logs, SMI) for found in [re.search(SMI, line.text)] if found]
+    first = {pid for gpu, pid, _ in rows if gpu == "0"}
+    others = [line for gpu, pid, line in rows if gpu != "0" and pid in first]
+    return [Pointer("device-not-set-per-rank", "likely", tuple(others[:4]), (), 3)] if others and len(first) > 1 else []
 
 
 def fewer_gpus_than_ranks(logs: Logs) -> list[Pointer]:
