@@ -605,6 +605,16 @@ def test_a_rank_of_the_job_goes_before_that_of_a_group(tmp_path):
     assert [r.rank for r in reader.collect([str(tmp_path / "job.log")]).ranks] == [1, 2]
 
 
+def test_processes_on_two_gpus_are_told_with_their_own_advice(tmp_path):
+    """The near miss: one process that uses both GPUs (DataParallel)."""
+    row = "|    {g}   N/A  N/A     {p}      C   .../bin/python           969MiB |\n"
+    (tmp_path / "job.log").write_text(row.format(g=0, p=71201) + row.format(g=0, p=71202) + row.format(g=1, p=71202))
+    lead = triage.judge(reader.collect([str(tmp_path / "job.log")]))[0]
+    assert (lead.cause, lead.status, len(lead.evidence)) == ("device-not-set-per-rank", "likely", 2)
+    assert "map_location" in lead.remedy[0].lines[1] and "nvidia-smi" in lead.decides.line
+    assert told(tmp_path, row.format(g=0, p=71201) + row.format(g=1, p=71201), "") == []
+
+
 def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):
     """The near miss: nobody says that the cards differ."""
     line = "vm:{p}:9 [0] NCCL INFO comm 0x5591 rank {r} nranks 2 cudaDev 0 nvmlDev 0 busId 100000 commId 0x3d4f - Init START\n"

@@ -60,8 +60,9 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     """nvidia-smi's list: processes of other GPUs hold memory of the first one, too."""
     rows = [(found[1], found[2], line) for line in _lines(logs, SMI) for found in [re.search(SMI, line.text)] if found]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
-    others = [line for gpu, pid, line in rows if gpu != "0" and pid in first]
-    return [Pointer("device-not-set-per-rank", "likely", tuple(others[:4]), (), 3)] if others and len(first) > 1 else []
+    both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
+    lines = tuple(line for _, pid, line in rows if pid in both)
+    return [Pointer("device-not-set-per-rank", "likely", lines[:4], (), 3)] if both and len(first) > 1 else []
 
 
 def fewer_gpus_than_ranks(logs: Logs) -> list[Pointer]:
