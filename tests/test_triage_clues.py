@@ -12,6 +12,8 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("rendezvous-port-in-use", "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=2, worker_count=5, timeout=0:30:00)\n", "", "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=5, worker_count=2, timeout=0:30:00)\n"),
+    ("env-conflict", "AssertionError: FSDP always requires CUDA_DEVICE_MAX_CONNECTIONS value large than one\n", "", "AssertionError: FSDP always requires a device mesh\n"),
 
     ("device-not-set-per-rank", "|    0   N/A  N/A     71201      C   .../bin/python           7121MiB |\n|    0   N/A  N/A     71202      C   .../bin/python           969MiB |\n|    1   N/A  N/A     71202      C   .../bin/python           6155MiB |\n", "", "|    0   N/A  N/A     71201      C   .../bin/python           7121MiB |\n|    1   N/A  N/A     71201      C   .../bin/python           7121MiB |\n"),
     ("net-socket-fallback", "n2:211:340 [3] NCCL INFO Using network Socket\nn2:211:340 [3] NCCL INFO NET/IB : No device found.\nstep 1 loss 2.0\nstep 2 loss 1.9\n", "two nodes with InfiniBand, 40 times slower than one", "n2:211:340 [3] NCCL INFO Using network Socket\nn2:211:340 [3] NCCL INFO NET/IB : No device found.\nstep 1 loss 2.0\nstep 2 loss 1.9\n"),
@@ -593,7 +595,7 @@ def test_a_network_error_that_was_printed_stays_first(tmp_path, extra):
 
 
 @pytest.mark.parametrize("context", ["job died with exit code 137", "node reboots during training; Xid 79 in dmesg", "killed by the OOM killer", "loss is NaN with more than one GPU",
-                                     "throughput as before, but then the job crashed"])
+                                     "throughput as before, but then the job crashed", "no error anywhere, the results are wrong on every GPU but the first"])
 def test_steps_are_no_health_where_somebody_says_what_failed(tmp_path, context):
     steps = "n1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nstep 10 loss 2.31 lr 1e-4\nstep 40 loss 2.05 lr 1e-4\n"
     assert "benign" not in [cause for cause, _ in told(tmp_path, steps, context)[:1]]
