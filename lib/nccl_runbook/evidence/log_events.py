@@ -20,7 +20,7 @@ _COMM = (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvm
     r"(?: commId 0x([0-9a-f]+))?")
 _NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
 _TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
-# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.0 to 2.13: operation, number, size, type, group
+# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation, number, size, type, group
 _CALL = (r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) datatype (\d+) .*\[nranks=(\d+)\]|"
     r"Running collective: Collective(?=.*?OpType=(\w+))\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)")
 MAX_CALLS = 50_000
