@@ -617,6 +617,13 @@ def test_processes_on_two_gpus_are_told_with_their_own_advice(tmp_path):
     assert told(tmp_path, row.format(g=0, p=71201) + row.format(g=1, p=71201), "") == []
 
 
+def test_shared_memory_that_ucx_could_not_write_is_the_fault_itself(tmp_path):
+    """The near miss: another directory than /dev/shm may be meant where the sentence ends before it."""
+    line = "mm_posix.c:233  UCX  ERROR Not enough memory to write total of 4292720 bytes."
+    assert told(tmp_path, line + " Please check that /dev/shm or the directory you specified has more available memory.\n", "")[0] == ("shm-too-small", "established")
+    assert ("shm-too-small", "established") not in told(tmp_path, line + "\n", "")
+
+
 def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):
     """The near miss: nobody says that the cards differ."""
     line = "vm:{p}:9 [0] NCCL INFO comm 0x5591 rank {r} nranks 2 cudaDev 0 nvmlDev 0 busId 100000 commId 0x3d4f - Init START\n"
