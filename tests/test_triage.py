@@ -15,6 +15,7 @@ import jsonschema
 import papermill
 import pytest
 from book_samples import run_cli
+from literals import matcher_of
 from nccl_runbook import records
 from nccl_runbook.evidence import log_events, log_templates
 from nccl_runbook.evidence import logs as reader
@@ -23,7 +24,7 @@ from nccl_runbook.facts.logs import Logs
 from nccl_runbook.findings import Severity, verdict_of
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, fitting, recognise
-from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, Matcher, clues, compiled, hints, printed, spoken
+from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
 from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.report.badges import badge
 from nccl_runbook.rules import triage
@@ -107,7 +108,7 @@ def test_the_matcher_finds_what_a_naive_search_finds():
     lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
     naive = [{e for e in (NETWORK, GUARD, ABORT, ASKED, PRESENT, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
     assert [{e for e in reader._may_match([*printed(), *spoken()], line) if compiled(e).search(line)} for line in lines] == naive and any(naive)
-    assert matching(Matcher(["a|b"]), "b") == ["a|b"], "an expression without a long literal is asked always"
+    assert matching(matcher_of("a|b"), "b") == ["a|b"], "an expression without a long literal is asked always"
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -13,6 +13,7 @@ import tarfile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from literals import matcher_of
 from nccl_runbook.evidence import log_events, log_sources, log_templates, log_text
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.knowledge import worked_out
@@ -241,7 +242,7 @@ def test_what_short_logs_are_asked_is_found_in_the_first_line_that_a_naive_searc
 
 
 def test_a_short_needle_is_found_behind_what_guards_it():
-    asked = Matcher(["exit \\d", "xit code", "step\\b", "tape"])
+    asked = matcher_of("exit \\d", "xit code", "step\\b", "tape")
     assert [sorted(matching(asked, line)) for line in ("exit 1", "exit code 1", "next step", "steps", "tapes")] == [
         ["exit \\d"], ["xit code"], ["step\\b"], [], ["tape"]]
 
@@ -281,7 +282,7 @@ def test_a_line_that_any_expression_matches_may_match_it(expression, data):
     """As a regex reads it: dotted and dotless i, long s and the Kelvin sign count as i, s and k where case is ignored."""
     line = data.draw(st.from_regex(expression)).replace("\n", " ")
     for pattern, other in ((expression, line), ("(?i)" + expression, "".join({"i": "\u0130", "s": "\u017f", "k": "\u212a"}.get(c, c.swapcase()) for c in line))):
-        assert not re.search(pattern, other) or pattern in Matcher([pattern, "timeout \\d"]).may_match([b"first", other.encode()]).get(1, ()), (needed(pattern), other)
+        assert not re.search(pattern, other) or pattern in matcher_of(pattern, "timeout \\d").may_match([b"first", other.encode()]).get(1, ()), (needed(pattern), other)
 
 
 @given(expressions=st.lists(_EXPRESSIONS, min_size=1, max_size=4), line=st.text("nckKd d%ab.xy|()[]", max_size=20))

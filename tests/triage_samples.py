@@ -4,7 +4,8 @@ Written from the messages of the libraries: what NCCL, PyTorch, the kernel and t
 """
 from __future__ import annotations
 
-from nccl_runbook.knowledge.clues import Matcher, apart, compiled
+from literals import branches
+from nccl_runbook.knowledge.clues import Matcher, compiled
 
 WATCHDOG = ("[rank{r}]:[E1120 12:03:15.806190993 ProcessGroupNCCL.cpp:689] [Rank {r}] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum={s}, OpType={o}, NumelIn={n}, NumelOut={n}, Timeout(ms)={t}) ran for {t}9 milliseconds before timing out.\n")
@@ -98,4 +99,5 @@ def matching(asked: Matcher, line: str) -> list[str]:
 
 def needed(expression: str) -> frozenset[str]:
     """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    return frozenset(n.decode() for sets in apart(expression) for n in sets[0]) if all(apart(expression)) else frozenset()
+    told = branches(expression)
+    return frozenset(n for sets in told for n in sets[0]) if all(told) else frozenset()
