@@ -22,9 +22,11 @@ from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, end
 from nccl_runbook.evidence.log_text import Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import apart, clues, compiled, folded, hints, may_match, printed, spoken
+from nccl_runbook.knowledge.words import words_of
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
+MAX_QUOTED = 200  # kinds of lines: of a log with more only those that tell something are taken word for word
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
@@ -155,7 +157,13 @@ class _Reader:
         told = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
-        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts)
+        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, self._words(context))
+
+    def _words(self, context: str) -> dict[str, LogLine]:
+        few = len(self._templates.kinds) <= MAX_QUOTED
+        kinds = itertools.islice((kind or Kind(at) for at, kind in self._templates.all() if few or kind), MAX_QUOTED)
+        texts = [(context, None), *((text, kind) for kind in kinds for text in kind.texts())]
+        return {word: line for text, kind in reversed(texts) for line in [self._first(text, kind)] for word in words_of(plain(text))}
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""

@@ -11,6 +11,7 @@ from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
 from nccl_runbook.knowledge.clues import ABORT, SLOW, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
+from nccl_runbook.knowledge.words import chances
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
@@ -19,6 +20,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
+CHANCE, RARELY = 12, 0.03  # what words that leave no doubt add to a hint's weight; what is rarer adds nothing
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -78,12 +80,16 @@ def _from_clues(logs: Logs) -> list[Pointer]:
 
 def _from_hints(logs: Logs) -> list[Pointer]:
     """Causes that words make likelier, and by how much: the place is that, negative."""
-    if not (logs.context or failed_line(logs) or logs.unknown and not logs.foreign):
+    failed = logs.context or failed_line(logs)
+    if not (failed or logs.unknown and not logs.foreign):
         return []  # words alone are no complaint
     lines: dict[str, list[tuple[float, LogLine]]] = collections.defaultdict(list)
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
+    for cause, (chance, word) in chances(logs.words if failed else ()).items():
+        if chance > RARELY and (cause != "benign" or cause in lines):
+            lines[cause].append((CHANCE * chance, logs.words[word]))
     if "benign" in lines and _calm(logs):
         lines["benign"].append((PLAIN, lines["benign"][0][1]))
     total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
