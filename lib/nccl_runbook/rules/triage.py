@@ -20,7 +20,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-CHANCE, RARELY = 12, 0.03  # what words that leave no doubt add to a hint's weight; what is rarer adds nothing
+CHANCE, RARELY, HARMLESS = 12, 0.03, 0.1  # what words that leave no doubt add to a hint's weight; what is rarer adds nothing, or is not called harmless
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -133,7 +133,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     others = [h for h in ranked if h.cause != "benign"]
     reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
-    if not _calm(logs) or grave:
+    rather = logs.context and not reassured and chances(logs.words).get("benign", (1,))[0] < HARMLESS
+    if not _calm(logs) or grave or rather:
         return others
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
