@@ -132,6 +132,7 @@ MORE: list[tuple[str, str, str, str]] = [
     ("benign", "PMIX ERROR: PMIX_ERR_NOT_FOUND in file dstore_base.c at line 1567\n", "", "PMIX ERROR: PMIX_ERR_UNREACH in file dstore_base.c\n"),
     ("network-path-blocked", "util.network was unable to connect to horovodrun driver on any of the following address.\n", "", "connected to horovodrun driver\n"),
     ("socket-interface-wrong", "util.network was unable to connect to horovodrun driver on any of the following address.\n", "", "connected to horovodrun driver\n"),
+    ("visible-devices-wrong", "MisconfigurationException('You requested gpu: [2, 3]\n But your machine only has: [0, 1]\n", "", "MisconfigurationException('You requested gpu: [0, 1, 2]\n But your machine only has: [0, 1]\n"),
     ("container-gpu-access", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
     ("driver-too-old", "pytorch_lightning.utilities.exceptions.MisconfigurationException:\n  You requested GPUs: [0, 1]\n  But your machine only has: []\n", "", "  You requested GPUs: [0, 1]\n  But your machine only has: [0]\n"),
     ("benign", "E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required (NCCL_CTRAN_IB_DEVICES_PER_RANK).\n", "", "CTRAN-IB: Found 2 InfiniBand device(s)\n"),

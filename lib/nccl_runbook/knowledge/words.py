@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from nccl_runbook.knowledge import worked_out
 
+MOST = 4  # words that are named
 SHORT = 20  # the length of one report in fifty; a sentence or two is no report, and what they say is in hints.toml
 _ADDRESS, _WORD = re.compile(r"0x[0-9a-f]+"), re.compile(r"[a-z_]{2,}")
 
@@ -18,16 +19,16 @@ def words_of(text: str) -> set[str]:
     return {part for word in whole for part in (word, *word.split("_")) if len(part) > 1}
 
 
-def chances(words: Iterable[str]) -> dict[str, tuple[float, str]]:
-    """Cause -> how likely the words make it among all (0 to 1), and the word that speaks for it most; empty where
-    they are too few to tell."""
+def chances(words: Iterable[str]) -> dict[str, tuple[float, list[str]]]:
+    """Cause -> how likely the words make it among all (0 to 1), and those that speak for it most; empty where they are too few to tell."""
     learned = worked_out("words")  # weights in tenths
     known = {word: learned["words"][word] for word in words if word in learned["words"]}
     length = math.sqrt(sum(rarity * rarity for rarity, *_ in known.values()))
-    score, most = list(learned["base"]), [(0.0, "")] * len(learned["base"])
+    score, most = list(learned["base"]), [[] for _ in learned["base"]]
     for word, (rarity, *pairs) in known.items():
         for cause, weight in zip(pairs[::2], pairs[1::2]):
             score[cause] += weight * rarity / (10 * length)
-            most[cause] = max(most[cause], (weight * rarity, word))
-    odds = [math.exp(value) for value in score]
-    return {cause: (one / sum(odds), word) for cause, one, (_, word) in zip(learned["causes"], odds, most)} if length > SHORT else {}
+            most[cause] += [(weight * rarity, word)] * (weight > 0)
+    odds = [math.exp(value) for value in score] if length > SHORT else []
+    strongest = ([word for _, word in sorted(each, reverse=True)[:MOST]] for each in most)
+    return {cause: (one / sum(odds), words) for cause, one, words in zip(learned["causes"], odds, strongest)}

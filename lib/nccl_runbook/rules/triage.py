@@ -20,7 +20,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-CHANCE, RARELY, HARMLESS = 12, 0.03, 0.1  # what words that leave no doubt add to a hint's weight; what is rarer adds nothing, or is not called harmless
+CHANCE, RARELY, HARMLESS = 12, 0.03, 0.1  # what learned words that leave no doubt add to hints; a rarer cause gets nothing; is not harmless
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -87,14 +87,15 @@ def _from_hints(logs: Logs) -> list[Pointer]:
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
-    for cause, (chance, word) in chances(logs.words if failed else ()).items():
-        if chance > RARELY and (cause != "benign" or cause in lines):
-            lines[cause].append((CHANCE * chance, logs.words[word]))
+    likely = {cause: told for cause, told in chances(logs.words if failed else ()).items() if told[0] > RARELY and told[1]}
+    for cause, (chance, (word, *_)) in likely.items():
+        lines[cause] += [(CHANCE * chance, logs.words[word])] * (cause != "benign" or cause in lines)
     if "benign" in lines and _calm(logs):
         lines["benign"].append((PLAIN, lines["benign"][0][1]))
     total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
     surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
-    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
+    why = {cause: f"{WORDS}: {', '.join(words)}" for cause, (_, words) in likely.items()}
+    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (why.get(c, WORDS),), -total[c]) for c in lines if total[c] >= 0.3]
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
@@ -120,7 +121,7 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     cause = fitting(cause_id, best[0].evidence[0].text)
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     surest = [p for p in best if p.status == best[0].status]
-    against = tuple(dict.fromkeys(text for p in surest for text in p.against if text != WORDS or len(best) == 1))
+    against = tuple(dict.fromkeys(text for p in surest for text in p.against if not text.startswith(WORDS) or len(best) == 1))
     remedy = usual(cause_id, best[0].status, best[0].evidence[0].text, launcher)
     bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
     says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
