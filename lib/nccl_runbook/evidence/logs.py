@@ -26,7 +26,7 @@ from nccl_runbook.knowledge.words import words_of
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
-MAX_QUOTED = 200  # kinds of lines: of a log with more only those that tell something are taken word for word
+MAX_QUOTED = 40  # kinds of lines are taken word for word: the last that appear, as what went wrong is new and stands below
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
@@ -160,8 +160,8 @@ class _Reader:
         return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, self._words(context))
 
     def _words(self, context: str) -> dict[str, LogLine]:
-        few = len(self._templates.kinds) <= MAX_QUOTED
-        kinds = itertools.islice((kind or Kind(at) for at, kind in self._templates.all() if few or kind), MAX_QUOTED)
+        early = max(0, len(self._templates.kinds) - MAX_QUOTED)
+        kinds = [kind or Kind(at) for at, kind in itertools.islice(self._templates.all(), early, None)]
         texts = [(context, None), *((text, kind) for kind in kinds for text in kind.texts())]
         return {word: line for text, kind in reversed(texts) for line in [self._first(text, kind)] for word in words_of(plain(text))}
 

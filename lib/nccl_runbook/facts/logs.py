@@ -113,7 +113,7 @@ class Logs:
     and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
     clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently; ``here``:
     the host on which they were read; ``attempts``: how often the launcher started the ranks; ``words``: every word of the reporter and of
-    a short log (of a long one: of its lines that tell something) -> where it stands first.
+    the last kinds of lines that appeared -> where it stands first.
     """
 
     files: List[FileRead]

@@ -1,0 +1,112 @@
+"""Learned words put in order what nothing better tells apart. They name nothing surely, say nothing of a sentence, and yield to what was printed."""
+from __future__ import annotations
+
+import json
+import math
+
+import learn_words
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_runbook.evidence import logs as reader
+from nccl_runbook.knowledge import worked_out
+from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.words import MOST, chances, words_of
+from nccl_runbook.rules import triage
+
+LEARNED = worked_out("words")
+# nobody's report: no message of a program that is known here, told in plain words, each with what decides it
+PLAIN = {
+    "uneven-minibatches": "Two machines train a tagger with DDP. The dataset was split by file, the second machine has a few hundred sentences less, and at the end of the "
+    "first epoch it is done while the other one goes on with its last batches and waits; join() is not used and the sampler does not drop the remainder.",
+    "roce-gid-wrong": "Bandwidth tests between two servers with RoCE cards work on the plain link, and fail as soon as the traffic shall use the routed VLAN: show_gids lists "
+    "v1 and v2 entries with IPv4 at index 3 and 5, the job takes index 0 which is link local, and the switch drops it.",
+    "container-gpu-access": "The image runs on the host of a colleague. On ours the pod starts without any card: nvidia-smi inside of it is not found, the toolkit is installed, "
+    "but the runtime class was left out of the deployment and the device plugin lists nothing.",
+}
+
+
+def told(tmp_path, context, log="epoch 1 starts\nvalue of the loss is 2.5\n"):
+    (tmp_path / "a.log").write_text(log)
+    return triage.judge(reader.collect([str(tmp_path / "a.log")], context))
+
+
+@pytest.mark.parametrize("cause", PLAIN)
+def test_a_report_in_plain_words_names_its_cause_never_surely_and_says_by_which_words(tmp_path, cause):
+    first, *_ = every = told(tmp_path, PLAIN[cause] + " It fails.")
+    assert first.cause == cause and {h.status for h in every} == {"possible"}
+    named = first.against[0].partition("usual with it: ")[2].split(", ")
+    assert 0 < len(named) <= MOST and set(named) <= words_of(PLAIN[cause]), first.against
+
+
+@pytest.mark.parametrize("cause", PLAIN)
+def test_the_same_story_with_the_other_words_does_not(tmp_path, cause):
+    other = next(words for name, words in PLAIN.items() if name != cause)
+    assert told(tmp_path, other + " It fails.")[0].cause != cause
+
+
+def test_a_sentence_is_no_report():
+    assert chances(words_of("the dataset was split by file and one rank is done first")) == {}
+    assert chances(words_of("quux " * 500)) == {} and chances([]) == {}
+
+
+def test_what_a_job_printed_goes_before_words(tmp_path):
+    """The words are those of another cause."""
+    log = "n1:7:7 [0] NCCL WARN Error: cannot open shared memory: No space left on device\nn1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    first = told(tmp_path, PLAIN["uneven-minibatches"] + " It fails.", log)[0]
+    assert (first.cause, first.status) == ("shm-too-small", "established")
+
+
+def test_words_alone_are_no_complaint(tmp_path):
+    """A job of which nobody says anything and that printed no failure: the words of its lines accuse nobody."""
+    log = "".join(sentence + "\n" for sentence in PLAIN["uneven-minibatches"].split(". "))
+    assert told(tmp_path, "", log) == [] != told(tmp_path, "it fails", log)
+
+
+def test_of_a_long_log_the_last_kinds_of_lines_are_taken_word_for_word(tmp_path):
+    names = ["".join(chr(97 + int(digit)) for digit in str(n)) for n in range(10_000, 10_400)]
+    (tmp_path / "a.log").write_text("".join(f"begin {name}\n" for name in names) + "here it ended\n" * 9)
+    words = reader.collect([str(tmp_path / "a.log")], "it fails").words
+    assert {"fails", "ended", names[-1]} <= words.keys() and names[0] not in words
+    assert (words["ended"].line, words["fails"].file) == (401, reader.CONTEXT)
+
+
+@given(text=st.text(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_words_are_lower_case_letters_and_parts_of_names(text):
+    words = words_of(text)
+    assert all(len(word) > 1 and set(word) <= set("abcdefghijklmnopqrstuvwxyz_") for word in words)
+    assert words == words_of(text.upper()) or not text.isascii()
+
+
+def test_a_name_counts_as_a_whole_and_in_parts_and_an_address_is_no_word():
+    assert words_of("NCCL_P2P_DISABLE=1 at 0x7fdeadbeef") == {"nccl_p", "nccl", "p_disable", "disable", "at"}
+
+
+@given(words=st.lists(st.sampled_from(sorted(LEARNED["words"])) | st.text(max_size=9), max_size=90))
+@settings(max_examples=100, deadline=None)
+def test_chances_are_of_all_causes_together(words):
+    told = chances(words)
+    assert not told or math.isclose(sum(chance for chance, _ in told.values()), 1) and told.keys() == set(LEARNED["causes"])
+    assert all(set(named) <= set(words) and len(named) <= MOST for _, named in told.values())
+
+
+def test_the_table_is_of_known_causes_and_of_words_as_they_are_read():
+    assert set(LEARNED["causes"]) <= {*causes(), "benign"} and len(LEARNED["base"]) == len(LEARNED["causes"]) == len(LEARNED["reports"])
+    for word, (rarity, *pairs) in LEARNED["words"].items():
+        assert word in words_of(word) and rarity >= 1 and len(pairs) % 2 == 0 < len(pairs), word
+        assert all(0 <= number < len(LEARNED["causes"]) for number in pairs[::2]) and all(abs(weight) >= 10 * learn_words.LEAST for weight in pairs[1::2]), word
+
+
+def test_what_is_learned_is_what_sets_reports_apart(tmp_path, monkeypatch, capsys):
+    stories = {"data-stall": "the loader reads slowly from the shelf", "straggler": "one card is slow since it is hot"}
+    rows = [{"id": f"{cause}{n}", "cause": cause, "context": f"{text}, it fails", "log": "epoch 1\n"} for cause, text in stories.items() for n in range(4)]
+    (tmp_path / "reports.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setattr(learn_words, "OUT", tmp_path / "words.json")
+    monkeypatch.setattr("sys.argv", ["learn_words.py", str(tmp_path / "reports.jsonl")])
+    learn_words.main()
+    learned = json.loads((tmp_path / "words.json").read_text())
+    stall = learned["causes"].index("data-stall")
+    weights = {word: dict(zip(pairs[::2], pairs[1::2])) for word, (_, *pairs) in learned["words"].items()}
+    assert weights["loader"][stall] > 0 > weights["hot"][stall] and "epoch" not in weights, "what all say tells nothing"
+    assert learned["reports"] == {"data-stall": 4, "straggler": 4} and "8 reports" in capsys.readouterr().out
