@@ -175,6 +175,17 @@ MORE: list[tuple[str, str, str, str]] = [
     ("bus-id-collision", "NCCL error ncclInvalidUsage: Duplicate GPU detected: rank 0 and rank 1 both on CUDA device 901000\n", "eight GH200 nodes with one GPU each", "rank 0 is on CUDA device 901000\n"),
     ("cumem-mismatch", "Imported shareable buffer\n", "one boot in seven never comes up", "Imported a buffer\n"),
     ("network-path-blocked", "3 nodes: error\n", "an odd number of nodes fails", "3 nodes: ok\n"),
+    ("gdr-disabled", "hd:7:9 [0] NCCL INFO DMA-BUF is not available on GPU device 0\n", "slow", "hd:7:9 [0] NCCL INFO DMA-BUF is available on GPU device 0\n"),
+    ("foreign-connection", "a:1:2 [0] bootstrap.cc:112 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 542393671\n", "", "a:1:2 [0] bootstrap.cc:112 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8\n"),
+    ("gdr-broken-acs", "ib_mlx5_log.c:171  Local protection on mlx5_0:1/IB (synd 0x4 vend 0x51 hw_synd 0/87)\nAMD-Vi: Event logged [IO_PAGE_FAULT device=c1:00.0 domain=0x0031 address=0xe0000000 flags=0x0030]\n", "",
+     "ib_mlx5_log.c:171  all is well on mlx5_0:1/IB\n"),
+    ("container-gpu-access", "a:1:1 [0] misc/nvmlwrap.cc:47 NCCL WARN Failed to open libnvidia-ml.so.1\nNVIDIA_DRIVER_CAPABILITIES=compute\n", "",
+     "a:1:1 [0] misc/nvmlwrap.cc:47 NCCL WARN Failed to open libnvidia-ml.so.1\nNVIDIA_DRIVER_CAPABILITIES=compute,utility\n"),
+    ("vgpu-or-mig-unsupported", "a:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Supported\nCUDA_VISIBLE_DEVICES: ['MIG-7a31c1a5-2fd4-5c0e-9b92-8a55e84f6ab2']\n", "",
+     "a:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Supported\nCUDA_VISIBLE_DEVICES: ['0']\n"),
+    ("net-plugin-failed", "a:1:2 [2] NCCL INFO NET/Plugin: Plugin load returned 2 : /opt/lib/libfabric.so.1: version `FABRIC_1.8' not found (required by libnccl-net.so) : when loading libnccl-net.so\n", "",
+     "a:1:2 [2] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No such file or directory : when loading libnccl-net.so\n"),
+    ("env-conflict", "n:6:1 [2] NCCL INFO NCCL_SOCKET_IFNAME set by environment to \"bond0\"\n", "", "n:6:1 [2] NCCL INFO NCCL_SOCKET_IFNAME set by environment to bond0\n"),
     ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
     ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
     ("benign", "x/osu_alltoall: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)\n", "every rank prints it", "libnl-3.so.200: no version\n"),
@@ -772,6 +783,18 @@ def test_likely_only_where_the_line_leaves_no_other_cause(tmp_path, cause, text,
 def test_an_image_of_a_container_is_no_module_that_some_ranks_skip(tmp_path):
     text = hung(0, 40, "_ALLGATHER_BASE") + "deepspeed zero stage 3\n"
     assert {status for _, status in told(tmp_path, text, "in a docker image")} == {"possible"}
+
+
+@pytest.mark.parametrize(("beside", "first"), [("", "gdr-disabled"), ("a:1:2 [0] NCCL INFO Channel 00/0 : 8[1a000] -> 0[1a000] [receive] via NET/IB/0/GDRDMA\n", "")])
+def test_direct_rdma_that_is_used_is_not_called_off(tmp_path, beside, first):
+    got = told(tmp_path, "a:1:2 [0] NCCL INFO DMA-BUF is not available on GPU device 0\n" + beside, "a warning, the bandwidth is at line rate")
+    assert [c for c, status in got if status == "likely"] == [first] * bool(first)
+
+
+def test_a_card_for_which_nvml_says_nothing_by_itself_is_its_fault_and_in_a_slice_not(tmp_path):
+    line = "a:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Supported\n"
+    assert told(tmp_path, line)[0] == ("nvml-call-failed", "established")
+    assert told(tmp_path, line + "CUDA_VISIBLE_DEVICES=MIG-7a31c1a5-2fd4-5c0e-9b92-8a55e84f6ab2\n")[0] == ("vgpu-or-mig-unsupported", "likely")
 
 
 def test_a_fabric_manager_without_a_switch_has_nothing_to_do(tmp_path):
