@@ -195,6 +195,8 @@ MORE: list[tuple[str, str, str, str]] = [
      "a:1:2 [0] misc/argcheck.cc:40 NCCL WARN Reduce : invalid root 9 (root should be in the 0..7 range)\n"),
     ("device-not-set-per-rank", "RuntimeError: CUDA error: invalid device ordinal\n", "tensor parallel 2 over two nodes of one GPU each; it crashes on the second", "RuntimeError: CUDA error: out of memory\n"),
     ("peer-crashed", "docker run --gpus all --memory=100g --memory-swap=100g\n", "the launch hangs with no error message, rank 0 is alive", "docker run --gpus all\n"),
+    ("p2p-broken-acs-iommu", "tensor([1, 2])\ntensor([1, 2], device='cuda:0')\ntensor([0, 0], device='cuda:1')\n", "a tensor is moved from GPU 0 to GPU 1", "tensor([1, 2])\ntensor([1, 2], device='cuda:0')\ntensor([1, 2], device='cuda:1')\n"),
+    ("rendezvous-name-resolution", "    raise RendezvousTimeoutError()\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n", "eight pods, some attempts work", "    raise TimeoutError()\n"),
     ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
     ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
     ("benign", "x/osu_alltoall: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)\n", "every rank prints it", "libnl-3.so.200: no version\n"),
