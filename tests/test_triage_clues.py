@@ -197,6 +197,10 @@ MORE: list[tuple[str, str, str, str]] = [
     ("peer-crashed", "docker run --gpus all --memory=100g --memory-swap=100g\n", "the launch hangs with no error message, rank 0 is alive", "docker run --gpus all\n"),
     ("p2p-broken-acs-iommu", "tensor([1, 2])\ntensor([1, 2], device='cuda:0')\ntensor([0, 0], device='cuda:1')\n", "a tensor is moved from GPU 0 to GPU 1", "tensor([1, 2])\ntensor([1, 2], device='cuda:0')\ntensor([1, 2], device='cuda:1')\n"),
     ("rendezvous-name-resolution", "    raise RendezvousTimeoutError()\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n", "eight pods, some attempts work", "    raise TimeoutError()\n"),
+    ("env-conflict", "NCCL_P2P_LEVEL set by environment to LOC\nGPU 0: NVIDIA A100-SXM4-80GB\n", "far slower than expected", "NCCL_P2P_LEVEL set by environment to NVL\nGPU 0: NVIDIA A100-SXM4-80GB\n"),
+    ("device-not-set-per-rank", "    cp.cuda.Device(self.hvd_rank).use()\ncupy.cuda.runtime.CUDARuntimeError: cudaErrorInvalidDevice: invalid device ordinal\n", "it stops as soon as a second machine joins",
+     "    cp.cuda.Device(self.hvd_local_rank).use()\n"),
+    ("p2p-broken-acs-iommu", "a:1:1 [0] NCCL INFO NET/IB : No device found.\n#  Rank  0 Group  0 Pid  149 on  a device  0 [0x56] NVIDIA A100\n", "all_reduce_perf -g 2 on one server blocks after initialisation and never prints a row; no error", "a:1:1 [0] NCCL INFO NET/IB : No device found.\n"),
     ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
     ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
     ("benign", "x/osu_alltoall: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)\n", "every rank prints it", "libnl-3.so.200: no version\n"),
@@ -806,6 +810,17 @@ def test_a_card_for_which_nvml_says_nothing_by_itself_is_its_fault_and_in_a_slic
     line = "a:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Supported\n"
     assert told(tmp_path, line)[0] == ("nvml-call-failed", "established")
     assert told(tmp_path, line + "CUDA_VISIBLE_DEVICES=MIG-7a31c1a5-2fd4-5c0e-9b92-8a55e84f6ab2\n")[0] == ("vgpu-or-mig-unsupported", "likely")
+
+
+@pytest.mark.parametrize("context", ["", "its service does not start", "asked whether the result is reasonable for four 200 Gb/s HDR cards"])
+def test_what_says_itself_that_nothing_is_wrong_is_harmless_whatever_was_asked(tmp_path, context):
+    assert told(tmp_path, "nv-fabricmanager[4177]: request to query NVSwitch device information failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\n", context)[0][0] == "benign"
+
+
+@pytest.mark.parametrize(("words", "first"), [("asked whether the result is reasonable for four 200 Gb/s HDR cards", True), ("200 Gb/s is what we should get", False)])
+def test_the_speed_of_a_card_in_its_name_is_no_complaint(tmp_path, words, first):
+    got = told(tmp_path, "   133169160  33292290  float  sum  -1  2666.0  49.95  95.74  0\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 84.8558\n", words)
+    assert (got[0][0] == "benign") is first
 
 
 def test_a_fabric_manager_without_a_switch_has_nothing_to_do(tmp_path):

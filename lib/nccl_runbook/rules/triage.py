@@ -134,7 +134,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     others = [h for h in ranked if h.cause != "benign"]
     reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
-    rather = logs.context and not reassured and chances(logs.words).get("benign", (1,))[0] < HARMLESS
+    rather = logs.context and not reassured and not _reassured(logs, ITSELF) and chances(logs.words).get("benign", (1,))[0] < HARMLESS
     if not _calm(logs) or grave or rather:
         return others
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
