@@ -20,7 +20,7 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-CHANCE, RARELY, HARMLESS = 12, 0.03, 0.1  # what learned words that leave no doubt add to hints; a rarer cause gets nothing; is not harmless
+CHANCE, RARELY, HARMLESS = 12, 0.06, 0.1  # what learned words that leave no doubt add to hints; a rarer cause gets nothing; is not harmless
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
