@@ -823,6 +823,63 @@ def test_the_speed_of_a_card_in_its_name_is_no_complaint(tmp_path, words, first)
     assert (got[0][0] == "benign") is first
 
 
+BANNER = ("W1123 12:00:00.123000 4711 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid "
+    "your system being overloaded, please further tune the variable for optimal performance in your application as needed.\n")
+SET_UP = ("node1:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n"
+    "node1:1:2 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 17000 commId 0xab - Init COMPLETE\n")
+
+
+@pytest.mark.parametrize("end", ["srun: error: node2: task 5: Exited with exit code 1", "slurmstepd: error: *** JOB 4711 ON node1 CANCELLED AT 2026-11-23T12:00:00 DUE TO TIME LIMIT ***",
+    "mpirun noticed that process rank 3 with PID 0 on node node2 exited on signal 9 (Killed).", "command terminated with exit code 137", "double free or corruption (!prev)",
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error.", "bash: line 1: 4711 Killed                  python train.py", "std::bad_alloc",
+    "(EngineCore_0 pid=100) ERROR 11-23 12:00:00 [core.py:700] EngineCore encountered a fatal error.", "*** Aborted at 1700000000 (unix time)", "exit status 1",
+    "ERROR:    Application startup failed. Exiting.", "[2023-07-20 15:45:13,982] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python3', '-u', 'main.py']"])
+def test_a_job_that_printed_its_end_is_not_called_harmless(tmp_path, end):
+    assert told(tmp_path, BANNER) == [("benign", "possible")] and "benign" not in [c for c, _ in told(tmp_path, BANNER + end + "\n")]
+
+
+@pytest.mark.parametrize("words", ["The job was OOMKilled.", "Segfault after this", "Got a bus error", "SIGKILL", "GPU fell off the bus.", "It stopped working after the driver upgrade.",
+    "it breaks with 2 nodes, with 1 it works", "no output any more since 3 h", "The pod gets evicted.", "Ranks 4-7 are missing.", "Job terminated by scheduler.", "both processes are gone",
+    "It takes 3 hours instead of 20 minutes.", "Der Job bleibt beim ersten all_reduce stehen", "le job se bloque au premier all_reduce", "训练卡住了,没有任何输出"])
+def test_a_complaint_in_other_words_is_one(tmp_path, words):
+    assert told(tmp_path, BANNER, "What is this message?")[0][0] == "benign" != told(tmp_path, BANNER, words)[0][0]
+
+
+@pytest.mark.parametrize("line", ['INFO:     10.0.0.4:52222 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n', "[    0.51] iommu: Default domain type: Translated\n",
+    "NVIDIA_DRIVER_CAPABILITIES is not set\n", "NVIDIA_DRIVER_CAPABILITIES= NCCL_DEBUG=INFO\n", "NVIDIA_DRIVER_CAPABILITIES=video,compute\n", "NVIDIA_DRIVER_CAPABILITIES=compute,utility\n",
+    "node1:1:2 [0] NCCL INFO DMA-BUF is not available on GPU device 0\nnode1:1:2 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 0\n",
+    "node1:1:1 [0] NCCL INFO TUNER/Plugin: Plugin load returned 0 : /usr/lib/libnccl-tuner.so: undefined symbol: ncclTunerPlugin_v4\n"])
+def test_what_healthy_servers_hosts_and_containers_print_beside_nccl_accuses_nobody(tmp_path, line):
+    assert [c for c, _ in told(tmp_path, line + SET_UP) if c != "benign"] == []
+
+
+def test_the_banner_of_torchrun_is_no_hint_at_the_cores(tmp_path):
+    """It is printed by nearly every job."""
+    for words in ("It fails.", "It hangs at the first all_reduce."):
+        assert told(tmp_path, BANNER, words)[:1] != [("cpu-affinity", "possible")] == told(tmp_path, "OMP_NUM_THREADS=1 on two cores\n", words)[:1]
+
+
+@pytest.mark.parametrize(("line", "first"), [
+    ("Bootstrap Root : mismatch in rank count from procs 8 : -2130706432\n", ("foreign-connection", "likely")),
+    ("NVIDIA_DRIVER_CAPABILITIES=compute NVIDIA_VISIBLE_DEVICES=all\nnode1:1:1 [0] misc/nvmlwrap.cc:101 NCCL WARN Failed to open libnvidia-ml.so.1\n", ("container-gpu-access", "likely")),
+    ("NVIDIA_DRIVER_CAPABILITIES=compute\nn1:1:1 [0] misc/nvmlwrap.cc:200 NCCL WARN nvmlDeviceGetHandleByPciBusId(0000:1b:00.0) failed: Unknown Error\n", ("nvml-call-failed", "established"))])
+def test_what_stands_beside_a_message_tells_only_what_it_can(tmp_path, line, first):
+    assert told(tmp_path, line)[0] == first
+
+
+@pytest.mark.parametrize(("number", "status"), [(1, "likely"), (493, "possible")])
+def test_a_name_that_does_not_resolve_while_the_job_runs_is_not_the_likely_cause(tmp_path, number, status):
+    log = f"[rank0]:[E1123 12:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600044 milliseconds before timing out.\n"
+    assert dict(told(tmp_path, log + "The IPv6 network addresses of (node1, 29500) cannot be retrieved (gaierror: -2 - Name or service not known).\n"))["rendezvous-name-resolution"] == status
+
+
+def test_long_words_of_a_reporter_are_cut_and_answered_at_once(tmp_path):
+    (tmp_path / "job.log").write_text("x\n")
+    seen = reader.collect([str(tmp_path / "job.log")], "hangs " + "1" * 50_000 + " joined/workers store tensors\n" * 3000)
+    assert len(seen.context.splitlines()) == 1000 and max(map(len, seen.context.splitlines())) == 2000
+    assert all(len(line.text) <= 1000 for found in triage.judge(seen) for line in found.evidence)
+
+
 def test_a_fabric_manager_without_a_switch_has_nothing_to_do(tmp_path):
     text = "nvidia-fabricmanager-start.sh[9]: request failed with error:WARNING Nothing to do [NV_WARN_NOTHING_TO_DO]\nnv-fabricmanager failed! Exit code: 1\n"
     assert told(tmp_path, text, "the service fails to start")[0][0] == "benign"

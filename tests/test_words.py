@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import learn_words
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.knowledge import worked_out
 from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.knowledge.clues import hints
 from nccl_runbook.knowledge.words import MOST, chances, words_of
 from nccl_runbook.rules import triage
 
@@ -55,6 +57,32 @@ def test_what_a_job_printed_goes_before_words(tmp_path):
     log = "n1:7:7 [0] NCCL WARN Error: cannot open shared memory: No space left on device\nn1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
     first = told(tmp_path, PLAIN["uneven-minibatches"] + " It fails.", log)[0]
     assert (first.cause, first.status) == ("shm-too-small", "established")
+
+
+def test_what_a_job_printed_goes_before_what_is_told_of_another_cause(tmp_path):
+    """Even where the message leaves several causes open."""
+    log = "n1:7:7 [0] misc/nvmlwrap.cc:190 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found\n"
+    words = "at the end of the first epoch it is done while the other one goes on with its last batches; join() is not used, drop_last is not set. It fails."
+    assert [told(tmp_path, words)[0].cause, told(tmp_path, words, log)[0].cause] == ["uneven-minibatches", "nvml-call-failed"]
+
+
+def test_words_change_no_status_and_what_is_likely_goes_before_what_they_name(tmp_path):
+    """Words of a third cause, that no hint has, beside the messages of two."""
+    log = "GPU Direct RDMA Disabled for HCA 0 'mlx5_0', expected\n[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    weights = {word: dict(zip(pairs[::2], pairs[1::2])).get(LEARNED["causes"].index("ulimit-too-low"), 0) for word, (_, *pairs) in LEARNED["words"].items()}
+    hinting = re.compile("|".join(f"(?:{e.removeprefix('(?i)')})" for e, causes in hints().items() if "ulimit-too-low" in causes), re.I)
+    words = " ".join(word for word in sorted(weights, key=weights.get, reverse=True)[:80] if not hinting.search(word))
+    assert chances(words_of(words))["ulimit-too-low"][0] > 0.5
+    before, after = ({h.cause: h.status for h in told(tmp_path, "It fails.", log + more)} for more in ("", words + "\n"))
+    likely = [cause for cause, status in before.items() if status == "likely"]
+    assert [*after][:2] == likely == [cause for cause, status in after.items() if status == "likely"] and after["ulimit-too-low"] == "possible"
+
+
+@pytest.mark.parametrize("line", ["n1:7:7 [0] NCCL INFO show_gids of RoCE v1 and v2, index 3, the routed VLAN: GID table is link local and the switch drops it\n",
+                                  "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"])
+def test_what_every_job_prints_and_what_is_known_as_harmless_is_not_taken_word_for_word(tmp_path, line):
+    (tmp_path / "a.log").write_text(line + "the job ended\n")
+    assert reader.collect([str(tmp_path / "a.log")], "it fails").words.keys() == {"it", "fails", "the", "job", "ended"}
 
 
 def test_words_alone_are_no_complaint(tmp_path):

@@ -34,6 +34,7 @@ _SHAPES = (
     (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
     (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
+    (re.compile(r"(?i)([?&](?:sig|signature|X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token))=)[^&\s\"'<>]{4,}"), r"\1" + MASK),
     (re.compile(r"(?i)\b(authorization[\"']?\s{0,8}[=:]\s{0,8}[\"']?basic\s{1,8})[A-Za-z0-9+/=]{8,}"), r"\1" + MASK),
     (re.compile(r"(?i)(" + _NAMED + r"[A-Z0-9_]{0,64}[\"']?\s{0,8}[=:]\s{0,8})(?!\[redacted\])" + _TOLD), r"\1" + MASK),
     # an option and its value; --max-tokens 4096 and --tokenizer PATH are none

@@ -19,7 +19,7 @@ from nccl_runbook.evidence import log_events
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, ends, joined, plain
-from nccl_runbook.evidence.log_text import Said, attempt_of_name, pieces, rank_of_name, said
+from nccl_runbook.evidence.log_text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import apart, clues, compiled, folded, hints, may_match, printed, spoken
 from nccl_runbook.knowledge.words import words_of
@@ -53,7 +53,7 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
         if not source.problem:
             reader.read(source)
         files.append(source.told())
-    return reader.facts(files, context)
+    return reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000]))
 
 
 def collect_named(log: str, context: str = "") -> Logs:
@@ -139,7 +139,7 @@ class _Reader:
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
         asked = _may_match([*printed(), *spoken()], context) if context else []
-        for number, text in enumerate(context.splitlines()[:1000], 1):
+        for number, text in enumerate(context.splitlines(), 1):
             for expression in (e for e in _may_match(asked, text) if compiled(e).search(text)):
                 self._keep(expression, LogLine(CONTEXT, number, text.strip()[:1000]), text, "", 1)
         kinds = self._templates.kinds
@@ -160,10 +160,12 @@ class _Reader:
         return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, self._words(context))
 
     def _words(self, context: str) -> dict[str, LogLine]:
-        early = max(0, len(self._templates.kinds) - MAX_QUOTED)
-        kinds = [kind or Kind(at) for at, kind in itertools.islice(self._templates.all(), early, None)]
-        texts = [(context, None), *((text, kind) for kind in kinds for text in kind.texts())]
-        return {word: line for text, kind in reversed(texts) for line in [self._first(text, kind)] for word in words_of(plain(text))}
+        """Not those of what every job prints, nor of what is known as harmless."""
+        harmless = {clue.line for clue in clues() if clue.cause == "benign"}
+        late = ((at, kind) for at, kind in itertools.islice(self._templates.latest(), MAX_SPOKEN) if not _CHATTER.search(at[2]))
+        kinds = (kind or Kind(at) for at, kind in late if not (kind and kind.matched and harmless.issuperset(kind.matched)))
+        texts = [*((text, kind) for kind in itertools.islice(kinds, MAX_QUOTED) for text in kind.texts()), (context, None)]
+        return {word: line for text, kind in texts for line in [self._first(text, kind)] for word in words_of(plain(text))}
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""
@@ -176,7 +178,7 @@ class _Reader:
 
     def _first(self, text: str, kind: Kind | None) -> LogLine:
         """The first line of a kind, None for the reporter's words."""
-        return LogLine(CONTEXT, 1, text) if kind is None else kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
+        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0])) if kind else LogLine(CONTEXT, 1, text[:1000])
 
     def _resumed(self, found: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""

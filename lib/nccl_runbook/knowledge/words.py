@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from nccl_runbook.knowledge import worked_out
 
-MOST = 4  # words that are named
+MOST, FEW = 4, 10  # words that are named, none of fewer reports
 SHORT = 20  # the length of one report in fifty; a sentence or two is no report, and what they say is in hints.toml
 _ADDRESS, _WORD = re.compile(r"0x[0-9a-f]+"), re.compile(r"[a-z_]{2,}")
 
@@ -23,12 +23,13 @@ def chances(words: Iterable[str]) -> dict[str, tuple[float, list[str]]]:
     """Cause -> how likely the words make it among all (0 to 1), and those that speak for it most; empty where they are too few to tell."""
     learned = worked_out("words")  # weights in tenths
     known = {word: learned["words"][word] for word in words if word in learned["words"]}
+    usual = math.log(sum(learned["reports"].values()) / FEW) + 1  # rarity of a word of so many reports
     length = math.sqrt(sum(rarity * rarity for rarity, *_ in known.values()))
     score, most = list(learned["base"]), [[] for _ in learned["base"]]
     for word, (rarity, *pairs) in known.items():
         for cause, weight in zip(pairs[::2], pairs[1::2]):
             score[cause] += weight * rarity / (10 * length)
-            most[cause] += [(weight * rarity, word)] * (weight > 0)
+            most[cause] += [(weight * rarity, word)] * (weight > 0 and rarity < usual and len(word) > 3)
     odds = [math.exp(value) for value in score] if length > SHORT else []
     strongest = ([word for _, word in sorted(each, reverse=True)[:MOST]] for each in most)
     return {cause: (one / sum(odds), words) for cause, one, words in zip(learned["causes"], odds, strongest)}

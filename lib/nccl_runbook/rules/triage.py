@@ -20,7 +20,8 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-CHANCE, RARELY, HARMLESS = 12, 0.06, 0.1  # what learned words that leave no doubt add to hints; a rarer cause gets nothing; is not harmless
+# what learned words that leave no doubt add to hints, and where a line tells of another cause; a rarer cause gets nothing; is not harmless
+CHANCE, TOLD, RARELY, HARMLESS = 12, 4, 0.06, 0.1
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -54,7 +55,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     named = _from_clues(logs)
     known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
     pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
-    kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs)
+    kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs, _usual(logs, pointers))
     score = {p.cause: -p.place for p in hinted}
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
     sure = {p.status for p in kept} - {"possible"}
@@ -78,8 +79,15 @@ def _from_clues(logs: Logs) -> list[Pointer]:
     return found
 
 
-def _from_hints(logs: Logs) -> list[Pointer]:
-    """Causes that words make likelier, and by how much: the place is that, negative."""
+def _usual(logs: Logs, pointers: list[Pointer]) -> dict[str, tuple[float, list[str]]]:
+    """Chances by learned words; beside a line that tells of something, other causes get less, and likely ones."""
+    printed = {p.cause for p in pointers if p.evidence[0].file != "--context" and p.place < GENERIC} - {"benign"}
+    unsure = printed - {p.cause for p in pointers if p.status != "possible"}
+    return {c: (p if c in unsure or not printed else min(p, TOLD / CHANCE), words) for c, (p, words) in chances(logs.words).items()}
+
+
+def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[Pointer]:
+    """Causes that words make likelier, and by how much: the place is that, negative. ``usual``: chances by learned words."""
     failed = logs.context or failed_line(logs)
     if not (failed or logs.unknown and not logs.foreign):
         return []  # words alone are no complaint
@@ -87,7 +95,7 @@ def _from_hints(logs: Logs) -> list[Pointer]:
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
-    likely = {cause: told for cause, told in chances(logs.words if failed else ()).items() if told[0] > RARELY and told[1]}
+    likely = {cause: told for cause, told in (usual if failed else {}).items() if told[0] > RARELY and told[1]}
     for cause, (chance, (word, *_)) in likely.items():
         lines[cause] += [(CHANCE * chance, logs.words[word])] * (cause != "benign" or cause in lines)
     if "benign" in lines and _calm(logs):
@@ -134,8 +142,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     others = [h for h in ranked if h.cause != "benign"]
     reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
-    rather = logs.context and not reassured and not _reassured(logs, ITSELF) and chances(logs.words).get("benign", (1,))[0] < HARMLESS
-    if not _calm(logs) or grave or rather:
+    heard = reassured or "?" in logs.context or _reassured(logs, ITSELF)
+    if not _calm(logs) or grave or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMLESS:
         return others
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
