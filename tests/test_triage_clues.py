@@ -201,6 +201,8 @@ MORE: list[tuple[str, str, str, str]] = [
     ("device-not-set-per-rank", "    cp.cuda.Device(self.hvd_rank).use()\ncupy.cuda.runtime.CUDARuntimeError: cudaErrorInvalidDevice: invalid device ordinal\n", "it stops as soon as a second machine joins",
      "    cp.cuda.Device(self.hvd_local_rank).use()\n"),
     ("p2p-broken-acs-iommu", "a:1:1 [0] NCCL INFO NET/IB : No device found.\n#  Rank  0 Group  0 Pid  149 on  a device  0 [0x56] NVIDIA A100\n", "all_reduce_perf -g 2 on one server blocks after initialisation and never prints a row; no error", "a:1:1 [0] NCCL INFO NET/IB : No device found.\n"),
+    ("framework-version-incompatible", "cannot import name 'log' from 'torch.distributed.elastic.agent.server.api' (/venv/torch/distributed/elastic/agent/server/api.py)\n", "", "import name 'log' from 'torch.distributed.elastic.agent.server.api'\n"),
+    ("shm-too-small", "[2023-07-20 15:45:13,980] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 3966\n", "both processes are gone, no traceback, return code -7", "[launch.py:315] Killing subprocess 3966\n"),
     ("net-plugin-failed", "-> aws-ofi-nccl: 'No eligible providers were found' -> NCCL falls back\n", "", "-> aws-ofi-nccl: 'providers were found'\n"),
     ("peer-crashed", "ImportError: cannot stat shared object: Stale file handle\n", "one rank prints this and dies", "shared object: file handle\n"),
     ("benign", "x/osu_alltoall: /lib/libnl-3.so.200: no version information available (required by /usr/lib64/libcxi.so.1)\n", "every rank prints it", "libnl-3.so.200: no version\n"),
@@ -871,6 +873,13 @@ def test_what_stands_beside_a_message_tells_only_what_it_can(tmp_path, line, fir
 def test_a_name_that_does_not_resolve_while_the_job_runs_is_not_the_likely_cause(tmp_path, number, status):
     log = f"[rank0]:[E1123 12:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600044 milliseconds before timing out.\n"
     assert dict(told(tmp_path, log + "The IPv6 network addresses of (node1, 29500) cannot be retrieved (gaierror: -2 - Name or service not known).\n"))["rendezvous-name-resolution"] == status
+
+
+@pytest.mark.parametrize(("line", "beside", "cause"), [
+    ("a:1:2 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'\n", "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 4[0] via P2P/MNNVL\n", "visible-devices-wrong"),
+    ("could not load NVML: libnvidia-ml.so.1: cannot open shared object file: No such file or directory\n", "Detected non-NVML platform\n", "container-gpu-access")])
+def test_a_line_is_likely_only_without_what_explains_it_otherwise(tmp_path, line, beside, cause):
+    assert dict(told(tmp_path, line))[cause] == "likely" and dict(told(tmp_path, beside + line)).get(cause) != "likely"
 
 
 def test_long_words_of_a_reporter_are_cut_and_answered_at_once(tmp_path):
