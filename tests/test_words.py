@@ -99,6 +99,14 @@ def test_of_a_long_log_the_last_kinds_of_lines_are_taken_word_for_word(tmp_path)
     assert (words["ended"].line, words["fails"].file) == (401, reader.CONTEXT)
 
 
+@pytest.mark.parametrize(("words", "place"), [("", -1), ("Is this normal?", 0), ("It fails.", None)])
+def test_what_is_told_in_words_of_a_fault_is_harmless_only_last(tmp_path, words, place):
+    """Nobody complains, or only in the last case, and the only message is a harmless one."""
+    story = "The dataset was split by file, the second machine has a few hundred sentences less; join() is not used, the sampler keeps the remainder of the epoch. "
+    causes = [h.cause for h in told(tmp_path, story + words, "[rank0]: UserWarning: No device id is provided via `init_process_group`\n")]
+    assert "uneven-minibatches" in causes[:2] and ("benign" in causes) is (place is not None) and (place is None or causes[place] == "benign")
+
+
 @given(text=st.text(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_words_are_lower_case_letters_and_parts_of_names(text):

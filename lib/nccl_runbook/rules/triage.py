@@ -137,14 +137,15 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
-    """`benign` leads where nothing failed and nothing surer is known; beside a failure, or what was told as one, it has no place."""
+    """`benign` leads where nothing failed and nothing surer is known, and stands last where the words are not those of a harmless matter;
+    beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
     reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
     heard = reassured or "?" in logs.context or _reassured(logs, ITSELF)
-    if not _calm(logs) or grave or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMLESS:
-        return others
+    if grave or not _calm(logs) or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMLESS:
+        return others if grave or not _calm(logs) else others[: MOST - 1] + benign
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
 
