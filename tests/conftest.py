@@ -6,6 +6,7 @@ HYPOTHESIS_PROFILE=explore draws new ones.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -16,6 +17,8 @@ from nccl_runbook.redact import Redactor
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started with "&" in a script: the tests press Ctrl-C all the same
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
