@@ -440,6 +440,33 @@ MORE: list[tuple[str, str, str, str]] = [
     ("container-gpu-access", "node-1: Test CUDA failure common.cu:1045 'unknown error'\n", "", "node-1: Test CUDA failure common.cu:1045 'out of memory'\n"),
     ("vgpu-or-mig-unsupported", "CUDA driver error: CUDA_ERROR_NOT_SUPPORTED. operation not supported\n", "an A40-48C profile", "an A40 with 48 GB\n"),
     ("rendezvous-name-resolution", "[enforce fail at gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [0.0.0.189]\n", "", "[enforce fail at gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [10.0.0.189]\n"),
+    ("rendezvous-misconfigured", "[c10d] The client socket has timed out after 300000ms while trying to connect to (127.0.0.1, 0).\n", "", "[c10d] connected to (127.0.0.1, 29500)\n"),
+    ("network-path-blocked", "torch.distributed.DistStoreError: Timed out after 121 seconds waiting for clients. 1/2 clients joined.\n[c10d] The client socket has timed out after "
+     "120000ms while trying to connect to (node-0, 29500).\n", "", "torch.distributed.DistStoreError: Timed out after 121 seconds waiting for clients. 1/2 clients joined.\n"),
+    ("net-socket-fallback", "node0:7:9 [0] NCCL INFO NET/OFI Selected provider is tcp, fabric is 10.1.0.0/20 (found 1 nics)\n", "two nodes are three times slower than one",
+     "node0:7:9 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)\n"),
+    ("fabric-manager-down", "    Fabric\n        State                             : Completed\n        Status                            : Insufficient Resources\n", "",
+     "    Fabric\n        State                             : Completed\n        Status                            : Success\n"),
+    ("start-skew", "[aiter] waiting for baton release at /tmp/tuned.csv.lock\n", "the server hangs, two workers print this", "[aiter] import [module_moe_sorting]\n"),
+    ("cumem-mismatch", "node0:7:9 [0] NCCL INFO NCCL_CUMEM_ENABLE set by environment to 0.\nnode0:8:9 [1] NCCL INFO Channel 00/0 : 0[0] -> 1[4] via P2P/CUMEM\n"
+     "node0:7:9 [0] NCCL INFO Channel 00/0 : 1[4] -> 0[0] via P2P/IPC\n", "the first broadcast never ends",
+     "node0:8:9 [1] NCCL INFO Channel 00/0 : 0[0] -> 1[4] via P2P/CUMEM\nnode0:7:9 [0] NCCL INFO Channel 00/0 : 1[4] -> 0[0] via P2P/CUMEM\n"),
+    ("peer-stopped", "  torch.distributed.breakpoint(rank=1)\n" + hung(0), "nothing appears on the terminal", "breakpoints: none\n"),
+    ("visible-devices-wrong", 'os.environ["CUDA_VISIBLE_DEVICES"] = "2"\nE cuda_driver.cc:406] failed call to cuInit: CUDA_ERROR_NO_DEVICE\n', "a script that was copied",
+     'os.environ["CUDA_VISIBLE_DEVICES"] = "0"\nE cuda_driver.cc:406] failed call to cuInit: CUDA_ERROR_NO_DEVICE\n'),
+    ("visible-devices-wrong", "  cuIpcOpenMemHandle return value:   217\n", "", "  cuIpcOpenMemHandle return value:   2\n"),
+    ("gpu-memory-exhausted", "Out of memory error on GPU 2. Cannot allocate 392.000244MB memory on GPU 2\n", "", "Memory on GPU 2: 392 MB allocated\n"),
+    ("gpu-memory-exhausted", "NvMapMemAllocInternalTagged: 1075072515 error 12\n", "", "NvMapMemAllocInternalTagged: 1075072515 error 22\n"),
+    ("container-gpu-access", "NvRmMemInitNvmap failed with Permission denied\n", "", "NvRmMemInitNvmap failed with No such file\n"),
+    ("ulimit-too-low", "allocate some locked memory.  This typically can indicate that the\nmemlock limits are set too low.\n  Memlock limit: 65536\n", "", "  Memlock limit: unlimited\n"),
+    ("rendezvous-name-resolution", "MPID_nem_tcp_init(379).............: gethostbyname failed, users-laptop (errno 1)\n", "", "MPID_nem_tcp_init(379).............: bind failed\n"),
+    ("rendezvous-misconfigured", "[LightGBM] [Fatal] Machine list file doesn't contain the local machine\n", "", "[LightGBM] [Info] Machine list file read\n"),
+    ("framework-version-incompatible", "InvalidArgumentError: No OpKernel was registered to support Op 'NcclAllReduce' used by {{node Adam/NcclAllReduce}}\n", "", "Op 'NcclAllReduce' placed on GPU:0\n"),
+    ("gloo-carries-traffic", "Available Tensor Operations:\n    [ ] NCCL\n    [X] MPI\n", "scaling is 1.6 with four GPUs", "Available Tensor Operations:\n    [X] NCCL\n    [X] MPI\n"),
+    ("nccl-library-conflict", "RuntimeError: collective_init.cc:59 InitCollective] Loading libgpu_collective.so failed. Many reasons could cause this:\n", "", "Loading libgpu_collective.so\n"),
+    ("nodes-differ", "[node2:14220] [[19874,0],1] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file util/show_help.c at line 501\n", "", "[node2:14220] ORTE_ERROR_LOG: Timeout in file x.c\n"),
+    ("roce-gid-wrong", "ib_iface.c:842  UCX  ERROR ibv_create_ah(dlid=49152 sl=0 dgid=::ffff:192.168.100.11 sgid_index=3 traffic_class=0) failed: Invalid argument\n", "",
+     "ib_iface.c:842  UCX  ERROR ibv_create_ah(dlid=4 sl=0 port=1 src_path_bits=0) failed: Cannot allocate memory\n"),
 ]
 
 
@@ -464,6 +491,8 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("data-stall", "the run over C4 streamed from the Hugging Face Hub stops with a timeout", "the run over C4 stops with a timeout"),
+    ("env-conflict", "it hangs after the line that the `srun` command is available on your system but is not used", "it hangs after the line that srun is used"),
     ("gpu-or-link-fault", "training stops with two cards and the whole computer freezes", "training stops with two cards"),
     ("socket-interface-wrong", "starting the model fails, the nodes reach each other over 192.168.2.x", "starting the model fails"),
     ("rank-busy-on-host", "a time-out after the refit, in model_to_cpu", "a time-out after the refit"),
