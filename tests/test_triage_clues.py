@@ -441,6 +441,8 @@ MORE: list[tuple[str, str, str, str]] = [
     ("vgpu-or-mig-unsupported", "CUDA driver error: CUDA_ERROR_NOT_SUPPORTED. operation not supported\n", "an A40-48C profile", "an A40 with 48 GB\n"),
     ("rendezvous-name-resolution", "[enforce fail at gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [0.0.0.189]\n", "", "[enforce fail at gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [10.0.0.189]\n"),
     ("rendezvous-misconfigured", "[c10d] The client socket has timed out after 300000ms while trying to connect to (127.0.0.1, 0).\n", "", "[c10d] connected to (127.0.0.1, 29500)\n"),
+    ("rendezvous-misconfigured", "[c10d] TCP client failed to connect/validate to host localhost:0 - timed out (try=0, timeout=300000ms)\n", "",
+     "worker: failed to connect to cuda:0 yet\n"),
     ("network-path-blocked", "torch.distributed.DistStoreError: Timed out after 121 seconds waiting for clients. 1/2 clients joined.\n[c10d] The client socket has timed out after "
      "120000ms while trying to connect to (node-0, 29500).\n", "", "torch.distributed.DistStoreError: Timed out after 121 seconds waiting for clients. 1/2 clients joined.\n"),
     ("net-socket-fallback", "node0:7:9 [0] NCCL INFO NET/OFI Selected provider is tcp, fabric is 10.1.0.0/20 (found 1 nics)\n", "two nodes are three times slower than one",
