@@ -469,6 +469,12 @@ MORE: list[tuple[str, str, str, str]] = [
     ("nodes-differ", "[node2:14220] [[19874,0],1] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file util/show_help.c at line 501\n", "", "[node2:14220] ORTE_ERROR_LOG: Timeout in file x.c\n"),
     ("roce-gid-wrong", "ib_iface.c:842  UCX  ERROR ibv_create_ah(dlid=49152 sl=0 dgid=::ffff:192.168.100.11 sgid_index=3 traffic_class=0) failed: Invalid argument\n", "",
      "ib_iface.c:842  UCX  ERROR ibv_create_ah(dlid=4 sl=0 port=1 src_path_bits=0) failed: Cannot allocate memory\n"),
+    ("peer-crashed", "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n  Process 7 on node 10.1.0.2 managing GPU 5\n", "", "  8 job processes, none dead\n"),
+    ("peer-stopped", "  #0-0 (cf264af53edbe986) INCOMPLETE\n    Missing communicator data from 1 rank\n    The missing rank: 21\n", "ncclras was asked", "    Communicator data of 32 ranks\n"),
+    ("collective-on-some-ranks-only", "    Communicator ranks have different AllReduce operation counts\n    26 ranks have launched up to operation 6650\n    6 ranks have launched up to "
+     "operation 6649\n", "the job hangs; asked again, the counts stay", "    Communicator ranks have launched up to operation 6650\n"),
+    ("benign", "    Communicator ranks have different collective operation counts\n    26 ranks have launched up to operation 6650\n    6 ranks have launched up to "
+     "operation 6649\n", "ncclras was asked while the job steps", "    Communicator ranks have different AllReduce operation counts\n" + hung(0)),
 ]
 
 
