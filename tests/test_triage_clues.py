@@ -475,6 +475,36 @@ MORE: list[tuple[str, str, str, str]] = [
      "operation 6649\n", "the job hangs; asked again, the counts stay", "    Communicator ranks have launched up to operation 6650\n"),
     ("benign", "    Communicator ranks have different collective operation counts\n    26 ranks have launched up to operation 6650\n    6 ranks have launched up to "
      "operation 6649\n", "ncclras was asked while the job steps", "    Communicator ranks have different AllReduce operation counts\n" + hung(0)),
+    ("driver-library-mismatch", "gpu012: Test CUDA failure common.cu:849 'CUDA driver is a stub library'\n", "", "gpu012: Test CUDA failure common.cu:849 'out of memory'\n"),
+    ("driver-library-mismatch", "Could not unload NVIDIA driver kernel modules, driver is in use\n", "", "Unloading NVIDIA driver kernel modules...\n"),
+    ("container-gpu-access", 'failed to get sandbox runtime: no runtime for "nvidia" is configured\n', "", 'runtime "nvidia" is configured\n'),
+    ("container-gpu-access", "RuntimeError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server\n", "", "MPS control daemon started\n"),
+    ("vgpu-or-mig-unsupported", "nvidia-gridd[1021]: Valid GRID license not found. GPU features will be degraded.\nRuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n",
+     "", "nvidia-gridd[1021]: License acquired successfully.\n"),
+    ("shm-too-small", 'Message:  Usage of EmptyDir volume "dshm" exceeds the limit "1Gi".\n', "", 'Message:  Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".\n'),
+    ("env-conflict", "RuntimeError: pidfd_getfd: Operation not permitted\n", "", "pidfd_getfd done\n"),
+    ("more-ranks-than-gpus", "RuntimeError: Failed to create placement group with 4 bundles (requiring 4.0 GPUs, 4.0 CPUs total) in 60 seconds.\n", "", "Created placement group with 4 bundles\n"),
+    ("rendezvous-misconfigured", "RuntimeError: only rank 0 can start multi-node session, got 5\n", "", "rank 0 starts the session\n"),
+    ("rendezvous-misconfigured", "RuntimeError: Default process group has not been initialized, please make sure to call init_process_group.\n", "", "process group initialized\n"),
+    ("network-path-blocked", "RuntimeError: Did not receive response from front-end process within 5 minutes\n", "", "received response from front-end process within 5 seconds\n"),
+    ("visible-devices-wrong", "    storage = storage_cls._new_shared_cuda(\nRuntimeError: CUDA error: invalid device context\n", "weights by IPC", "    storage = storage_cls._new_shared_cuda(\n"),
+    ("peer-crashed", "KVTransferError: Decode instance could be dead, remote mooncake session 10.8.0.31:15992 is not alive\n", "", "remote mooncake session 10.8.0.31:15992 opened\n"),
+    ("peer-crashed", "RuntimeError: [enforce fail at inline_container.cc:337] . unexpected pos 2893455104 vs 2893454992\n" + hung(4), "", "unexpected position\n" + hung(4)),
+    ("start-skew", "Loading safetensors checkpoint shards:  38% Completed | 14/37\nConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds.\n", "",
+     "The vLLM server was reached at http://0.0.0.0:8000 after 24.0 seconds.\n"),
+    ("sync-contends-with-inference", "Cache not flushed because there are pending requests. #queue-req: 0, #running-req: 37\n", "", "Cache flushed successfully!\n"),
+    ("rank-dependent-branch", "LMCache ERROR: The number of retrieved tokens is less than the expected number of tokens! This should not happen!\n", "the engine hangs", "LMCache INFO: Retrieved 3840 out of 3840 tokens\n"),
+    ("net-socket-fallback", "ucp_context.c:1219 UCX  WARN  network device 'mlx5_2:1' is not available, please use one or more of: 'eth0'(tcp), 'lo'(tcp)\n", "transfers are slow",
+     "network devices: 'mlx5_0:1'(ib), 'eth0'(tcp)\n"),
+    ("cpu-affinity", "$ cat cpu.stat\nnr_throttled 88214\nthrottled_usec 9120447731\n", "a fifth of the tokens per second", "$ cat cpu.stat\nnr_throttled 0\nthrottled_usec 0\n"),
+    ("gpu-memory-exhausted", "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1073741824 : CUDA error 2 'out of memory'.\n", "",
+     "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1073741824 : CUDA error 401 'x'.\n"),
+    ("device-not-set-per-rank", "ValueError: Inconsistent compute device and `device_id` on rank 1: cuda:0 vs cuda:1\n", "", "compute device cuda:1 on rank 1\n"),
+    ("collective-mismatch", "RuntimeError: CUDA out of memory. Tried to allocate more than 1EB memory.\n", "", "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"),
+    ("rendezvous-name-resolution", "hostname: invalid option -- 'I'\nUsage: hostname [OPTION...] [NAME]\n", "", "hostname: worker-0\n"),
+    ("timeout-on-other-group", "Synchronizing and adjusting timeout for all ProcessGroups to 0:01:40\n" + hung(5, 120451, limit=100000), "killed at its first checkpoint", hung(5, 120451, limit=100000)),
+    ("framework-version-incompatible", "StopIteration: Caught StopIteration in replica 0 on device 0.\n", "", "StopIteration of the data\n"),
+    ("benign", "[TP0] Decode out of memory happened. #retracted_reqs: 14, #new_token_ratio: 0.4100 -> 0.8237\n", "all requests come back", "CUDA out of memory.\n"),
 ]
 
 
@@ -499,6 +529,8 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("env-conflict", "the workers wait, PET_NNODES=1:2 and PET_RDZV_ENDPOINT are set", "the workers wait"),
+    ("straggler", "steps are slow, one rank has a gap on the CPU thread", "steps are slow"),
     ("data-stall", "the run over C4 streamed from the Hugging Face Hub stops with a timeout", "the run over C4 stops with a timeout"),
     ("env-conflict", "it hangs after the line that the `srun` command is available on your system but is not used", "it hangs after the line that srun is used"),
     ("gpu-or-link-fault", "training stops with two cards and the whole computer freezes", "training stops with two cards"),
