@@ -815,6 +815,17 @@ def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhaust
     assert {s for _, s in extra} == {"possible"} and "device-not-set-per-rank" in [c for c, _ in extra[:3]]
 
 
+@pytest.mark.parametrize("held, status", [
+    ("(GPU 0; 15.75 GiB total capacity; 6.21 GiB already allocated; 310.44 MiB free; 6.60 GiB reserved in total by PyTorch)", "possible"),
+    ("(GPU 0; 15.75 GiB total capacity; 13.21 GiB already allocated; 310.44 MiB free; 13.60 GiB reserved in total by PyTorch)", "likely"),
+    ("(GPU 0; 15.75 GiB total capacity; 6.21 GiB already allocated; 8.44 GiB free; 6.60 GiB reserved in total by PyTorch)", "likely"),
+    ("GPU 0 has a total capacity of 79.15 GiB of which 12.50 MiB is free. Including non-PyTorch memory, this process has 15.44 GiB memory in use.", "possible"),
+    ("GPU 0 has a total capacity of 79.15 GiB of which 12.50 MiB is free. Including non-PyTorch memory, this process has 78.90 GiB memory in use.", "likely"),
+])
+def test_a_gpu_of_which_torch_itself_holds_the_smaller_part_is_not_simply_exhausted(tmp_path, held, status):
+    assert ("gpu-memory-exhausted", status) in told(tmp_path, f"RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB. {held}\n")
+
+
 def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):
     words = "NCCL_NVLS_ENABLE is unset, fabric manager, NVSwitch"
     likely = told(tmp_path, "torch.OutOfMemoryError: CUDA out of memory.\n", words)
