@@ -126,6 +126,20 @@ def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path:
     assert ended.returncode == 2 and "unknown model 'Qwen/Qwen2.5-8B': did you mean Qwen/Qwen2.5-7B?" in ended.stderr and ended.stdout == ""
 
 
+@pytest.mark.parametrize("given", [["--log", "nosuch"], ["--log", "there", "--log", "nosuch"], ["-p", "log", "there:nosuch"], ["-p", "against", "nosuch"],
+                                   ["-p", "hang_path", "nosuch"]], ids=" ".join)
+def test_a_path_with_a_slip_is_refused_before_any_notebook_runs(given: list[str], tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("NCCL WARN\n")
+    ended = run_cli("run", *HERE, *given, "--out", tmp_path / "out")
+    assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
+    assert ended.stderr.startswith("nccl-runbook: there is no file ") and ended.stderr.endswith("nosuch\n") and ended.stderr.count("\n") == 1
+
+
+def test_a_log_with_a_colon_in_its_name_is_one_path(book: Path, tmp_path: Path) -> None:
+    (tmp_path / "12:30.log").write_text("NCCL WARN\n")
+    assert "unknown parameter log" in refused(book, *HERE, "--log", "12:30.log"), "the file was found; this book has no step that reads it"
+
+
 def test_quotes_that_do_not_close_are_refused_with_the_parameters_name(tmp_path: Path) -> None:
     for name, arguments in (("command", ()), ("arm_a", ("-p", "arm_b", "."))):
         ended = run_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")

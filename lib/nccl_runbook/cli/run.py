@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.evidence import log_file
 
 if TYPE_CHECKING:
     from nccl_runbook.book.plan import Planned
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _START = "00-start"
+_READ = ("log", "against", "hang_path")  # parameters that hold paths: a slip in one is told before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
@@ -44,13 +46,14 @@ def run(
     from nccl_runbook.parameters import ParameterError
     from nccl_runbook.records import RecordError
 
-    answer.named([path for path in log if os.path.exists(os.path.expanduser(path))])  # one that is absent has its place on the page
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
         brought = [(name, text) for name, text in (("log", _together(log)), ("symptom", symptom)) if text]
+        given = [*brought, *map(_pair, parameter)]
+        answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
         steps = [*([_START] if brought and step and _START not in step else []), *step]
-        plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
+        plan = make_plan(notebooks, steps, given, record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
