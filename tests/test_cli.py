@@ -172,6 +172,17 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     assert "has no torch" in refused(book, "--python", bare)
 
 
+def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(tmp_path: Path) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/torch.py").touch()  # one that has no torch.distributed hides the real one
+    (tmp_path / "job.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    bare = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'hidden'}:{with_library()['PYTHONPATH']}"}
+    ranks = run_cli("run", "--step", "03-fewer-gpus", "07-logs", "--log", "job.log", "--out", tmp_path / "ranks", env=bare)
+    assert (ranks.returncode, ranks.stdout) == (2, "") and "no Python with torch was found" in ranks.stderr
+    files = run_cli("run", "--step", "07-logs", "--log", "job.log", "--out", tmp_path / "files", env=bare)
+    assert (files.returncode, files.stderr) == (4, "") and VerdictDocument.model_validate_json((tmp_path / "files/verdict.json").read_text()).causes
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_an_interpreter_is_asked_ends_that_too(number: int, code: int, book: Path, tmp_path: Path) -> None:
     told = tmp_path / "pid"

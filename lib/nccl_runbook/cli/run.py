@@ -91,7 +91,7 @@ def _stop_with_stdin() -> None:
 
 
 def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
-    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
+    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
     from nccl_runbook.book import UsageError
     from nccl_runbook.knowledge import allocation, models
     from nccl_runbook.launch import command, stop
@@ -107,7 +107,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)
-        return choose(python).text
+        return choose(python).text if python or any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan) else ""
     except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 
