@@ -156,6 +156,16 @@ def test_the_notebook_tells_what_never_ran(fault: str, tmp_path: Path) -> None:
     assert NOT_RUN in (book.run_dir / "01-bad.html").read_text()
 
 
+def test_a_page_links_to_those_of_the_steps_that_ran(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_good=GOOD, n03_good=GOOD)
+    notebook = nbformat.read(book / "01-good.ipynb", 4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell("[two](02-good.ipynb) and [three](03-good.ipynb)"))
+    nbformat.write(notebook, book / "01-good.ipynb")
+    made = Book(make_plan(book, ["01-good", "02-good"], []), Options(outputs=tmp_path / "outputs", command="nccl-runbook run"), [].append)
+    made.run()
+    assert '<a href="02-good.html">two</a> and three' in (made.run_dir / "01-good.html").read_text()
+
+
 def test_a_good_notebook_has_no_banner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     document, book, lines = run(make_book(tmp_path / "bo{ok}s", n01_good=GOOD))
