@@ -172,11 +172,16 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     assert "has no torch" in refused(book, "--python", bare)
 
 
-def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(tmp_path: Path) -> None:
+def without_torch(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no Python has torch.distributed: an empty torch hides the real one."""
     (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/torch.py").touch()  # one that has no torch.distributed hides the real one
+    (tmp_path / "hidden/torch.py").touch()
+    return {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'hidden'}:{with_library()['PYTHONPATH']}"}
+
+
+def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
-    bare = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'hidden'}:{with_library()['PYTHONPATH']}"}
+    bare = without_torch(tmp_path)
     ranks = run_cli("run", "--step", "03-fewer-gpus", "07-logs", "--log", "job.log", "--out", tmp_path / "ranks", env=bare)
     assert (ranks.returncode, ranks.stdout) == (2, "") and "no Python with torch was found" in ranks.stderr
     files = run_cli("run", "--step", "07-logs", "--log", "job.log", "--out", tmp_path / "files", env=bare)
@@ -272,10 +277,16 @@ def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(bo
     given_record = tmp_path / "03-fewer-gpus.json"
     records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), given_record, Redactor({}))
     before = given_record.read_bytes()
-    ended = run_cli("run", "--notebooks", book, "--record", given_record, "--python", "/nowhere/python")
+    ended = run_cli("run", "--notebooks", book, "--record", given_record, env=without_torch(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[1] for line in ended.stdout.splitlines()[:-1]] == ["03-fewer-gpus", "99-verdict"]
     assert "judged again: True" in ended.stdout and given_record.read_bytes() == before
+
+
+@pytest.mark.parametrize("given", [["--gpus", "0"], ["--allow-busy"], ["--python", sys.executable], ["-p", "budget_s", "5"], ["--symptom", "hangs"]], ids=" ".join)
+def test_no_option_of_today_changes_a_recorded_verdict(given: list[str], book: Path, tmp_path: Path) -> None:
+    records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), tmp_path / "03-fewer-gpus.json", Redactor({}))
+    assert "--record stands alone" in refused(book, "--record", tmp_path / "03-fewer-gpus.json", *given)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])

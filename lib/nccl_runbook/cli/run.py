@@ -50,6 +50,8 @@ def run(
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
         brought = [(name, text) for name, text in (("log", _together(log)), ("symptom", symptom)) if text]
+        if record and (brought or parameter or python or gpus or allow_busy):
+            answer.leave("--record stands alone: what was recorded is judged as it was asked for then")
         given = [*brought, *map(_pair, parameter)]
         answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
         steps = [*([_START] if brought and step and _START not in step else []), *step]
@@ -99,15 +101,14 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.probes import sync
 
-    if any(p.record for p in plan):
-        return ""
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,
               "areal": lambda tag: tag and allocation.at(tag)}
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)
-        return choose(python).text if python or any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan) else ""
+        starts = any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan if not p.record)
+        return choose(python).text if python or starts else ""
     except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 
