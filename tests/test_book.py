@@ -7,6 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -299,6 +301,28 @@ def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds a run or a page already"):
         run(book, out=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == before
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_of_runs_that_come_to_one_folder_at_once_one_takes_it(tmp_path: Path, exists: bool) -> None:
+    out, together = tmp_path / "out", threading.Barrier(8)
+    plan = make_plan(make_book(tmp_path / "notebooks", n01_good=GOOD), [], [])
+    if exists:
+        out.mkdir()
+
+    def refused(_: int) -> str:
+        book = Book(plan, Options(outputs=tmp_path / "outputs", command="nccl-runbook run", out=out), [].append)
+        together.wait()
+        try:
+            book._open_folder()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        said = sorted(pool.map(refused, range(8)))
+    assert said[0] == "" and all("with --out" in sentence for sentence in said[1:])
+    assert "not run yet" in (out / "index.html").read_text(), "the page is the first one's"
 
 
 def test_kernels_have_private_sockets_that_go_away() -> None:

@@ -86,6 +86,7 @@ class Book:
             names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
             if self.options.out and any(os.path.lexists(path) for name in names for path in self.run_dir.glob(name)):
                 raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
+            self.page.touch(exist_ok=False)  # of two runs that come to one folder at once, one takes it
             self._write()
         except OSError as error:
             where = error.filename or self.run_dir
