@@ -7,6 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -156,6 +158,16 @@ def test_the_notebook_tells_what_never_ran(fault: str, tmp_path: Path) -> None:
     assert NOT_RUN in (book.run_dir / "01-bad.html").read_text()
 
 
+def test_a_page_links_to_those_of_the_steps_that_ran(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_good=GOOD, n03_good=GOOD)
+    notebook = nbformat.read(book / "01-good.ipynb", 4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell("[two](02-good.ipynb) and [three](03-good.ipynb)"))
+    nbformat.write(notebook, book / "01-good.ipynb")
+    made = Book(make_plan(book, ["01-good", "02-good"], []), Options(outputs=tmp_path / "outputs", command="nccl-runbook run"), [].append)
+    made.run()
+    assert '<a href="02-good.html">two</a> and three' in (made.run_dir / "01-good.html").read_text()
+
+
 def test_a_good_notebook_has_no_banner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     document, book, lines = run(make_book(tmp_path / "bo{ok}s", n01_good=GOOD))
@@ -289,6 +301,28 @@ def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds a run or a page already"):
         run(book, out=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == before
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_of_runs_that_come_to_one_folder_at_once_one_takes_it(tmp_path: Path, exists: bool) -> None:
+    out, together = tmp_path / "out", threading.Barrier(8)
+    plan = make_plan(make_book(tmp_path / "notebooks", n01_good=GOOD), [], [])
+    if exists:
+        out.mkdir()
+
+    def refused(_: int) -> str:
+        book = Book(plan, Options(outputs=tmp_path / "outputs", command="nccl-runbook run", out=out), [].append)
+        together.wait()
+        try:
+            book._open_folder()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        said = sorted(pool.map(refused, range(8)))
+    assert said[0] == "" and all("with --out" in sentence for sentence in said[1:])
+    assert "not run yet" in (out / "index.html").read_text(), "the page is the first one's"
 
 
 def test_kernels_have_private_sockets_that_go_away() -> None:

@@ -126,6 +126,20 @@ def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path:
     assert ended.returncode == 2 and "unknown model 'Qwen/Qwen2.5-8B': did you mean Qwen/Qwen2.5-7B?" in ended.stderr and ended.stdout == ""
 
 
+@pytest.mark.parametrize("given", [["--log", "nosuch"], ["--log", "there", "--log", "nosuch"], ["-p", "log", "there:nosuch"], ["-p", "against", "nosuch"],
+                                   ["-p", "hang_path", "nosuch"]], ids=" ".join)
+def test_a_path_with_a_slip_is_refused_before_any_notebook_runs(given: list[str], tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("NCCL WARN\n")
+    ended = run_cli("run", *HERE, *given, "--out", tmp_path / "out")
+    assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
+    assert ended.stderr.startswith("nccl-runbook: there is no file ") and ended.stderr.endswith("nosuch\n") and ended.stderr.count("\n") == 1
+
+
+def test_a_log_with_a_colon_in_its_name_is_one_path(book: Path, tmp_path: Path) -> None:
+    (tmp_path / "12:30.log").write_text("NCCL WARN\n")
+    assert "unknown parameter log" in refused(book, *HERE, "--log", "12:30.log"), "the file was found; this book has no step that reads it"
+
+
 def test_quotes_that_do_not_close_are_refused_with_the_parameters_name(tmp_path: Path) -> None:
     for name, arguments in (("command", ()), ("arm_a", ("-p", "arm_b", "."))):
         ended = run_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")
@@ -156,6 +170,22 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
     assert "an empty interpreter was named" in refused(book, "--python", " ")
     bare = f"{sys.executable} -I -S"  # without site-packages there is no torch
     assert "has no torch" in refused(book, "--python", bare)
+
+
+def without_torch(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no Python has torch.distributed: an empty torch hides the real one."""
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/torch.py").touch()
+    return {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'hidden'}:{with_library()['PYTHONPATH']}"}
+
+
+def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    bare = without_torch(tmp_path)
+    ranks = run_cli("run", "--step", "03-fewer-gpus", "07-logs", "--log", "job.log", "--out", tmp_path / "ranks", env=bare)
+    assert (ranks.returncode, ranks.stdout) == (2, "") and "no Python with torch was found" in ranks.stderr
+    files = run_cli("run", "--step", "07-logs", "--log", "job.log", "--out", tmp_path / "files", env=bare)
+    assert (files.returncode, files.stderr) == (4, "") and VerdictDocument.model_validate_json((tmp_path / "files/verdict.json").read_text()).causes
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -247,10 +277,16 @@ def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(bo
     given_record = tmp_path / "03-fewer-gpus.json"
     records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), given_record, Redactor({}))
     before = given_record.read_bytes()
-    ended = run_cli("run", "--notebooks", book, "--record", given_record, "--python", "/nowhere/python")
+    ended = run_cli("run", "--notebooks", book, "--record", given_record, env=without_torch(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[1] for line in ended.stdout.splitlines()[:-1]] == ["03-fewer-gpus", "99-verdict"]
     assert "judged again: True" in ended.stdout and given_record.read_bytes() == before
+
+
+@pytest.mark.parametrize("given", [["--gpus", "0"], ["--allow-busy"], ["--python", sys.executable], ["-p", "budget_s", "5"], ["--symptom", "hangs"]], ids=" ".join)
+def test_no_option_of_today_changes_a_recorded_verdict(given: list[str], book: Path, tmp_path: Path) -> None:
+    records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), tmp_path / "03-fewer-gpus.json", Redactor({}))
+    assert "--record stands alone" in refused(book, "--record", tmp_path / "03-fewer-gpus.json", *given)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])

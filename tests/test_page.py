@@ -17,12 +17,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.records import Command, Judged, Record
 from nccl_runbook.report.cells import StepView, VerdictView, _by_hand
-from nccl_runbook.report.notebook_html import NotebookPages
+from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.tables_verdict import causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
-from processes import quickest_s
+from processes import ROOT, quickest_s
 
 EVIL = (
     "</pre></script><script>alert(1)</script><img src=http://evil.test/x onerror=alert(1)>\"'>"
@@ -313,6 +313,26 @@ def test_a_notebook_page_folds_code_and_keeps_our_tables(pages, tmp_path):
     assert page.named("caption") and page.named("th")[0]["scope"] == "col" and "background:hsla(120,70%,45%,.3)" in html
     assert "<details><summary>Code [1]</summary>" in html and "not this" not in page.text
     assert "torch.cuda.set_device(local_rank)" in page.text
+
+
+def test_what_would_lead_nowhere_is_plain_text(pages, tmp_path):
+    links = "[next](04-transports.ipynb), [code](../lib/nccl_runbook/ranks/fast_disk.py), [NCCL](https://docs.nvidia.com/x#y), [up](#top)"
+    html = pages.write(_notebook(tmp_path, new_markdown_cell("# Fewer GPUs {#top}\n\n" + links)))
+    (tmp_path / "index.html").touch()
+    without_dead_links(html)
+    assert {a["href"] for a in Page(html.read_text()).named("a")} == {"#content", "index.html", "https://docs.nvidia.com/x#y", "#top"}
+    assert "next, code, " in Page(html.read_text()).text
+    (tmp_path / "04-transports.html").touch()
+    without_dead_links(pages.write(_notebook(tmp_path, new_markdown_cell(links))))
+    assert {"href": "04-transports.html"} in Page(html.read_text()).named("a")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "outputs/example").glob("*.html")), ids=lambda p: p.stem)
+def test_every_link_of_a_page_that_we_show_leads_somewhere(path):
+    page = Page(path.read_text())
+    ids = {"#" + attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    dead = [a["href"] for a in page.named("a") if not a["href"].startswith("http") and a["href"] not in ids and not (path.parent / a["href"]).exists()]
+    assert not dead
 
 
 @pytest.mark.filterwarnings("ignore:Your element with mimetype")

@@ -75,7 +75,11 @@ def test_it_prints(browser, file):
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and page.locator("h1").is_visible()
-    assert not page.locator("details").first.is_visible(), "a folded part would print as a bare heading"
+    by_hand = page.locator("details", has_text="Repeat by hand").first
+    assert not by_hand.evaluate("fold => fold.open") and by_hand.locator("pre").first.is_visible(), "nobody can unfold paper"
+    assert not page.locator(".facts").first.is_visible(), "the records hold them; they would fill the paper"
+    first = "getComputedStyle(document.querySelector('#causes ~ .scroll tbody tr')).breakBefore"
+    assert page.evaluate(first) == "avoid", "the head of the table alone at the end of a sheet"
     page.close()
 
 

@@ -179,6 +179,14 @@ def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
     assert [f.id for f in rules.judge(collect("", str(tmp_path / "empty.log")))] == ["nothing-recognised"]
 
 
+def test_a_folder_is_left_to_07_and_is_nothing_unknown(tmp_path):
+    (tmp_path / "rank0.log").write_text(DUPLICATES[0] + "\n")
+    finding, = rules.judge(collect("", str(tmp_path)))
+    assert (finding.severity, finding.title) == (Severity.NOTE, f"{tmp_path} is a folder: 07-logs reads it")
+    found = rules.judge(collect("", f"{tmp_path}:{tmp_path / 'rank0.log'}"))
+    assert {f.id for f in found} == {"message-points-to-cause"}, "beside it the file is read"
+
+
 def test_nothing_brought_fires_when_nothing_was_brought():
     assert [(f.id, f.severity) for f in rules.judge(collect("", " "))] == [("nothing-brought", Severity.OK)]
 

@@ -17,6 +17,7 @@ import pytest
 from book_samples import run_cli
 from literals import matcher_of
 from nccl_runbook import records
+from nccl_runbook.evidence import hang as hang_files
 from nccl_runbook.evidence import log_events, log_templates
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts import to_json
@@ -26,8 +27,9 @@ from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, fitting, recognise
 from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
 from nccl_runbook.knowledge.launchers import for_launcher
+from nccl_runbook.parameters import read_cell
 from nccl_runbook.report.badges import badge
-from nccl_runbook.rules import triage
+from nccl_runbook.rules import hang, triage
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed
@@ -348,6 +350,12 @@ def test_the_score_refuses_what_is_no_report(tmp_path):
 
 
 # the notebook
+
+
+@pytest.mark.parametrize(("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect_named(""))), ("07-logs", triage.findings(reader.collect_named("")))])
+def test_what_a_step_without_a_file_asks_for_is_a_parameter_of_its_notebook(notebook, found):
+    (told,) = found
+    assert told.severity is Severity.SKIPPED and re.search(r"-p (\w+)", told.title)[1] in read_cell(ROOT / f"notebooks/{notebook}.ipynb")
 
 
 def test_the_notebook_judges_a_log_and_its_own_record(tmp_path):

@@ -15,6 +15,7 @@ from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
 from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit, load
 from nccl_runbook.redact import Redactor
+from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
 
@@ -73,7 +74,10 @@ class Book:
                 self.on_line(f"note: {kernels.note}")
             for number, planned in enumerate(self.plan, 1):
                 self._step(number, planned, kernels, self.options.budget_s - (time.monotonic() - clock))
-            return self._write()
+            document = self._write()
+            for page in self.run_dir.glob("[0-9][0-9]-*.html"):
+                without_dead_links(page)
+            return document
 
     def _open_folder(self) -> None:
         """Make the run's folder and the first page, before anything else runs."""
@@ -82,6 +86,7 @@ class Book:
             names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
             if self.options.out and any(os.path.lexists(path) for name in names for path in self.run_dir.glob(name)):
                 raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
+            self.page.touch(exist_ok=False)  # of two runs that come to one folder at once, one takes it
             self._write()
         except OSError as error:
             where = error.filename or self.run_dir

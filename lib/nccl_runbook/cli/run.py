@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.evidence import log_file
 
 if TYPE_CHECKING:
     from nccl_runbook.book.plan import Planned
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _START = "00-start"
+_READ = ("log", "against", "hang_path")  # parameters that hold paths: a slip in one is told before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
@@ -44,13 +46,16 @@ def run(
     from nccl_runbook.parameters import ParameterError
     from nccl_runbook.records import RecordError
 
-    answer.named([path for path in log if os.path.exists(os.path.expanduser(path))])  # one that is absent has its place on the page
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
         brought = [(name, text) for name, text in (("log", _together(log)), ("symptom", symptom)) if text]
+        if record and (brought or parameter or python or gpus or allow_busy):
+            answer.leave("--record stands alone: what was recorded is judged as it was asked for then")
+        given = [*brought, *map(_pair, parameter)]
+        answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
         steps = [*([_START] if brought and step and _START not in step else []), *step]
-        plan = make_plan(notebooks, steps, [*brought, *map(_pair, parameter)], record)
+        plan = make_plan(notebooks, steps, given, record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
@@ -88,7 +93,7 @@ def _stop_with_stdin() -> None:
 
 
 def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
-    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records."""
+    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
     from nccl_runbook.book import UsageError
     from nccl_runbook.knowledge import allocation, models
     from nccl_runbook.launch import command, stop
@@ -96,15 +101,14 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.probes import sync
 
-    if any(p.record for p in plan):
-        return ""
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,
               "areal": lambda tag: tag and allocation.at(tag)}
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)
-        return choose(python).text
+        starts = any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan if not p.record)
+        return choose(python).text if python or starts else ""
     except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 

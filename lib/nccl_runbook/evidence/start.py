@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -53,7 +54,8 @@ def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
 
 def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
     """The lines of all of them, one after the other; the first Gap where none can be read, None without a path."""
-    told = [log_file.read(path) for path in paths]
+    folders = {path for path in paths if os.path.isdir(os.path.expanduser(path))}  # of a thousand ranks, say, and 07 reads it anyway
+    told = [Gap("not-run", f"{path} is a folder: 07-logs reads it") if path in folders else log_file.read(path) for path in paths]
     whole = [t for t in told if isinstance(t, log_file.LogLines)]
     if len(told) < 2 or not whole:
         return told[0] if told else None

@@ -46,6 +46,17 @@ _BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re
 _NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')  # a reader of pages goes on to the next page, not to a file for Jupyter
 
 
+_LINK = re.compile(r'<a href="([^"#:]+)["#][^>]*>(.*?)</a>', re.S)
+
+
+def without_dead_links(page: Path) -> None:
+    """A page of a run that is over: what would lead nowhere (to a step that did not run, into the checkout) is plain text in it."""
+    text = page.read_text(encoding="utf-8")
+    clean = _LINK.sub(lambda link: link[0] if os.path.exists(page.parent / link[1]) else link[2], text)
+    if clean != text:
+        write_text(page, clean)
+
+
 class NotebookPages:
     """Renders executed notebooks; make it once and use it for all of them (the first costs about 0.4 s, then hundredths)."""
 

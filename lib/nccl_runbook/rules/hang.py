@@ -356,7 +356,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
 def findings(hang: Hang) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not hang.files:
-        return [Finding("no-dump-named", Severity.SKIPPED, "nothing was handed over: give hang_path a folder of dumps, logs or stacks")]
+        return [Finding("no-dump-named", Severity.SKIPPED, "no dump was named: give dumps, logs or stacks with -p hang_path FOLDER")]
     unread = [f for f in hang.files if f.problem and f.what == "dump"]
     return [hang_told(judge(hang), hang.logs.launcher), *(
         Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),)) for f in unread)]

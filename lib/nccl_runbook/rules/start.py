@@ -62,9 +62,12 @@ def symptom_recognised(start: Start) -> list[Finding]:
 
 
 def log_not_read(start: Start) -> list[Finding]:
+    """A note where it is a folder, with which nothing is wrong."""
     if not isinstance(start.log, Gap):
         return []
-    return [Finding("log-not-read", Severity.UNKNOWN, f"the log could not be read: {start.log.detail}", (Evidence(str(start.log), "log"),))]
+    later = start.log.reason == "not-run"
+    title = start.log.detail if later else f"the log could not be read: {start.log.detail}"
+    return [Finding("log-not-read", Severity.NOTE if later else Severity.UNKNOWN, title, (Evidence(str(start.log), "log"),))]
 
 
 def nothing_recognised(start: Start) -> Finding:

@@ -220,7 +220,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
 def findings(logs: Logs) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not logs.files and not logs.context:
-        return [Finding("no-log-named", Severity.SKIPPED, "no log was named: give logs the path of a file or a folder")]
+        return [Finding("no-log-named", Severity.SKIPPED, "no log was named: --log takes a file or a folder (papermill: -p log PATH)")]
     unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
     told = judge(logs)
     if not told or told[0].cause == "benign":
