@@ -54,6 +54,11 @@ def test_gpus_that_are_named_where_there_is_none_are_said_to_be_left_out() -> No
     assert ["no rank ran on GPUs 9, as named: CUDA shows no GPU here" in text for text in said] == [True, False]
 
 
+def test_json_says_why_a_secret_was_left_out() -> None:
+    document = json.loads(run(f"SECRET_TOKEN={CANARY}", "SECRET_TOKEN=another", "--json").stdout)
+    assert document["left_out"] == {"SECRET_TOKEN": "its name or value looks like a secret: it stays as it is around the runbook"}
+
+
 def script(tmp_path: Path, name: str, settings_: dict[str, str]) -> str:
     (tmp_path / name).write_text("".join(f"export {n}={v}\n" for n, v in settings_.items()))
     return str(tmp_path / name)
