@@ -173,9 +173,10 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
     seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
     seen += [seen_in(stack)] if stack else []
-    if track := track_of(hang, wait.group, rank):
-        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
-                                f"{min(w.op.seq for w in waits)}", track.source))
+    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
+    if there and (track := track_of(hang, wait.group, rank)):
+        waiting = f"{counted(len(there), 'waiting rank')} at least {min(there)}"
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {waiting}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
