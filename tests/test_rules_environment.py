@@ -124,6 +124,13 @@ def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
         assert not found(Environment([environment_file.parse(own, "x")], NOT_RUN), "nothing-read"), own
 
 
+def test_nothing_read_fires_for_a_process_without_settings_torch_and_nccl_and_with_one_of_them_it_does_not():
+    none = Gap("absent", "no torch in an active environment")
+    assert found(with_set(torch=none, nccl=none), "nothing-read")[0].severity is Severity.UNKNOWN
+    for near in (with_set(torch=none), with_set(nccl=none), with_set(torch=none, nccl=none, NCCL_DEBUG="WARN")):
+        assert not found(near, "nothing-read")
+
+
 def test_wrong_value_says_what_the_reader_does_with_it():
     assert "as 0" in found(with_set(NCCL_P2P_DISABLE="true"), "wrong-value")[0].title
     assert lines(found(with_set(NCCL_P2P_LEVEL="nvl"), "wrong-value")[0]) == ["NCCL_P2P_LEVEL=NVL"]
