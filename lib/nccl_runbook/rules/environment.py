@@ -39,7 +39,7 @@ def wrong_value(s: Setting) -> Finding | None:
     if v is None or v.accepts(s.value):
         return None
     return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
-                 "Give it a value that is read, or take it out:", _right(v, s.value))
+                 f"Give it a value that is read{', or take it out' * (v.name not in table('environment')['needed'])}:", _right(v, s.value))
 
 
 def _what_happens(v: Variable, value: str) -> str:
@@ -60,7 +60,7 @@ def _right(v: Variable, value: str) -> str:
         return f"{v.name}={value.upper()}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
         return f"{v.name}={_MEANT[value.casefold()]}"
-    return f"{v.name}={v.default}" if v.default else f"unset {v.name}"
+    return table("environment")["needed"].get(v.name) or (f"{v.name}={v.default}" if v.default else f"unset {v.name}")
 
 
 def renamed_variable(s: Setting) -> Finding | None:
