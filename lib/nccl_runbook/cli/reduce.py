@@ -5,7 +5,6 @@ import dataclasses
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -100,8 +99,6 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch.command import supervised
 
-    if not shutil.which(words[0]):
-        answer.leave(f"cannot start {words[0]}: there is no such program", 2)
     with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
         try:
             code, found = _watched(job, lines, wanted, deadline_s)
