@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
 def test_gpus_that_are_named_where_there_is_none_are_said_to_be_left_out() -> None:
     said = [run("NCCL_RUNBOOKX=1", "NCCL_RUNBOOKX=2", "--rounds", "2", *gpus).stderr for gpus in (["--gpus", "9"], [])]
     assert ["no rank ran on GPUs 9, as named: CUDA shows no GPU here" in text for text in said] == [True, False]
+
+
+def test_json_says_why_a_secret_was_left_out() -> None:
+    document = json.loads(run(f"SECRET_TOKEN={CANARY}", "SECRET_TOKEN=another", "--json").stdout)
+    assert document["left_out"] == {"SECRET_TOKEN": "its name or value looks like a secret: it stays as it is around the runbook"}
 
 
 def script(tmp_path: Path, name: str, settings_: dict[str, str]) -> str:
@@ -159,13 +165,28 @@ def test_a_role_gets_its_own_environment_where_the_command_names_it():
     assert document["differences"] == [{"setting": "trainer:NCCL_P2P_DISABLE", "a": "not set", "b": "1"}]
 
 
+def test_a_failed_run_shows_its_last_lines_and_counts_for_no_median():
+    done = run(".", "NCCL_MAX_CTAS=8", "--rounds", "1", "--", "sh", "-c", "echo no network; exit 3")
+    assert "        no network\n" in done.stdout and re.search(r"^A: \.  +seconds  0$", done.stdout, re.M), done.stdout
+
+
+def test_a_figure_of_0_is_said_to_be_what_is_the_matter():
+    done = run(".", "NCCL_MAX_CTAS=8", "--figure", "loss (.+)", "--rounds", "1", "--", "echo", "loss 0")
+    assert done.returncode == 4 and "figure: some of what the runs gave is 0 or less" in done.stdout and "too few" not in done.stdout
+
+
+def test_a_command_that_only_b_cannot_start_is_b_that_fails():
+    document = json.loads(run(".", "PATH=/nonexistent", "--json", "--rounds", "1", "--", "true").stdout)
+    assert "B fails (cannot start true: there is no such program) in all of 2 runs" in texts(document) and document["walk"]["named"] == ["PATH"]
+
+
 # ---- wrong use -------------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("arguments", [
     ("nofile.env", "."), (".", "preload:/no/libnccl.so.2", "--", "true"), (".", "pid:999999999", "--", "true"), (".", "A=1", "--figure", "x"),
     (".", "A=1", "--figure", "(", "--", "true"), (".", "A=1", "--figure", "x", "--", "true"), (".", "A=1", "--rounds", "0", "--", "true"), (".", "'A=1", "--", "true"),
     (".", "@trainer A=1", "--", "true"), (".", "A=1", "--budget", "soon", "--", "true"), (".", "A=1", "--fail-on", "x", "--", "true"), (".", "module:a;b", "--", "true"),
-    (".", "A=1", "--sync", "no/such-model"), (".", "A=1", "--collective", "gather"), (".", "log:/etc/hostname", "--", "true")])
+    (".", "A=1", "--", "/no/such"), (".", "A=1", "--sync", "no/such-model"), (".", "A=1", "--collective", "gather"), (".", "log:/etc/hostname", "--", "true")])
 def test_wrong_use_ends_with_one_sentence(arguments):
     done = run(*arguments)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("nccl-runbook: ") and not done.stdout

@@ -56,6 +56,9 @@ class TestRealDumps:
         found = told(DATA / fault)
         assert (found.culprits, found.kind) == (culprits, kind), found.sentence
 
+    def test_how_far_the_missing_rank_came_is_told_of_one_group_and_by_its_own_numbers(self):
+        assert told(DATA / "stall").evidence[0].text == "rank 1 issued 6 there, 3 waiting ranks at least 7", "ranks wait for it in two smaller groups, too"
+
     @pytest.mark.parametrize("fault, culprits, kind", [
         ("dtype", (1,), "mismatch"), ("size", (0,), "mismatch"), ("swap", (3,), "skipped"), ("minibatch", (3,), "skipped"), ("exception", (1,), "dead"), ("kill", (2,), "dead"),
         ("send", (0,), "unmatched"), ("recv", (1,), "unmatched"), ("stop", (), "unknown"), ("timeout", (2,), "skipped")])

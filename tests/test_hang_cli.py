@@ -17,6 +17,7 @@ from hang_samples import Job
 from nccl_runbook import records
 from nccl_runbook.evidence import hang as reader
 from nccl_runbook.facts import to_json
+from nccl_runbook.findings import Evidence
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.report.tables_hang import matrix, ranges, ranks_table, tables
 from nccl_runbook.rules import hang as rules
@@ -46,6 +47,20 @@ def test_a_lost_dump_is_unknown_and_fail_on_moves_the_line(tmp_path):
     assert run_cli("hang", str(tmp_path)).returncode == 4
     assert run_cli("hang", str(tmp_path), "--fail-on", "broken").returncode == 0
     assert run_cli("hang", str(DATA / "skip"), "--fail-on", "never").returncode == 0
+
+
+@pytest.mark.parametrize("fault", ["stall", "skip", "spin", "pair-spin", "gloo-exception"])
+def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
+    text = run_cli("hang", str(DATA / fault)).stdout.partition("\n\nGroup")[0]
+    advice = [line.strip().removeprefix("decides: ") for line in text[text.index("   you: "):].splitlines()]
+    assert len(set(advice)) == len(advice) > 1 and "nccl-runbook hang" not in text and "LOG" not in text
+    assert (f"grep -n -m 1 -A 30 Traceback {DATA}/gloo-exception/rank1.log" in advice) == (fault == "gloo-exception")
+
+
+def test_where_no_dump_was_given_dumps_are_asked_for():
+    told = rules.Told("skipped", (1,), (0,), "rank 1 never came.", cause="collective-on-some-ranks-only", status="likely",
+                      evidence=(Evidence("rank 0 waits in ALLREDUCE 7", "rank0.log line 3"),))
+    assert "nccl-runbook hang DIR" in rules.hang_told(told).remedy[0].lines
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])

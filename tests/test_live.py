@@ -149,6 +149,12 @@ def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_
     assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
 
 
+def test_the_answer_is_there_though_its_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path / "file" / "node1.json", env=with_library())
+    assert ended.returncode == 1 and ended.stdout.strip() and "cannot write" in ended.stderr and ended.stderr.strip().count("\n") <= 2
+
+
 def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
     rank = s.rank(0, s.IN_ALL_REDUCE)
     bare = dataclasses.replace(rank, samples=[dataclasses.replace(one, threads=[]) for one in rank.samples])

@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 
 from nccl_runbook.cli import main
 from nccl_runbook.cli.main import spread
 from typer.testing import CliRunner
 
+ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
 
 
@@ -32,6 +35,11 @@ def test_the_notebook_judges_a_rank_and_a_script_and_its_record_is_judged_alike(
     again = run("--record", str(out / "02-environment.json"), "--out", str(tmp_path / "again"))
     judged = next(s for s in again["steps"] if s["notebook"] == "02-environment")
     assert [f["title"] for f in judged["findings"]] == titles
+
+
+    line = json.loads((out / "02-environment.json").read_text())["commands"][0]["line"]
+    by_hand = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert by_hand.returncode == 0 and '"event": "environment"' in by_hand.stdout, by_hand.stderr[-2000:]
 
 
 def test_two_set_ups_are_compared_in_the_notebook_and_the_record_is_judged_alike(tmp_path, monkeypatch):

@@ -42,7 +42,7 @@ def test_the_smallest_failing_combination_with_placeholder_and_variable(tmp_path
 def test_without_a_failure_nothing_is_claimed(tmp_path: Path) -> None:
     ended = reduce(tmp_path, "--axis", "n=1,2", "--", "true")
     assert ended.returncode == 4 and "not reproduced: none of 2 combinations failed" in ended.stdout, "the user's job fails somewhere: no health"
-    other = reduce(tmp_path, "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false")
+    other = reduce(tmp_path / "other", "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false")
     assert other.returncode == 4 and "2 ended badly" in other.stdout, "another failure is not the one that was asked for"
 
 
@@ -136,7 +136,10 @@ def test_a_hung_world_is_looked_at_before_it_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("--axis", "nodes", "--", "true"), "--axis nodes: write NAME=VALUE,VALUE"), (("--", "true"), "name at least one --axis"),
-    (("--axis", "n=1", "--fail-on", "(", "--", "true"), "--fail-on: "), (("--axis", "n=1", "--", "/no/such"), "cannot start /no/such"),
+    (("--axis", "nodes=1", "--", "echo", "{nodez}"), "{nodez} in the command is no axis: there is nodes"),
+    (("--axis", "nodes=1", "--", "sh", "-c", "srun -N {nodez} true"), "{nodez} in the command"),
+    (("--axis", "n=1", "--fail-on", "(", "--", "true"), "--fail-on: "),
+    (("--axis", "n=1", "--", "/no/such"), "cannot start /no/such"),
     (("--axis", f"n={','.join(map(str, range(300)))}", "--", "true"), "more than 200 combinations")])
 def test_wrong_usage_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     ended = reduce(tmp_path, *arguments)
@@ -153,6 +156,29 @@ def test_all_smaller_combinations_come_first(axes: dict[str, list[str]]) -> None
 
 def test_only_names_of_axes_are_filled_in() -> None:
     assert reduction.command_for(["-N{n}", '{"a": {n}}', "{other}"], {"n": "4"}) == ["-N4", '{"a": 4}', "{other}"]
+
+
+@pytest.mark.parametrize("deadline", ["inf", "nan", "0"])
+def test_a_deadline_that_never_comes_is_refused(tmp_path: Path, deadline: str) -> None:
+    ended = reduce(tmp_path, "--axis", "n=1", "--deadline", deadline, "--", "true")
+    assert ended.returncode == 2 and "Invalid value for '--deadline'" in ended.stderr and not (tmp_path / "logs").exists()
+
+
+def test_braces_of_a_program_are_its_own() -> None:
+    command = ["sh", "-c", "awk '{print}' ${nodes}", '{"a": 1}']
+    reduction.check_placeholders(command, {"nodes": ["1"]})
+    assert reduction.command_for(command, {"nodes": "1"}) == command
+
+
+def test_a_folder_in_which_nothing_ran_may_be_named_again(tmp_path: Path) -> None:
+    assert [reduce(tmp_path, "--axis", "n=1", "--", program).returncode for program in ("/no/such", "true")] == [2, 4]
+
+
+def test_a_folder_that_holds_logs_is_refused_and_they_stay(tmp_path: Path) -> None:
+    assert reduce(tmp_path, "--axis", "n=1", "--", "echo", "first").returncode == 4
+    again = reduce(tmp_path, "--axis", "n=1", "--", "echo", "second")
+    assert (again.returncode, again.stderr) == (2, f"nccl-runbook: {tmp_path / 'logs'} is not empty: name a new folder with --out\n")
+    assert [log.read_text() for log in (tmp_path / "logs").iterdir()] == ["first\n"]
 
 
 def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> None:

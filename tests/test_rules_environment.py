@@ -124,6 +124,19 @@ def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
         assert not found(Environment([environment_file.parse(own, "x")], NOT_RUN), "nothing-read"), own
 
 
+def test_nothing_read_fires_for_a_process_without_settings_torch_and_nccl_and_with_one_of_them_it_does_not():
+    none = Gap("absent", "no torch in an active environment")
+    assert found(with_set(torch=none, nccl=none), "nothing-read")[0].severity is Severity.UNKNOWN
+    for near in (with_set(torch=none), with_set(nccl=none), with_set(torch=none, nccl=none, NCCL_DEBUG="WARN")):
+        assert not found(near, "nothing-read")
+
+
+def test_what_ranks_cannot_meet_without_is_not_taken_out():
+    wrong = found(environment(environment_file.parse("export MASTER_PORT=295000\nsrun python3 train.py\n", "x.sbatch")), "wrong-value")[0]
+    assert lines(wrong)[0].startswith("MASTER_PORT=29500 ") and "take it out" not in wrong.remedy[0].text
+    assert "take it out" in found(with_set(NCCL_DEBUG="ERROR"), "wrong-value")[0].remedy[0].text
+
+
 def test_wrong_value_says_what_the_reader_does_with_it():
     assert "as 0" in found(with_set(NCCL_P2P_DISABLE="true"), "wrong-value")[0].title
     assert lines(found(with_set(NCCL_P2P_LEVEL="nvl"), "wrong-value")[0]) == ["NCCL_P2P_LEVEL=NVL"]

@@ -56,6 +56,16 @@ def test_a_save_over_a_slow_network_is_work_too_and_a_wait_for_a_request_is_none
     assert told(s.look(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))).kind == "skipped"
 
 
+def test_of_a_rank_in_its_own_code_it_is_not_said_that_it_will_not_come() -> None:
+    loads = s.rank(1, [Frame("load_data", "/home/a/train.py", 40)], "S", "hrtimer_nanosleep")
+    loading, polling = told(s.look(loads, *waiting(0, 2, 3))), told(s.look(s.rank(1, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(0, 2, 3)))
+    assert (loading.kind, culprits(loading), loading.cause) == ("host-busy", [1], "rank-busy-on-host")
+    assert (polling.kind, culprits(polling), polling.cause) == ("skipped", [1], None) and "sleeps there: late, or past a call" in polling.sentence
+    ras = [s.communicator(counts, counts) for counts in [{0: 9, 1: 8, 2: 9, 3: 9}]]
+    behind = told(s.look(s.rank(1, s.IN_BARRIER), *waiting(0, 2, 3), ras=ras))
+    assert (culprits(behind), behind.cause) == ([1], "collective-on-some-ranks-only"), "it waits in another call, so it left this one out"
+
+
 def test_one_sample_is_never_called_hung() -> None:
     found = told(s.look(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep", lines=(0,)), *waiting(1, 2, 3, lines=(0,)), gap_s=0.0))
     assert (found.kind, found.culprits, verdict([found])) == ("unknown", [], "unknown") and "second sample" in found.sentence

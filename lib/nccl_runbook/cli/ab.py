@@ -117,8 +117,9 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
     code = 128 + stop.received if stop.received else exit_code(verdict, fail_on)
-    rows = ((f"{f.severity.value:7} {f.title}", *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines))) for f in findings)
-    lines = [line for row in rows for line in row]
+    lines = [line for f in findings for line in (
+        f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
+        *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
     answer.tell(_document(seen, findings, verdict, code) if json else text)
     if html:

@@ -56,7 +56,8 @@ def text(seen: Hang, told: Told) -> str:
 
     lines = [f"{told.kind}: {told.sentence}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
-    lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in findings(seen)[0].remedy]
-    lines += [f"   decides: {told.decides}"] if told.decides else []
+    first = findings(seen)[0]
+    lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
+    lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
     lines += [f"\n{table!r}" for table in tables(seen, told.culprits) if len(table.rows) <= 80]
     return "\n".join([*lines, *(f"not used: {f.name}: {f.problem}" for f in seen.files if f.problem)])

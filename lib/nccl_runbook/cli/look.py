@@ -39,33 +39,39 @@ def look(
 
     if record and (pid or save):
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
-    looks = together(_recorded(record)) if record else [_seen(pid, gap, save, answer.say)]
+    began = time.monotonic()
+    looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
+    wall_s = time.monotonic() - began
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
+    if save is not None:  # after the answer, which is there though the file cannot be written
+        _save(looks[0], wall_s, save)
     if html is not None:
         answer.write(html, page(pictures, looks, f"exit code {code}"))
     sys.exit(code)
 
 
-def _seen(pids: Sequence[int], gap_s: float, save: Path | None, say: Any) -> Live:
+def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
     from nccl_runbook import look_live
     from nccl_runbook.launch import stop
-    from nccl_runbook.records import Record
-    from nccl_runbook.records import save as save_record
 
-    began = time.monotonic()
     stop.end()
     try:
-        live = look_live.look(look_live.checked_pids(pids), gap_s, say)
-        if save is not None:
-            save_record(Record.model_validate(look_live.record(live, time.monotonic() - began)), save, Redactor(os.environ))
+        return look_live.look(look_live.checked_pids(pids), gap_s, say)
     except ValueError as error:
         answer.leave(error)
+
+
+def _save(live: Live, wall_s: float, path: Path) -> None:
+    from nccl_runbook import look_live
+    from nccl_runbook.records import Record, save
+
+    try:
+        save(Record.model_validate(look_live.record(live, wall_s)), path, Redactor(os.environ))
     except OSError as error:
-        answer.leave(f"cannot write {save}: {error.strerror or error}", 1)
-    return live
+        answer.leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:

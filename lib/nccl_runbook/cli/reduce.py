@@ -5,7 +5,6 @@ import dataclasses
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,18 +45,22 @@ class Tried:
 def reduce(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The job; {NAME} is filled in and NAME set for each axis.")],
     axis: Annotated[list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")] = [],  # noqa: B006
-    deadline: Annotated[float, typer.Option(metavar="S", min=1.0, help="Seconds for each run; then it is looked at and ended.")] = 900.0,
+    deadline: Annotated[float, typer.Option(metavar="S", min=1.0, max=1e6, help="Seconds of a run; then it is looked at and ended.")] = 900,
     fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs.")] = Path("reduce-logs"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs, a new or empty one.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
     from nccl_runbook.planning import reduction
 
     try:
-        combinations, wanted = reduction.smallest_first(reduction.axes_of(axis)), re.compile(fail_on)
+        axes, wanted = reduction.axes_of(axis), re.compile(fail_on)
+        combinations = reduction.smallest_first(axes)
+        reduction.check_placeholders(command, axes)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise ValueError(f"{out} is not empty: name a new folder with --out")
     except (ValueError, re.error) as error:
         answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
@@ -70,6 +73,7 @@ def reduce(
         try:
             tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem))
         except ValueError as error:
+            Path(f"{stem}-run1.log").unlink(missing_ok=True)  # nothing ran: the folder may be named again
             answer.leave(error)
         (answer.say if json else answer.tell)(_line(tried[-1]))
         if tried[-1].failed or stop.why():
@@ -100,8 +104,6 @@ def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | 
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch.command import supervised
 
-    if not shutil.which(words[0]):
-        answer.leave(f"cannot start {words[0]}: there is no such program", 2)
     with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
         try:
             code, found = _watched(job, lines, wanted, deadline_s)

@@ -56,7 +56,7 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
     """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name."""
     conf_files = dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "=")
     files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
-    return json.dumps({"names": _names(), "secret": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
+    return json.dumps({"names": _names(), "hidden": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
                        "packages": [n.replace("-", "_") for n in framework_versions.names()]})
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,9 @@ STOP_S = 0.2  # how soon a stop is seen
 @contextlib.contextmanager
 def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -> Iterator[subprocess.Popen]:
     """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
-    supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started, as one that is too long."""
+    supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
+    if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
+        raise ValueError(f"cannot start {argv[0][:80]}: there is no such program")
     try:
         child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
                                  stderr=subprocess.STDOUT, start_new_session=True, **more)

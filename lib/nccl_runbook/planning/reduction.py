@@ -1,10 +1,12 @@
 """Which smaller forms of a job to run, in which order, so that the smallest one that fails is found. Pure."""
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+_PLACE = re.compile(r"(?<!\$)\{(\w+)\}")  # ${nodes} is the shell's
 MOST = 200  # combinations; more would not end in a day
 
 
@@ -30,6 +32,13 @@ def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     return [{name: axes[name][at] for name, at in zip(axes, place, strict=True)} for place in sorted(places, key=lambda p: (sum(p), p))]
 
 
+def check_placeholders(command: Iterable[str], axes: Iterable[str]) -> None:
+    """Raises ValueError for a {name} that no axis has, where it is hardly part of a program: in a word without blanks, or nearly an axis."""
+    for name, word in ((n, w) for w in command for n in _PLACE.findall(w) if n not in axes):
+        if not re.search(r"\s", word) or difflib.get_close_matches(name, axes, 1, 0.75):
+            raise ValueError(f"{{{name}}} in the command is no axis: there is {', '.join(axes)}")
+
+
 def command_for(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """The command with each {name} filled in; other braces stay as they are."""
-    return [re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), word) for word in command]
+    return [_PLACE.sub(lambda found: values.get(found[1], found[0]), word) for word in command]

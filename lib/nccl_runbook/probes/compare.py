@@ -54,13 +54,18 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
 
 def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Subject:
     """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
-    Raises ValueError for an expression that cannot be used."""
+    Raises ValueError for an expression that cannot be used, and as it runs for a command that cannot be started."""
     pattern = command.compiled(figure)
     roles = [word[1:-1] for word in argv if word[:1] == "{" and word[-1:] == "}"]
 
     def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
-        return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
+        try:
+            return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
+        except ValueError as error:
+            if arm == "A":  # it runs first: nothing can be compared
+                raise
+            return Sample(arm, {}, str(error), 0.0)  # what B sets, as its PATH
 
     return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
 

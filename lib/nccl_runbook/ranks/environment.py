@@ -1,7 +1,7 @@
 """What one process has around it, read raw: allowed variables, named files, the libnccl and plugins it has mapped.
 
 Runs under the judged interpreter by file path, as a rank or by itself; imports nothing of ours. argv[1] is a request in JSON:
-``names``, ``secret``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
+``names``, ``hidden``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
 process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}`` and ``~``, the home of that process, are filled in);
 ``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``import_torch``, ``resolve``: whether to. Reports one event,
 ``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
@@ -123,7 +123,7 @@ def look(request):
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
     found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
-    return {"event": "environment", "variables": kept(env, request["names"], request["secret"]), "names": len(env), "files": seen,
+    return {"event": "environment", "variables": kept(env, request["names"], request["hidden"]), "names": len(env), "files": seen,
             "mapped": paths, "preloaded": preloaded,
             "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
             "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,

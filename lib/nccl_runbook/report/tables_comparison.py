@@ -17,8 +17,8 @@ def tables(c: Comparison | Gap) -> list[Table]:
 
 @titled("A against B")
 def runs_table(c: Comparison) -> Table:
-    """One row a figure and arm: n, median, smallest and largest of the runs."""
-    rows = [[f"{arm}: {c.arms['AB'.index(arm)]}", name, *_spread([s for s in c.samples if s.arm == arm], name)]
+    """One row a figure and arm: n, median, smallest and largest of the runs that passed."""
+    rows = [[f"{arm}: {c.arms['AB'.index(arm)]}", name, *_spread([s for s in c.samples if s.arm == arm and s.passed], name)]
             for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
     failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
     note = f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. A run's figure is the median of what it gave."

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.environment import Environment
+from nccl_runbook.facts.environment import Environment, Role
 from nccl_runbook.findings import Finding, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, variables, version
@@ -39,7 +39,7 @@ def wrong_value(s: Setting) -> Finding | None:
     if v is None or v.accepts(s.value):
         return None
     return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
-                 "Give it a value that is read, or take it out:", _right(v, s.value))
+                 f"Give it a value that is read{', or take it out' * (v.name not in table('environment')['needed'])}:", _right(v, s.value))
 
 
 def _what_happens(v: Variable, value: str) -> str:
@@ -60,7 +60,7 @@ def _right(v: Variable, value: str) -> str:
         return f"{v.name}={value.upper()}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
         return f"{v.name}={_MEANT[value.casefold()]}"
-    return f"{v.name}={v.default}" if v.default else f"unset {v.name}"
+    return table("environment")["needed"].get(v.name) or (f"{v.name}={v.default}" if v.default else f"unset {v.name}")
 
 
 def renamed_variable(s: Setting) -> Finding | None:
@@ -153,10 +153,16 @@ def unknown_names(env: Environment) -> Finding | None:
 
 
 def nothing_read(env: Environment) -> Finding | None:
-    """A file in which nothing at all is set: not health, but the wrong file perhaps."""
-    empty = [r.name for r in env.roles if not r.variables and not r.others and not r.conf]
-    title = f"no setting that matters was found in {', '.join(empty)}: is it the right file?"
+    """A file in which nothing at all is set, or a process with neither settings nor torch nor NCCL: not health, but the wrong one perhaps."""
+    empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or _is_bare(r))]
+    right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
+    title = f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?"
     return Finding("nothing-read", Severity.UNKNOWN, title) if empty else None
+
+
+def _is_bare(role: Role) -> bool:
+    """Looked into, and found without torch and NCCL."""
+    return isinstance(role.torch, Gap) and role.torch.reason == "absent" and isinstance(role.reported, Gap)
 
 
 def _in_place(f: Finding, env: Environment) -> Finding:

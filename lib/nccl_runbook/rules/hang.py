@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections import Counter
 
 from nccl_runbook.facts import counted, grouped
@@ -173,9 +174,10 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
     seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
     seen += [seen_in(stack)] if stack else []
-    if track := track_of(hang, wait.group, rank):
-        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {len(waits)} waiting rank{'s' * (len(waits) > 1)} at least "
-                                f"{min(w.op.seq for w in waits)}", track.source))
+    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
+    if there and (track := track_of(hang, wait.group, rank)):
+        waiting = f"{counted(len(there), 'waiting rank')} at least {min(there)}"
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {waiting}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
@@ -346,9 +348,15 @@ def _decides(hang: Hang, lead: Accused) -> str:
     if lead.kind == "unknown":
         return _STATE
     if lead.kind == "dead":
-        return fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2]
+        return _in_its_log(fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2], lead.evidence)
     known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
     return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _STACK_LINE
+
+
+def _in_its_log(line: str, seen: tuple[Evidence, ...]) -> str:
+    """The line with the log that the first evidence names in the place of LOG."""
+    log = seen[0].source.rpartition(" line ")[0] if seen else ""
+    return re.sub(r"\bLOGS?\b", lambda _: shlex.quote(log), line) if log else line
 
 
 # --- findings
@@ -365,11 +373,13 @@ def findings(hang: Hang) -> list[Finding]:
 def hang_told(told: Told, launcher: str = "") -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
-    remedy = list(usual(told.cause, told.status, "".join(e.text for e in told.evidence[:1]), launcher)) if told.cause else []
+    known = usual(told.cause, told.status, "".join(e.text for e in told.evidence[:1]), launcher) if told.cause else ()
+    remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":
         why = "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts."
         remedy.insert(0, Remedy("you", why, _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
-    decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides else ()
+    told_already = any(told.decides in r.lines for r in remedy)
+    decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides and not told_already else ()
     return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)

@@ -23,7 +23,7 @@ INIT = frozenset(("init_process_group", "rendezvous", "_create_c10d_store", "_en
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 ON_A_LOCK = re.compile(r"futex")
-_HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_dataset|dataloader", re.I)
+_HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_?data|data_?load", re.I)
 WAITING = ("waits", "device", "spins", "lock")
 
 
