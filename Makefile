@@ -43,7 +43,7 @@ clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-.venv/.headless: pyproject.toml
+.venv/.headless: pyproject.toml .ci/setup .ci/pythonpath_last.py
 	@.ci/setup headless
 
 .venv/.lab: .venv/.headless

@@ -233,6 +233,16 @@ def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where
             assert "verdict: healthy" in told.read() and ended.returncode == 1 and f"cannot write {page}" in errors
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_the_encoding_of_the_terminal_lacks_costs_neither_answer_nor_page(encoding: str, tmp_path: Path) -> None:
+    narrow = {**os.environ, "PYTHONIOENCODING": encoding}
+    (tmp_path / "ü🚀.log").write_text("Traceback (most recent call last):\n")
+    told = run_cli("plan", "sglang:d1+fsdp:d1", "--gpus", "1", "--html", tmp_path / "page.html", env=narrow)
+    assert told.returncode == 3 and told.stdout.startswith("\\u2715 broken: ") and "✕" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    as_json = run_cli("triage", tmp_path / "ü🚀.log", "--json", env=narrow)
+    assert "ü🚀.log" in json.dumps(json.loads(as_json.stdout), ensure_ascii=False)
+
+
 def test_several_torches_are_listed_and_nothing_starts(tmp_path: Path) -> None:
     """Two interpreters on PATH, each with a torch of its own, seen from a Python that has none."""
     folders = [tmp_path / "one", tmp_path / "two"]

@@ -21,6 +21,9 @@ from nccl_runbook.launch.warm_link import WarmLink, environment
 from nccl_runbook.redact import MASK, Redactor
 from processes import ROOT, children, gone, start_time
 
+# of the job: that of our .venv puts its own libraries before those that PYTHONPATH names
+JOBS = [sys._base_executable]
+
 
 def check(name="world", ranks=2, fault="", deadline_s=20.0, env=None, ops="barrier,all_reduce", extra=()):
     args = ["--ops", ops, "--sizes", "4,65536", "--repeats", "1", *(["--fault", fault] if fault else []), *extra]
@@ -156,7 +159,7 @@ def test_a_torch_whose_libraries_are_missing_says_which(tmp_path, monkeypatch):
     (tmp_path / "torch" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudart-of-nobody.so.12')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineError, match=r"cannot run ranks: OSError: libcudart-of-nobody\.so\.12: cannot open"):
-        Engine([sys.executable], tmp_path / "logs", Redactor({})).software()
+        Engine(JOBS, tmp_path / "logs", Redactor({})).software()
 
 
 def test_an_interpreter_that_is_killed_while_it_imports_torch_leaves_no_folder(tmp_path, monkeypatch):
@@ -168,7 +171,7 @@ def test_an_interpreter_that_is_killed_while_it_imports_torch_leaves_no_folder(t
     while not (tmp_path / "begun").exists():  # it takes as long as this machine needs
         start_s *= 2
         with pytest.raises(EngineError, match="did not answer"):
-            WarmLink([sys.executable], environment({"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}), print, start_s)
+            WarmLink(JOBS, environment({"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}), print, start_s)
     assert not list((tmp_path / "tmp").iterdir())
 
 

@@ -168,15 +168,15 @@ def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
 def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
     assert (tmp_path / "l.pyz").stat().st_size < 400_000
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    clean = {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, "PYTHONIOENCODING": "ascii"}  # as where a locale lacks our signs
     pid = worlds.start(running, tmp_path / "world", "sigstop", 2)[0]
     time.sleep(1.4)
-    ended = subprocess.run([sys.executable, "l.pyz", "--live", "--gap", "1", "--pid", str(pid), "--json", "r.json", "--html", "r.html"],
+    ended = subprocess.run([sys.executable, "l.pyz", "--live", "--gap", "1", "--pid", str(pid), "--json", "✕.json", "--html", "r.html"],
                            cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60)
     worlds.end(running)
     assert ended.returncode == 0, ended.stderr
     assert re.search(r": 2 ranks after \d", ended.stdout) and "further samples for 1 s" in ended.stdout and "is stopped (process state T)" in ended.stdout
-    judged = run_cli("look", "--record", tmp_path / "r.json", "--json", env=with_library())
+    judged = run_cli("look", "--record", tmp_path / "✕.json", "--json", env=with_library())
     culprits = json.loads((tmp_path / "world" / "truth.json").read_text())["culprits"]
     assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (tmp_path / "r.html").read_text()
 

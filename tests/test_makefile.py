@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OLD = '#!/bin/sh\ncase "$2" in *print*) echo 3.9;; *) exit 1;; esac\n'
 BARE = f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exec {sys.executable} "$@";; esac\n'
 WHOLE = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "find")
+TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "cp", "find")
 
 
 @pytest.fixture
@@ -74,6 +74,33 @@ def test_no_network(checkout: Path) -> None:
 OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
 
 
+def old_pydantic(folder: Path) -> Path:
+    """What a job's PYTHONPATH may name."""
+    folder.mkdir()
+    (folder / "pydantic.py").write_text("raise ImportError('not ours')\n")
+    return folder
+
+
+@pytest.mark.parametrize(("flags", "named", "sees"), [((), "theirs", ["found", "ours theirs"]), ((), os.pathsep, ["found", "ours theirs"]),
+                                                      (("-E",), "theirs", ["ours"])])
+def test_what_pythonpath_names_comes_behind_our_libraries(flags: tuple[str, ...], named: str, sees: list[str], tmp_path: Path) -> None:
+    """As .ci/setup puts it into .venv; an empty entry is the working directory. What acts at the start finds the old order, as the builds
+    of pip need it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "own"], check=True)
+    [site] = tmp_path.glob("own/lib/python3*/site-packages")
+    (site / "pydantic.py").write_text("whose = 'ours'\n")
+    shutil.copy(ROOT / ".ci" / "pythonpath_last.py", site)
+    (site / "pythonpath_last.pth").write_text("import pythonpath_last\n")
+    theirs = old_pydantic(tmp_path / "theirs")
+    (theirs / "sitecustomize.py").write_text(f"import sys\nprint('found' * (sys.path[0] == {str(theirs)!r}))\n")
+    (theirs / "only.py").touch()
+    code = "import importlib.util as i, pydantic; print(pydantic.whose + ' theirs' * bool(i.find_spec('only')))"
+    (tmp_path / "script.py").write_text(code)
+    said = subprocess.run([tmp_path / "own" / "bin" / "python", *flags, tmp_path / "script.py"], cwd=theirs, check=True, capture_output=True, text=True,
+                          env={"PYTHONPATH": str(theirs) if named == "theirs" else named})
+    assert said.stdout.splitlines() == sees
+
+
 def wheelhouse(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, ROOT / ".ci" / "wheelhouse", *arguments], capture_output=True, text=True, timeout=240)
 
@@ -84,9 +111,10 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
     if "could not be fetched" in filled.stderr:
         pytest.skip("no package index can be reached from here")
     assert filled.returncode == 0 and f"CPython {sys.version_info.major}.{sys.version_info.minor}" in filled.stdout, filled.stderr
-    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE)
+    theirs = {"PYTHONPATH": str(old_pydantic(checkout / "theirs"))}
+    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE, **theirs)
     assert made.returncode == 0, made.stderr
-    asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], capture_output=True, text=True)
+    asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], env={**os.environ, **theirs}, capture_output=True, text=True)
     assert asked.returncode == 0 and "--record" in asked.stdout
     shutil.rmtree(checkout / ".venv")
     next(checkout.glob("wheels/pyyaml-*")).unlink()

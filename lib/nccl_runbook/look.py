@@ -243,9 +243,8 @@ def _find_scratch() -> None:
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        tempfile.tempdir = "/dev/shm"
-        if not os.access("/dev/shm", os.W_OK):
-            sys.exit("nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
+        tempfile.tempdir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else sys.exit(
+            "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
 
 
 def main() -> int:
@@ -253,6 +252,7 @@ def main() -> int:
         del sys.argv[:2]
         runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)
         return 0
+    sys.stdout and sys.stdout.reconfigure(errors="backslashreplace")  # a locale that is not UTF-8 lacks our signs
     options = arguments()
     output = Output(options.json)
     stop.end()

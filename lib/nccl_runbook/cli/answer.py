@@ -46,8 +46,7 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 
 def named(paths: list[str], one: bool = False) -> None:
     """Leaves where one of them can never be read; with ``one`` only where all are so, and what <(command) gives is read as "-" is."""
-    held = HELD if one else ()
-    wrong = [why for path in paths if path != "-" and not path.startswith(held) for why in [_never_read(path)] if why]
+    wrong = [why for path in paths if path != "-" and not path.startswith(HELD if one else ()) for why in [_never_read(path)] if why]
     if wrong and (not one or len(wrong) == len(paths)):
         leave(wrong[0])
 
@@ -81,9 +80,9 @@ def tell(answer: str | dict[str, Any]) -> None:
     so that the answer is there though no page can be written."""
     import json
 
-    redactor = Redactor(os.environ)
-    as_json = isinstance(answer, dict)
-    put(plain(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=False) if as_json else redactor.text(answer)), sys.stdout)
+    redactor, narrow = Redactor(os.environ), "utf" not in getattr(sys.stdout, "encoding", "utf").lower()  # JSON has an escape of its own
+    said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow) if isinstance(answer, dict) else redactor.text(answer)
+    put(plain(said), sys.stdout)
 
 
 def write(path: Path, text: str) -> None:

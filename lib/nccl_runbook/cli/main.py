@@ -68,6 +68,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
+    sys.stdout and sys.stdout.reconfigure(errors="backslashreplace")  # a locale that is not UTF-8 lacks our signs
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]
     if words and (command == "triage" or command == "env" and len(words) == 1) and all(word == "-" or word[:1] != "-" for word in words):
