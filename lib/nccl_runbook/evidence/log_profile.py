@@ -11,6 +11,7 @@ from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import Said, pieces, said
 from nccl_runbook.facts.logs import RunProfile
+from nccl_runbook.knowledge import table
 
 LIMIT_S = 60.0
 MAX_VALUES = 16  # of one setting
@@ -18,21 +19,7 @@ MAX_TIMES = 100_000  # of one kind
 MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at once
 _HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
 _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
-# NCCL 2.4 to 2.30, aws-ofi-nccl 1.6 to 1.19, vLLM 0.6 to 0.23
-_SETTINGS = (("version", re.compile(r"(?P<name>NCCL) version (?P<value>\d+\.\d+\.\d+\S*)")),
-    ("version", re.compile(r"(?P<name>cudaDriverVersion) (?P<value>\d+)|(?P<name2>Driver Version): (?P<value2>[\d.]+)")),
-    ("version", re.compile(r"\b(?P<name>torch)(?: version)?(?:==|[=: ]+)(?P<value>\d+\.\d+\.\d+[\w.+]*)", re.I)),
-    ("version", re.compile(r"Using (?P<name>Libfabric) version (?P<value>[\d.]+)|Initializing (?P<name2>aws-ofi-nccl) (?P<value2>\S+)")),
-    ("version", re.compile(r"(?P<name>vLLM)[^\n]{0,40}? (?:version |\(?v)(?P<value>\d+\.\d+\.\d+\S*)")),
-    ("environment", re.compile(r"NCCL INFO (?P<name>\w+) set (?:by environment )?to (?P<value>\S+?)\.?\s*$")),
-    ("environment", re.compile(r"^(?:\+ )?export (?P<name>(?:NCCL|TORCH|FI|GLOO|CUDA|UCX|VLLM)_\w+|LD_PRELOAD)=(?P<value>\S+)")),
-    (
-        "plugin",
-        re.compile(r"NCCL INFO (?P<name>[A-Z]+)/Plugin ?: (?P<value>(?:Loaded|Using|Plugin name|No plugin|Could not find)[^\n]{0,80})")),
-    ("plugin", re.compile(r"NCCL INFO (?P<name>NET)/OFI (?P<value>(?:Selected Provider|Using transport protocol)[^\n,(]{0,60})")),
-    ("network", re.compile(r"(?P<name>Using network) (?P<value>\w[\w ]{0,60})")),
-    ("channels", re.compile(r"NCCL INFO (?P<value>\d+ coll channels,[^\n]{0,80})(?P<name>)")),
-    ("channels", re.compile(r"NCCL INFO (?P<name>Connected all) (?P<value>rings|trees)")))
+_SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("profile")["setting"])
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
 _COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE")
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|secs|seconds|min|minutes)?\b"
