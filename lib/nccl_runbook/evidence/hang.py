@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import signal
 from collections.abc import Iterable
 from typing import Any
 
@@ -108,7 +109,7 @@ class _Inputs:
             for name in names:
                 self._keep(name, *_outcome_of(name))
             return
-        with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        with concurrent.futures.ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)) as pool:
             for name, outcome in zip(names, pool.map(_outcome_of, names, chunksize=4)):
                 self._keep(name, *outcome)
 

@@ -153,7 +153,7 @@ def unknown_names(env: Environment) -> Finding | None:
 
 
 def nothing_read(env: Environment) -> Finding | None:
-    """A file in which nothing at all is set, or a process with neither settings nor torch nor NCCL: not health, but the wrong one perhaps."""
+    """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health, but the wrong one perhaps."""
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or _is_bare(r))]
     right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
     title = f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?"
