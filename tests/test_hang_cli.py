@@ -72,7 +72,7 @@ def test_what_is_no_log_is_counted_and_a_virtual_environment_left_alone(tmp_path
     for name in ("pyvenv.cfg", "rank1.log"):
         (tmp_path / "venv" / name).write_text("")
     unused = [line for line in run_cli("hang", str(tmp_path), str(DATA / "none")).stdout.splitlines() if line.startswith("not used: ")]
-    assert len(unused) == 2 and "venv: is a virtual environment" in unused[0] and "weights2.pt and 6 more files: is a zip file" in unused[1]
+    assert len(unused) == 2 and "venv: is a virtual environment" in unused[0] and "weights2.pt and 6 more files: is no text (a program, a pickle, a zip to unpack)" in unused[1]
 
 
 def test_ctrl_c_says_a_word():

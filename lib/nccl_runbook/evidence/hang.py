@@ -273,8 +273,7 @@ def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
     return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 
 
-def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
-           times: Times) -> Group:
+def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str], times: Times) -> Group:
     name, desc, _ = key
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)

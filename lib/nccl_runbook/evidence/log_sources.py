@@ -23,9 +23,8 @@ MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
-_GZIP, _XZ, _ZIP = b"\x1f\x8b", b"\xfd7zXZ\x00", b"PK\x03\x04"
-_ZIPPED = "is a zip file, as torch.save writes, too: unpack an archive of logs first"
-_BINARY = (b"\x7fELF", _ZIP, b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")  # \x80: a pickle, such as a flight-recorder dump
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")  # \x80: a pickle, such as a flight-recorder dump
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
 
 
@@ -91,8 +90,7 @@ class Source:
             return
         head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
-            self.problem = (DUMP if b"pg_config" in head or b"nccl_version" in head else _ZIPPED if head.startswith(_ZIP) else
-                            "is no text (an archive, a program or a pickle)")
+            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (a program, a pickle, a zip to unpack)"
             return
         name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
