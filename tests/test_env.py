@@ -139,8 +139,10 @@ def test_env_of_this_process_and_its_exit_codes():
 
 
 def test_wrong_use_is_one_sentence():
-    for arguments in (("--torch", "latest"), ("--nccl", "x"), ("-", "--pid", "1"), ("--pid", "0")):
+    for arguments, said in ((("--torch", "latest"), "'latest' is no version"), (("--nccl", "x"), "'x' is no version"),
+                            (("-", "--pid", "1"), "not both"), (("--pid", "0"), "--pid 0: "), (("--pid", "-5"), "--pid -5: ")):
         done = run(*arguments)
+        assert said in done.stderr
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import jsonschema
 import live_samples
 import papermill
 import pytest
-from book_samples import run_cli
+from book_samples import run_cli, start_cli
 from hang_samples import Job
 from nccl_runbook import records
 from nccl_runbook.evidence import hang as reader
@@ -61,6 +63,27 @@ def test_where_no_dump_was_given_dumps_are_asked_for():
     told = rules.Told("skipped", (1,), (0,), "rank 1 never came.", cause="collective-on-some-ranks-only", status="likely",
                       evidence=(Evidence("rank 0 waits in ALLREDUCE 7", "rank0.log line 3"),))
     assert "nccl-runbook hang DIR" in rules.hang_told(told).remedy[0].lines
+
+
+def test_what_is_no_log_is_counted_and_a_virtual_environment_left_alone(tmp_path):
+    for number in range(9):
+        (tmp_path / f"weights{number}.pt").write_bytes(b"PK\x03\x04" + bytes(99))
+    (tmp_path / "venv").mkdir()
+    for name in ("pyvenv.cfg", "rank1.log"):
+        (tmp_path / "venv" / name).write_text("")
+    unused = [line for line in run_cli("hang", str(tmp_path), str(DATA / "none")).stdout.splitlines() if line.startswith("not used: ")]
+    assert len(unused) == 2 and "venv: is a virtual environment" in unused[0] and "weights2.pt and 6 more files: is no text (a program, a pickle, a zip to unpack)" in unused[1]
+
+
+def test_ctrl_c_says_a_word():
+    theirs, ours = os.pipe()
+    with start_cli("hang", f"/dev/fd/{theirs}", pass_fds=[theirs]) as running:
+        os.close(theirs)
+        os.write(ours, b"step 1 loss 2.0\n" * 4352)  # more than a pipe holds: it reads once all is written
+        running.send_signal(signal.SIGINT)
+        said = running.communicate()
+    os.close(ours)
+    assert (running.returncode, *said) == (130, "", "interrupted (SIGINT): there is no answer yet\n")
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])

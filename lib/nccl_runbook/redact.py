@@ -13,9 +13,7 @@ from typing import Any, Mapping
 from urllib.parse import quote
 
 MASK = "[redacted]"
-SECRET_NAME = (
-    r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
-)
+SECRET_NAME = r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
 _SECRET_NAME = re.compile(SECRET_NAME, re.I)
 # a variable whose name only sounds secret: a yes/no is no secret, nor a word without which no record could be read again, nor why `ab`
 # left it as it is

@@ -31,8 +31,10 @@ def env(
     """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
     from nccl_runbook.rules import environment
 
-    if file and pid or any(p < 1 for p in pid) or any(v and not v[0].isdecimal() for v in (torch, nccl)):
-        answer.leave("name a file or processes, not both, and versions by numbers such as 2.11")
+    wrong = [f"--pid {p}: a process id is above 0" for p in pid if p < 1] + ["name a file or processes, not both"] * bool(file and pid)
+    wrong += [f"{v!r} is no version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
+    if wrong:
+        answer.leave(wrong[0])
     seen = _with_versions(_read(file, pid), torch, nccl)
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
 SCHEMA = "nccl-runbook/hang/1"
 STEP = "06-timeouts"
+SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a whole project
 
 
 def hang(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, stacks, live looks; folders, archives.")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, stacks, live looks; folders, tar archives.")],
     json: answer.JsonOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
@@ -27,8 +28,10 @@ def hang(
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
     from nccl_runbook.evidence.hang import collect
     from nccl_runbook.findings import exit_code, verdict_of
+    from nccl_runbook.launch import stop
     from nccl_runbook.rules import hang as rules
 
+    stop.end()
     answer.named(paths, one=True)
     seen = collect(paths)
     told = rules.judge(seen)
@@ -51,6 +54,7 @@ def document(seen: Hang, told: Told, verdict: str, code: int) -> dict[str, Any]:
 
 def text(seen: Hang, told: Told) -> str:
     """The answer for a terminal: the first sentence first."""
+    from nccl_runbook.facts import counted, grouped
     from nccl_runbook.report.tables_hang import tables
     from nccl_runbook.rules.hang import findings
 
@@ -60,4 +64,7 @@ def text(seen: Hang, told: Told) -> str:
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
     lines += [f"\n{table!r}" for table in tables(seen, told.culprits) if len(table.rows) <= 80]
-    return "\n".join([*lines, *(f"not used: {f.name}: {f.problem}" for f in seen.files if f.problem)])
+    for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items():
+        more = f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
+        lines.append(f"not used: {', '.join(names[:SHOWN])}{more}: {why}")
+    return "\n".join(lines)

@@ -233,8 +233,7 @@ def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], rol
     from nccl_runbook.rules import allocation as judge
 
     rules = asked.rules
-    site = Site(gpus, asked.launcher or "local", asked.nodes or 1, asked.update or "xccl", rules.controller == "engine",
-                asked.clustered)
+    site = Site(gpus, asked.launcher or "local", asked.nodes or 1, asked.update or "xccl", rules.controller == "engine", asked.clustered)
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:

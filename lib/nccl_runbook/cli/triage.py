@@ -128,9 +128,8 @@ def _if_so(one: Hypothesis) -> str:
     return "If so: " * (one.status == "possible" and one.cause != "benign")
 
 
-def _write_page(
-    path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str], dumps: str
-) -> None:
+def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str],
+                dumps: str) -> None:
     from nccl_runbook.report.tables import Table
     from nccl_runbook.report.tables_triage import against_table, tables, there_tables
     from nccl_runbook.rules import against

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import signal
 from collections.abc import Iterable
 from typing import Any
 
@@ -108,7 +109,7 @@ class _Inputs:
             for name in names:
                 self._keep(name, *_outcome_of(name))
             return
-        with concurrent.futures.ProcessPoolExecutor(workers) as pool:
+        with concurrent.futures.ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)) as pool:
             for name, outcome in zip(names, pool.map(_outcome_of, names, chunksize=4)):
                 self._keep(name, *outcome)
 
@@ -272,8 +273,7 @@ def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
     return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 
 
-def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str],
-           times: Times) -> Group:
+def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str], times: Times) -> Group:
     name, desc, _ = key
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)

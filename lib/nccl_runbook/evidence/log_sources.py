@@ -90,7 +90,7 @@ class Source:
             return
         head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
-            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (an archive, a program or a pickle)"
+            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (a program, a pickle, a zip to unpack)"
             return
         name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
@@ -137,6 +137,9 @@ def _below(path: str, depth: int) -> Iterator[Source]:
         if stat.S_ISDIR(kind.st_mode):
             if depth >= MAX_DEPTH:
                 yield Source(path, 0, None, f"folders nest deeper than {MAX_DEPTH}")
+                return
+            if os.path.exists(os.path.join(path, "pyvenv.cfg")):
+                yield Source(path, 0, None, "is a virtual environment, which holds no logs")
                 return
             for name in sorted(os.listdir(path)):
                 inner = os.path.join(path, name)

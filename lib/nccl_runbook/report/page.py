@@ -74,9 +74,8 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     template = _environment().get_template("index.html.j2")
     context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
-               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next",
-               "counts": _counts(document), "leading": LEADING, "says": {c.id: c.says for c in causes().values()},
-               "gpus": _counted(document.judged.gpus),
+               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next", "counts": _counts(document),
+               "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": _counted(document.judged.gpus),
                "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
     page = ""
     for cut in CUTS:

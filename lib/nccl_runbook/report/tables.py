@@ -15,10 +15,8 @@ from typing import Any
 from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.report.curve import Curve
 
-TONES = {
-    "": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
-    "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)",
-}
+TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
+         "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,9 +55,8 @@ def host_table(env: Environment) -> Table:
     own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
         ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
         ("open files", r.nofile), ("locked memory (bytes)", r.memlock), ("/dev/shm", _shm(r.shm)))]
-    seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas),
-            ("IOMMU", host.iommu), ("bridges that redirect peer traffic (ACS)", host.acs),
-            ("GPU errors in the kernel log", host.xids), *own]
+    seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas), ("IOMMU", host.iommu),
+            ("bridges that redirect peer traffic (ACS)", host.acs), ("GPU errors in the kernel log", host.xids), *own]
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
 
 

@@ -151,8 +151,7 @@ def _settled(c: Comparison) -> list[Finding]:
     if not failing and not all(s.passed for s in c.samples):
         return [_inconclusive(c)]
     told = [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))] if not failing else [_failing(c, failing)]
-    flat = [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]
-    if not told and flat:
+    if not told and (flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]):
         title = f"{', '.join(flat)}: some of what the runs gave is 0 or less, of which there is no ratio: name a figure above 0"
         return [Finding("no-ratio", Severity.UNKNOWN, title)]
     if not told:

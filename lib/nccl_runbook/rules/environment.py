@@ -44,18 +44,14 @@ def wrong_value(s: Setting) -> Finding | None:
 
 def _what_happens(v: Variable, value: str) -> str:
     kind = v.values.partition(":")[0]
-    if v.name == "NCCL_DEBUG":
-        return "; NCCL then hides its warnings"
-    if v.name in ("NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"):
-        return "; NCCL then leaves it out without a word (names are in capitals)"
+    if v.name in (known := table("environment")["otherwise"]):
+        return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
         return "; NCCL reads what is no number as 0"
     return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 
 
 def _right(v: Variable, value: str) -> str:
-    if v.name == "NCCL_DEBUG":
-        return "NCCL_DEBUG=WARN"
     if v.values.startswith("re:") and v.accepts(value.upper()):
         return f"{v.name}={value.upper()}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
@@ -153,7 +149,7 @@ def unknown_names(env: Environment) -> Finding | None:
 
 
 def nothing_read(env: Environment) -> Finding | None:
-    """A file in which nothing at all is set, or a process with neither settings nor torch nor NCCL: not health, but the wrong one perhaps."""
+    """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health, but the wrong one perhaps."""
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or _is_bare(r))]
     right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
     title = f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?"

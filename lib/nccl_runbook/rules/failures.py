@@ -38,12 +38,8 @@ def last_begun(rank: RankResult) -> str:
 
 def rank_line(rank: RankResult) -> str:
     """One line: what became of the rank, and where it was."""
-    ended = {
-        "exited": f"exit code {rank.code}",
-        "signalled": f"killed by signal {rank.code}",
-        "timed-out": "still running at the deadline",
-        "lost": "lost with the runbook's own process",
-    }[rank.outcome]
+    ended = {"exited": f"exit code {rank.code}", "signalled": f"killed by signal {rank.code}", "timed-out": "still running at the deadline",
+             "lost": "lost with the runbook's own process"}[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
 
 

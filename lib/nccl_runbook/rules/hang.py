@@ -380,6 +380,6 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
         remedy.insert(0, Remedy("you", why, _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
-    told_already = any(told.decides in r.lines for r in remedy)
-    decides = (Evidence(f"decides: {told.decides}", "next"),) if told.decides and not told_already else ()
+    is_new = told.decides and not any(told.decides in r.lines for r in remedy)
+    decides = (Evidence(f"decides: {told.decides}", "next"),) if is_new else ()
     return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)

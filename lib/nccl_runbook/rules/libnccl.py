@@ -94,8 +94,7 @@ def roles_differ(env: Environment) -> Finding | None:
     return Finding("roles-libraries-differ", severity, f"libnccl differs between roles, {says}: {words}",
                    tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
-                           ("LD_PRELOAD=/path/to/libnccl.so.2",)),),
-                   "nccl-library-conflict", "possible")
+                           ("LD_PRELOAD=/path/to/libnccl.so.2",)),), "nccl-library-conflict", "possible")
 
 
 def replaced(role: Role) -> Finding | None:

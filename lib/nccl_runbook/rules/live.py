@@ -229,10 +229,9 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
     one = accused[0]
     kind = ("gil-held" if one.has_gil else "host-busy") if one.does == "busy" else "skipped"
-    doing, cause = {"gil-held": ("runs there and holds the GIL", "rank-busy-on-host"), "host-busy": ("works there", "rank-busy-on-host"),
-                    "skipped": (f"{'sleeps' if one.does == 'asleep' else 'stays'} there: late, or past a call of the others", None)}[kind]
-    if one.does in WAITING:
-        doing, cause = "waits there", "collective-on-some-ranks-only"
+    left = "waits there" if (waits := one.does in WAITING) else "sleeps there: late, or past a call of the others"
+    doing = {"gil-held": "runs there and holds the GIL", "host-busy": "works there", "skipped": left}[kind]
+    cause = "rank-busy-on-host" if kind != "skipped" else "collective-on-some-ranks-only" if waits else None
     why = f"never came: {'it' if len(accused) == 1 else 'the first'} is in {one.frame or 'its own code (no stack to be had)'} and {doing}"
     told = [Seen(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
     found = told_of(base, kind, accused, why, cause, status, [*seen, *told])

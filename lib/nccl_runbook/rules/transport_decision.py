@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from nccl_runbook.knowledge import table
+
 CONTROL = ("pass", "hung", "failed", "wrong values", "lost", "once of twice", "once of once")
 AGAIN = ("pass", "fail", "not run")
 ARM = ("pass", "no effect", "no proof", "passed 1 of 2", "passed 1 of 1", "hung", "failed", "wrong values", "lost", "not run")
@@ -12,44 +14,8 @@ CLEAN = ("pass", "fail", "once of twice", "not run")
 KINDS = ("healthy", "explained", "variable", "p2p", "p2p-path", "shm", "cumem", "cumem-host", "nvls", "ib", "gdr", "interface", "algorithm",
          "protocol", "sockets", "not-the-transport", "inconclusive")
 
-_P2P = frozenset({"p2p nvlink", "p2p switch", "p2p bridge", "p2p far", "cumem p2p", "nvls"})
-_SHM = frozenset({"shm", "cumem host"})
-# what an arm takes away: an arm that takes away less and still passes says more (NCCL 2.28.9: NVLS needs cuMem and P2P)
-REMOVES: dict[str, frozenset[str]] = {
-    "P2P off": _P2P,
-    "P2P and SHM off": _P2P | _SHM,
-    "P2P, SHM and IB off": _P2P | _SHM | {"ib", "gdr"},
-    "SHM off": _SHM,
-    "cuMem off": frozenset({"cumem p2p", "cumem host", "nvls"}),
-    "cuMem host off": frozenset({"cumem host"}),
-    "NVLS off": frozenset({"nvls"}),
-    "IB off": frozenset({"ib", "gdr"}),
-    "GDR off": frozenset({"gdr"}),
-    "interface pinned": frozenset({"interface"}),
-    "P2P over NVLink only": frozenset({"p2p switch", "p2p bridge", "p2p far"}),
-    "P2P below one PCIe switch": frozenset({"p2p bridge", "p2p far"}),
-    "P2P below one host bridge": frozenset({"p2p far"}),
-    "ring only": frozenset({"tree", "nvls"}),
-    "simple protocol only": frozenset({"ll"}),
-}
-# the narrowest arm that passes -> what it shows to be at fault, and the cause (causes.toml; None: a switch alone does not tell)
-POINTS_TO: dict[str, tuple[str, str | None]] = {
-    "P2P off": ("p2p", "p2p-broken-acs-iommu"),
-    "P2P over NVLink only": ("p2p-path", "p2p-broken-acs-iommu"),
-    "P2P below one PCIe switch": ("p2p-path", "p2p-broken-acs-iommu"),
-    "P2P below one host bridge": ("p2p-path", "p2p-broken-acs-iommu"),
-    "SHM off": ("shm", "shm-too-small"),
-    "P2P and SHM off": ("sockets", None),
-    "P2P, SHM and IB off": ("sockets", None),
-    "cuMem off": ("cumem", "cumem-mismatch"),
-    "cuMem host off": ("cumem-host", "cumem-mismatch"),
-    "NVLS off": ("nvls", "nvls-fabric-fault"),
-    "IB off": ("ib", "network-path-blocked"),
-    "GDR off": ("gdr", "gdr-broken-acs"),
-    "interface pinned": ("interface", "socket-interface-wrong"),
-    "ring only": ("algorithm", "nccl-bug"),
-    "simple protocol only": ("protocol", "nccl-bug"),
-}
+REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in table("transports")["removes"].items()}
+POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm, (to, cause) in table("transports")["points_to"].items()}
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
