@@ -112,8 +112,10 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
         pytest.skip("no package index can be reached from here")
     assert filled.returncode == 0 and f"CPython {sys.version_info.major}.{sys.version_info.minor}" in filled.stdout, filled.stderr
     theirs = {"PYTHONPATH": str(old_pydantic(checkout / "theirs"))}
-    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE, **theirs)
-    assert made.returncode == 0, made.stderr
+    (checkout / "constraints").write_text("pydantic<2\n")
+    astray = {"PIP_USER": "1", "PIP_TARGET": str(checkout / "astray"), "PIP_PREFIX": str(checkout / "astray"), "PIP_CONSTRAINT": str(checkout / "constraints")}
+    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE, **theirs, **astray)
+    assert made.returncode == 0 and not (checkout / "astray").exists(), made.stderr
     asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], env={**os.environ, **theirs}, capture_output=True, text=True)
     assert asked.returncode == 0 and "--record" in asked.stdout
     shutil.rmtree(checkout / ".venv")
