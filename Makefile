@@ -6,7 +6,7 @@
 # make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS=lab FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test bench look wheelhouse clean
+.PHONY: help report lab test bench look wheelhouse clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -43,7 +43,8 @@ clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-.venv/.headless: pyproject.toml .ci/setup .ci/pythonpath_last.py
+# asked each time, as only .ci/setup sees that the checkout was copied or moved
+.venv/.headless: FORCE
 	@.ci/setup headless
 
 .venv/.lab: .venv/.headless

@@ -137,11 +137,19 @@ def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: st
     assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1 and not (tmp_path / "w").exists()
 
 
+def test_the_venv_of_a_copied_or_moved_checkout_is_made_anew(checkout: Path) -> None:
+    """With a Python that makes none, so that nothing is fetched."""
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / ".headless").write_text("/elsewhere/checkout\n")
+    made = make(checkout, "report", python={"python3": f'#!/bin/sh\ncase "$1" in -m) exit 1;; *) exec {sys.executable} "$@";; esac\n'})
+    assert "this .venv was made for another folder: it is made anew\nmake: python3 -m venv .venv failed" in made.stderr and not (checkout / ".venv").exists()
+
+
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (4, 0), (1, 2), (2, 2)])
 def test_make_report_ends_0_whenever_the_report_was_written(code: int, ends: int, checkout: Path) -> None:
     """A stand-in for the command in a .venv that counts as made; it shows what it was given."""
     (checkout / ".venv" / "bin").mkdir(parents=True)
-    (checkout / ".venv" / ".headless").touch()
+    (checkout / ".venv" / ".headless").write_text(f"{checkout.resolve()}\n")
     command = checkout / ".venv" / "bin" / "nccl-runbook"
     command.write_text(f'#!/bin/sh\necho "[$*]"\necho "last line"\nexit {code}\n')
     command.chmod(0o755)
