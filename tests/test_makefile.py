@@ -1,6 +1,7 @@
 """What `make` says on a machine that lacks something: one sentence with the way out, and no half-made .venv."""
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -135,6 +136,19 @@ def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: st
     (tmp_path / "file").touch()
     said = wheelhouse(str(tmp_path / arguments[0]), *arguments[1:])
     assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1 and not (tmp_path / "w").exists()
+
+
+def test_two_at_once_wait_for_each_other(checkout: Path) -> None:
+    """The other one holds the lock, sets up, and ends: nothing is left to do."""
+    (checkout / ".venv").mkdir()
+    with open(checkout / ".venv.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (checkout / "bin" / "python3").symlink_to(sys.executable)
+        env = {**os.environ, "PATH": str(checkout / "bin")}
+        second = subprocess.Popen(["make", ".venv/.headless"], cwd=checkout, env=env, stderr=subprocess.PIPE, text=True)
+        assert "another set-up of this .venv is under way: waiting for it" in second.stderr.readline()
+        (checkout / ".venv" / ".headless").write_text(f"{checkout.resolve()}\n")
+    assert (second.communicate(timeout=60)[1], second.returncode) == ("", 0)
 
 
 def test_the_venv_of_a_copied_or_moved_checkout_is_made_anew(checkout: Path) -> None:
