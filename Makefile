@@ -17,6 +17,7 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 # 0 healthy, 3 broken or degraded, 4 unknown: the report was written, and its last line says which
+report bench: ASKED = $(JOB_PYTHON)
 report: .venv/.headless
 	@$(if $(JOB_PYTHON),,.ci/setup torch)
 	@.venv/bin/nccl-runbook run $(JOB_PYTHON) $(ARGS) || { code=$$?; [[ $$code == 3 || $$code == 4 ]] || exit $$code; }
@@ -45,7 +46,7 @@ clean:
 
 # asked each time, as only .ci/setup sees that the checkout was copied or moved
 .venv/.headless: FORCE
-	@.ci/setup headless
+	@.ci/setup headless $(ASKED)
 
 .venv/.lab: .venv/.headless
 	@.ci/setup lab
