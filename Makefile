@@ -6,7 +6,7 @@
 # make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS=lab FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test bench look wheelhouse clean
+.PHONY: help report lab test bench look wheelhouse clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -17,6 +17,7 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 # 0 healthy, 3 broken or degraded, 4 unknown: the report was written, and its last line says which
+report bench: ASKED = $(JOB_PYTHON)
 report: .venv/.headless
 	@$(if $(JOB_PYTHON),,.ci/setup torch)
 	@.venv/bin/nccl-runbook run $(JOB_PYTHON) $(ARGS) || { code=$$?; [[ $$code == 3 || $$code == 4 ]] || exit $$code; }
@@ -40,11 +41,12 @@ wheelhouse: .venv/.headless
 	@.venv/bin/python .ci/wheelhouse '$(subst ','\'',$(or $(FOLDER),wheelhouse))' '$(TARGET_PYTHON)' '$(TARGET_ARCH)' $(EXTRAS)
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.lock .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-.venv/.headless: pyproject.toml .ci/setup .ci/pythonpath_last.py
-	@.ci/setup headless
+# asked each time, as only .ci/setup sees that the checkout was copied or moved
+.venv/.headless: FORCE
+	@.ci/setup headless $(ASKED)
 
 .venv/.lab: .venv/.headless
 	@.ci/setup lab

@@ -1,6 +1,7 @@
 """What `make` says on a machine that lacks something: one sentence with the way out, and no half-made .venv."""
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OLD = '#!/bin/sh\ncase "$2" in *print*) echo 3.9;; *) exit 1;; esac\n'
 BARE = f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exec {sys.executable} "$@";; esac\n'
 WHOLE = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+NO_VENV = f'#!/bin/sh\ncase "$1" in -m) exit 1;; *) exec {sys.executable} "$@";; esac\n'
 TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "cp", "find")
 
 
@@ -68,7 +70,7 @@ def test_no_network(checkout: Path) -> None:
     """The second interpreter on PATH is taken where the first is too old; pip then finds an index that nobody serves."""
     pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
     said = sentence(make(checkout, "report", python={"python3": OLD, "python3.12": WHOLE}, **pip), checkout)
-    assert "packages could not be fetched" in said and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
+    assert "packages could not be fetched" in said and "make report WHEELHOUSE=wheelhouse" in said and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
 
 
 OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
@@ -112,8 +114,10 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
         pytest.skip("no package index can be reached from here")
     assert filled.returncode == 0 and f"CPython {sys.version_info.major}.{sys.version_info.minor}" in filled.stdout, filled.stderr
     theirs = {"PYTHONPATH": str(old_pydantic(checkout / "theirs"))}
-    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE, **theirs)
-    assert made.returncode == 0, made.stderr
+    (checkout / "constraints").write_text("pydantic<2\n")
+    astray = {"PIP_USER": "1", "PIP_TARGET": str(checkout / "astray"), "PIP_PREFIX": str(checkout / "astray"), "PIP_CONSTRAINT": str(checkout / "constraints")}
+    made = make(checkout, ".venv/.headless", "WHEELHOUSE=wheels", python={"python3": BARE}, **OFFLINE, **theirs, **astray)
+    assert made.returncode == 0 and not (checkout / "astray").exists(), made.stderr
     asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], env={**os.environ, **theirs}, capture_output=True, text=True)
     assert asked.returncode == 0 and "--record" in asked.stdout
     shutil.rmtree(checkout / ".venv")
@@ -127,6 +131,24 @@ def test_a_wheelhouse_that_is_not_there(checkout: Path) -> None:
     assert "WHEELHOUSE=nowhere is no folder" in said
 
 
+def test_a_wheelhouse_without_wheels(checkout: Path) -> None:
+    (checkout / "empty").mkdir()
+    said = sentence(make(checkout, "report", "WHEELHOUSE=empty", python={"python3": WHOLE}), checkout)
+    assert "WHEELHOUSE=empty holds no wheels: make wheelhouse" in said
+
+
+@pytest.mark.parametrize(("python", "says"), [("/nosuch", "/nosuch cannot be run: no such file or directory"), ("/bin/sh -c 'exit 1'", "is not a Python that runs here")])
+def test_a_wrong_python_is_refused_before_anything_is_set_up(python: str, says: str, checkout: Path) -> None:
+    assert says in sentence(make(checkout, "report", f"PYTHON={python}", python={"python3": WHOLE}), checkout)
+
+
+def test_a_python_with_torch_is_not_refused(checkout: Path) -> None:
+    (checkout / "apps" / "torch" / "distributed").mkdir(parents=True)
+    (checkout / "apps" / "torch" / "__init__.py").touch()
+    said = sentence(make(checkout, "report", f"PYTHON={sys._base_executable}", python={"python3": NO_VENV}, PYTHONPATH=str(checkout / "apps")), checkout)
+    assert "python3 -m venv .venv failed" in said
+
+
 @pytest.mark.parametrize(("arguments", "says"), [(("w", "3.9", "x86_64"), "TARGET_PYTHON=3.9"), (("w", "3.12", "sparc"), "TARGET_ARCH=sparc"),
                                                  (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu"), (("file/w", "3.12", "x86_64"), "cannot be made: Not a directory")])
 def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
@@ -135,11 +157,32 @@ def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: st
     assert said.returncode == 1 and says in said.stderr and len(said.stderr.splitlines()) == 1 and not (tmp_path / "w").exists()
 
 
+def test_two_at_once_wait_for_each_other(checkout: Path) -> None:
+    """The other one holds the lock, sets up, and ends: nothing is left to do."""
+    (checkout / ".venv").mkdir()
+    with open(checkout / ".venv.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (checkout / "bin" / "python3").symlink_to(sys.executable)
+        env = {**os.environ, "PATH": str(checkout / "bin")}
+        second = subprocess.Popen(["make", ".venv/.headless"], cwd=checkout, env=env, stderr=subprocess.PIPE, text=True)
+        assert "another set-up of this .venv is under way: waiting for it" in second.stderr.readline()
+        (checkout / ".venv" / ".headless").write_text(f"{checkout.resolve()}\n")
+    assert (second.communicate(timeout=60)[1], second.returncode) == ("", 0)
+
+
+def test_the_venv_of_a_copied_or_moved_checkout_is_made_anew(checkout: Path) -> None:
+    """With a Python that makes none, so that nothing is fetched."""
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / ".headless").write_text("/elsewhere/checkout\n")
+    made = make(checkout, "report", python={"python3": NO_VENV})
+    assert "this .venv was made for another folder: it is made anew\nmake: python3 -m venv .venv failed" in made.stderr and not (checkout / ".venv").exists()
+
+
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (4, 0), (1, 2), (2, 2)])
 def test_make_report_ends_0_whenever_the_report_was_written(code: int, ends: int, checkout: Path) -> None:
     """A stand-in for the command in a .venv that counts as made; it shows what it was given."""
     (checkout / ".venv" / "bin").mkdir(parents=True)
-    (checkout / ".venv" / ".headless").touch()
+    (checkout / ".venv" / ".headless").write_text(f"{checkout.resolve()}\n")
     command = checkout / ".venv" / "bin" / "nccl-runbook"
     command.write_text(f'#!/bin/sh\necho "[$*]"\necho "last line"\nexit {code}\n')
     command.chmod(0o755)
