@@ -12,11 +12,6 @@ from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
 
 
-def brought_tables(start: Start) -> list[Table]:
-    """Its table, none where nothing was recognised."""
-    return [brought_table(start)] if start.messages else []
-
-
 def brought_table(start: Start) -> Table | Line:
     """Every message that was recognised, with its line; where there is none, only how the log was read."""
     if not start.messages:
