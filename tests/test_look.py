@@ -262,6 +262,12 @@ def read_only(pyz: Path, *commands: str) -> tuple[str, ...]:
     return mounted(*commands, "mount -o remount,bind,ro /")
 
 
+def test_a_page_that_cannot_be_written_names_its_own_option(tmp_path: Path) -> None:
+    words = ["--live", "--gap", "0", "--pid", str(os.getpid()), "--json", str(tmp_path / "x.json"), "--html", "/proc/x"]
+    refused = subprocess.run([sys.executable, "-c", "from nccl_runbook.look import main; main()", *words], capture_output=True, text=True, env=with_library())
+    assert refused.returncode == 1 and refused.stderr.endswith("; name another file with --html\n") and "cannot write /proc/x: " in refused.stderr
+
+
 def test_on_a_read_only_root_it_names_the_way_out_and_works_over_standard_output(pyz: Path) -> None:
     box = read_only(pyz)
     refused = look(pyz, *LADDER, before=box)

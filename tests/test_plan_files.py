@@ -121,6 +121,18 @@ def test_backends_by_role_are_placed_as_the_controller_does(tmp_path, gpus, kl, 
     assert [c["name"] for c in found["components"]] == ["rollout", "actor", "ref"][:groups - 1] and found["total_gpus"] == 4
 
 
+def test_the_gpus_of_a_second_node_have_its_name():
+    said = run("sglang:d4+fsdp:d4", "--gpus", "4", "--nodes", "2", "--launcher", "ray").stdout
+    assert "node 0 GPU 3" in said and "node 1 GPU 0" in said and "GPU 4" not in said
+    assert "node" not in run("sglang:d2+fsdp:d2", "--gpus", "4").stdout.splitlines()[3]
+
+
+def test_what_belongs_on_the_command_line_is_apart_from_what_belongs_in_a_file():
+    by_script, started, *_ = plan("sglang:d1+fsdp:d1", "--gpus", "1", "--areal", "v0.4.0")["remedies"]
+    assert "gsm8k_grpo.py:" in by_script["text"] and all(line[0] in "-+" for line in by_script["lines"])
+    assert [line.partition(" ")[0] for line in started["lines"]] == ["sglang.mem_fraction_static=0.3"]
+
+
 def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     (tmp_path / "a.yaml").write_text(OLD)  # its weight_update_mode, MODE, is none
     (tmp_path / "deep").mkdir()
@@ -145,6 +157,7 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
     done = run(str(tmp_path), "--areal", "v1.0.0")
     assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
+    assert "passed over: b.yaml: no allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
     assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is no regular file\n", "named once"
     assert "not read: p.yaml: it is no regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout

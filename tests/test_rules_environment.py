@@ -13,6 +13,7 @@ from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.environment import Environment
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge.variables import unread, variables
+from nccl_runbook.report.tables_environment import variables_table
 from nccl_runbook.rules import environment as rules
 from nccl_runbook.rules.environment import judge
 from pydantic import TypeAdapter
@@ -444,3 +445,8 @@ def test_launch_lines_as_they_are_written_in_the_field_are_found(text):
 def test_every_rule_is_named_in_a_test():
     text = Path(__file__).read_text()
     assert [r.__name__ for r in rules.RULES if r.__name__.replace("_", "-") not in text and f"rules.{r.__name__}" not in text] == []
+
+
+@pytest.mark.parametrize(("others", "words"), [(1, "1 further variable."), (40, "40 further variables.")])
+def test_what_was_not_looked_at_is_counted_in_words(others, words):
+    assert f"Not looked at: {words}" in variables_table(environment(role(others=others))).note

@@ -28,6 +28,7 @@ from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import matching, step_texts, symptoms
 from nccl_runbook.planning.steps import WITHOUT_REASON, plan
+from nccl_runbook.report.tables_start import brought_table
 from nccl_runbook.rules import start as rules
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
@@ -177,6 +178,11 @@ def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
 def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
     (tmp_path / "empty.log").touch()
     assert [f.id for f in rules.judge(collect("", str(tmp_path / "empty.log")))] == ["nothing-recognised"]
+
+
+def test_where_nothing_was_recognised_there_is_no_table(tmp_path):
+    assert repr(brought_table(collect("", ""))) == "Nothing was recognised. No log was named."
+    assert {row[0] for row in brought_table(brought(tmp_path, DUPLICATES[0])).rows} == {"1"}
 
 
 def test_a_folder_is_left_to_07_and_is_nothing_unknown(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import sync_trace
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import METHODS, OwnSync, SyncVariant
+from nccl_runbook.facts.sync import METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import allocation
 from nccl_runbook.knowledge import sync_choice as table
@@ -127,7 +127,7 @@ def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
     log = tmp_path / "train.log"
     log.write_text(LINE.replace("pause_trace", "sync_clock") + "\nNCCL_GUARD {broken\n")
     own = sync_trace.collect(str(log))
-    assert own.reason == "absent" and sync_choice.own_sync(own) == [] and sync_choice.own_sync(OwnSync([])) == []
+    assert own.reason == "absent" and [(f.id, f.severity) for f in sync_choice.own_sync(own)] == [("own-sync-not-seen", Severity.UNKNOWN)]
     assert sync_trace.collect(str(tmp_path / "none")).reason == "failed"
 
 
@@ -236,6 +236,23 @@ def test_the_command_reads_a_trace_without_a_test(tmp_path):
     ended = run_cli("sync", "--trace", tmp_path / "t.log")
     assert ended.returncode == 0 and "20.600 s of it in control" in ended.stdout and "verdict: healthy" in ended.stdout
     assert run_cli("sync", "--trace", tmp_path / "none.log").returncode == 2
+
+
+def test_a_log_without_a_sync_is_told_in_words_and_a_sync_of_two_ranks_is_one(tmp_path):
+    (tmp_path / "empty.log").touch()
+    ended = run_cli("sync", "--trace", tmp_path / "empty.log")
+    sentence = f"{tmp_path / 'empty.log'} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)"
+    assert ended.stdout == f"? 05-weight-sync: unknown - {sentence}\n? unknown: {sentence}\n\nverdict: unknown (exit code 4)\n" and ended.returncode == 4
+    one = [OwnSyncTime(rank, {"wire": 1.0}, "t.log:1") for rank in (0, 1)]
+    assert own_table(OwnSync(one)).note == "Syncs read of each: 1." and own_table(OwnSync([*one, one[0]])).note == "Syncs read of each: 1 to 2."
+
+
+@pytest.mark.parametrize(("given", "says"), [
+    (["--allocation", "garbage"], "cannot read the allocation garbage"), (["--areal", "v0.4.0"], "--areal is the tag of an --allocation"),
+    (["--trace", "t.log", "--pid", "1"], "--trace or --pid"), (["--methods", "nccl-flat@99999999999999999999"], "each from 1 to 1048575")])
+def test_what_a_sync_cannot_use_is_refused_at_once(given, says):
+    ended = run_cli("sync", *given)
+    assert (ended.returncode, ended.stdout) == (2, "") and says in ended.stderr and ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [(("--model", "qwen9"), "unknown model 'qwen9'"), (("--methods", "rsync"), "unknown method 'rsync'"),

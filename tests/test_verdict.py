@@ -209,6 +209,10 @@ def test_what_is_missing_for_one_reason_shares_a_row():
     rows = [[cell.text for cell in row] for row in not_looked_at_table(verdict_document(run, found)).cells()]
     step = "01-gpu-visibility"
     assert rows == [[step, "absent: no ECC", "gpus[0].ecc and 1 more"], [step, "no-permission: /dev/kmsg", "gpus.xid"], [step, "odd", ""]]
+    found[1].not_looked_at = ["users: absent: no ECC", "gpus.xid: no-permission: /dev/kmsg"]  # of other steps too, each fact once
+    rows = [[cell.text for cell in row] for row in not_looked_at_table(verdict_document(run, found)).cells()]
+    both = f"{step}, {found[1].step}"
+    assert rows[:2] == [[both, "absent: no ECC", "gpus[0].ecc and 2 more"], [both, "no-permission: /dev/kmsg", "gpus.xid"]]
 
 
 def test_steps_that_judged_different_software_are_told():

@@ -265,7 +265,8 @@ def main() -> int:
         return 2
     except OSError as error:
         name = str(error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)).removesuffix(".part")
-        ours = f"cannot write {name}: {error.strerror}; name another file with --json, - for standard output"
+        option = "--html" if name == options.html else "--json, - for standard output"
+        ours = f"cannot write {name}: {error.strerror}; name another file with {option}"
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
     later = REASON if options.live else NOT_JUDGED
     output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")

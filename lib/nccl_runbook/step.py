@@ -143,7 +143,8 @@ class Step:
         """
         from nccl_runbook.report.cells import StepView  # the page's look belongs to report; imported late so that probes never load it
 
-        missing = [(path, gap) for path, gap in gaps_in(self.facts)]
+        titles = {f.title for f in findings}  # a Gap that a finding tells in its own words is not told again
+        missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
         judged = worst_first([*self._not_here(), *findings, *(_unknown(p, g) for p, g in needed if p not in told)])

@@ -32,9 +32,7 @@ def dev() -> None:
 
 @app.command("score", epilog="Example: nccl-runbook dev score reports.jsonl --json")
 def score(
-    reports: Annotated[
-        Path, typer.Argument(metavar="REPORTS.jsonl", help="One labelled report a line: id, cause, decisive_from_log, log, context.")
-    ],
+    reports: Annotated[Path, typer.Argument(metavar="REPORTS.jsonl", help="A report a line: id, cause, decisive_from_log, log, context.")],
     json: answer.JsonOption = False,
 ) -> None:
     """How often triage names the labelled cause; it sees a report's log as a file, and its context, nothing else."""
@@ -58,17 +56,10 @@ def result(row: dict[str, Any]) -> dict[str, Any]:
         path.write_text(row["log"], encoding="utf-8")
         told = [(h.cause, h.status) for h in judge(collect([str(path)], row["context"]))][:3]
     lead, status = told[0] if told else ("", "undecided")
-    return {
-        "id": row["id"],
-        "cause": row["cause"],
-        "decisive": bool(row["decisive_from_log"]),
-        "told": told,
-        "first": lead == row["cause"],
-        "third": row["cause"] in [c for c, _ in told],
-        "undecided": status not in CONFIDENT,
-        "wrong": status in CONFIDENT and lead != row["cause"],
-        "alarm": row["cause"] == "benign" and status in CONFIDENT and lead != "benign",
-    }
+    hits = {"first": lead == row["cause"], "third": row["cause"] in [c for c, _ in told]}
+    wrong = status in CONFIDENT and not hits["first"]
+    return {"id": row["id"], "cause": row["cause"], "decisive": bool(row["decisive_from_log"]), "told": told, **hits,
+            "undecided": status not in CONFIDENT, "wrong": wrong, "alarm": wrong and row["cause"] == "benign"}
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:

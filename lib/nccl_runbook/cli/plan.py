@@ -91,7 +91,7 @@ def plan(
         plans = [_checked(p, seen) for p in plans] if seen is not None else plans
     except ValueError as error:
         answer.leave(error)
-    code = 0 if all(p.clean for p in plans) and not _unread(left_out) else 3
+    code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
     folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
     answer.tell(_as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0]))
     if html:
@@ -141,13 +141,13 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     return plans, left_out
 
 
-def _unread(left_out: list[str]) -> list[str]:
-    """Without the files of others, which no plan is missing."""
-    return [line for line in left_out if not line.endswith(FOREIGN)]
+def _foreign(left_out: list[str]) -> list[str]:
+    """The files of others, which no plan is missing."""
+    return [line for line in left_out if line.endswith(FOREIGN)]
 
 
 def _not_read(left_out: list[str]) -> str:
-    return f", {unread} not read" if (unread := len(_unread(left_out))) else ""
+    return f", {unread} not read" if (unread := len(left_out) - len(_foreign(left_out))) else ""
 
 
 def _clean(plans: list[Plan]) -> str:
@@ -281,12 +281,12 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     first = plans[0]
     if len(plans) == 1:
         lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
-        lines += [repr(groups_table(first.placed.groups))] if first.placed else []
+        lines += [repr(groups_table(first.placed.groups, first.gpus))] if first.placed else []
         word = first.verdict or "not readable"
     else:
         lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
         word = _clean(plans)
-    lines += [f"not read: {line}" for line in left_out]
+    lines += [f"{'passed over' if line in _foreign(left_out) else 'not read'}: {line}" for line in left_out]
     return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])
 
 
@@ -299,4 +299,5 @@ def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
     sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
-    answer.write_page(path, "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code)
+    tables = [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)]
+    answer.write_page(path, "plan", sentence, findings, tables, code)

@@ -49,7 +49,8 @@ def run(
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
-        brought = [(name, text) for name, text in (("log", _together(log)), ("symptom", symptom)) if text]
+        logs = ":".join(os.path.abspath(os.path.expanduser(path)) for path in log)
+        brought = [(name, text) for name, text in (("log", logs), ("symptom", symptom)) if text]
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave("--record stands alone: what was recorded is judged as it was asked for then")
         given = [*brought, *map(_pair, parameter)]
@@ -73,11 +74,6 @@ def run(
         sys.stdout.flush()
         os._exit(document.exit_code)
     sys.exit(document.exit_code)
-
-
-def _together(logs: list[str]) -> str:
-    """Several paths as one parameter."""
-    return ":".join(os.path.abspath(os.path.expanduser(path)) for path in logs)
 
 
 def _program() -> str:

@@ -47,6 +47,8 @@ def sync(
     from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
+    if trace and pid or areal and not allocation:
+        answer.leave("--trace or --pid: name one of them" if pid else "--areal is the tag of an --allocation: name that, too")
     stop.end()  # until something is measured
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
@@ -78,14 +80,14 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
         step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
-    return sync_choice.own_sync(own), ("own",), [own_table(own)]
+    return sync_choice.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
 
 
 def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.knowledge import models
     from nccl_runbook.launch import stop
     from nccl_runbook.planning import placement
-    from nccl_runbook.planning.intended import intend
+    from nccl_runbook.planning.intended import check, intend
     from nccl_runbook.probes import sync as probe
     from nccl_runbook.probes import users
     from nccl_runbook.report.tables_plan import intended_tables
@@ -93,6 +95,7 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     from nccl_runbook.rules import allocation, busy, sync_choice, weight_sync
 
     p, shapes = step.parameters, models.find(step.parameters["model"])
+    check(p["allocation"], p["areal"])
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)

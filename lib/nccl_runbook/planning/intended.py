@@ -21,6 +21,15 @@ class Intended:
     placed: Placed | None = None
 
 
+def check(text: str, tag: str = "") -> None:
+    """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read, and for a tag that is none."""
+    rules = at(tag) if tag else newest()
+    try:
+        parse(text, rules) if text.strip() else None
+    except Refused as why:
+        raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
+
+
 def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Intended | Gap:
     """Where AReaL's local launcher would put it on the GPUs that ``seen`` is placed on, else on as many as are ``named``. ``tag``: AReaL's,
     the newest known if empty. A Gap where there is a text and no GPU. Raises ValueError for a tag that is none."""

@@ -69,7 +69,7 @@ def _numbers(name: str, text: str, least: int) -> str:
     """The text, if it is whole numbers of at least ``least`` with commas."""
     parts = [p.strip() for p in text.split(",")]
     if not all(p.isdecimal() and least <= int(p) < 1 << 20 for p in parts):
-        raise ValueError(f"{name}: {text!r} is not of the form 512 or 64,256")
+        raise ValueError(f"{name}: {text!r} is not of the form 512 or 64,256, each from {least} to {(1 << 20) - 1}")
     return ",".join(parts)
 
 

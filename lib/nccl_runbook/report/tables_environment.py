@@ -1,7 +1,7 @@
 """Tables of an environment: what is set and who reads it, and which libnccl each process has."""
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.facts.environment import Environment
 from nccl_runbook.knowledge.variables import unread, variables
 from nccl_runbook.report.tables import Cell, Table, titled
@@ -16,7 +16,7 @@ def variables_table(env: Environment) -> Table:
     names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
     rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
     others = sum(r.others for r in roles)
-    note = f"{others} further variables are not looked at. A name that is not known to us may still be read by a plugin."
+    note = f"Not looked at: {counted(others, 'further variable')}. A name that is not known to us may still be read by a plugin."
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
     return Table("", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
 

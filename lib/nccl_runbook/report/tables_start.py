@@ -8,14 +8,17 @@ from nccl_runbook.facts import Gap
 from nccl_runbook.facts.start import Message, Start
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import StepText, symptoms
+from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
 
 
-def brought_table(start: Start) -> Table:
-    """Every message that was recognised, with its line."""
+def brought_table(start: Start) -> Table | Line:
+    """Every message that was recognised, with its line; where there is none, only how the log was read."""
+    if not start.messages:
+        return Line(f"Nothing was recognised. {_note(start)}")
     rows = [[_line(m), _meaning(m), "" if m.text in symptoms() else m.text, str(m.times)] for m in start.messages]
     columns = ["line", "points to", "message", "times"]
-    return Table("Recognised in what you brought", columns, rows or [["", Cell("nothing", "muted"), "", ""]], _note(start))
+    return Table("Recognised in what you brought", columns, rows, _note(start))
 
 
 def _line(message: Message) -> str:

@@ -1,6 +1,7 @@
 """Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from nccl_runbook.facts import Gap
@@ -59,10 +60,12 @@ def choice_table(here: str = "") -> Table:
 def own_table(own: OwnSync) -> Table:
     """The slowest of the user's own syncs by rank or process, in phases."""
     slowest = {(one.rank, one.who): one for one in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
+    read = sorted(Counter((one.rank, one.who) for one in own.syncs).values())
+    each = " to ".join(dict.fromkeys(map(str, (read[0], read[-1]))))
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
     rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
             for _, s in sorted(slowest.items())[:64]]
-    return Table(", the slowest of each process", ["", "s", *phases], rows, f"{len(own.syncs)} syncs were read.")
+    return Table(", the slowest of each process", ["", "s", *phases], rows, f"Syncs read of each: {each}.")
 
 
 def _note(runs: SyncRuns) -> str:

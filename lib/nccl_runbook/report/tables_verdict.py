@@ -35,11 +35,11 @@ def steps_table(document: VerdictDocument) -> Table:
 def not_looked_at_table(document: VerdictDocument) -> Table:
     """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
 
-    What is missing for the same reason in one step shares a row; verdict.json lists each.
+    What is missing for the same reason shares a row; verdict.json lists each.
     """
     parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
-    groups = grouped(((step, why), what) for step, what, why in parts)
-    rows = [[step, why or _some(what), _some(what) if why else ""] for (step, why), what in groups.items()]
+    groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
+    rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, _some(list(dict.fromkeys(w for _, w in of)))] for why, of in groups.items()]
     return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")
 
 

@@ -78,7 +78,7 @@ def shared_lines(placed: Placed) -> list[str]:
 def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
     """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
     by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
-    found = [_disk(rules, mode, site)] if by_update else []
+    found = _disk(rules, mode, site) if by_update else []
     smaller = fitting(mode, site)
     if smaller:
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
@@ -88,7 +88,7 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     return found or [Remedy("you", f"Write another string: {why}")]
 
 
-def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:
+def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     switch = rules.switch
     unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
     lines = list(switch.lines)
@@ -96,9 +96,9 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> Remedy:
         lines += [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
-    if share and site.gpus == 1:
-        lines.append(f"{share}  # both live on one GPU: the engine must leave room for the trainer")
-    return Remedy("you", switch.text + unread, tuple(lines))
+    room = [f"{share}  # both live on one GPU: the engine must leave room for the trainer"] * bool(share and site.gpus == 1)
+    apart = [Remedy("you", "And where the job is started:", tuple(room))] if room and not switch.honours_option else []
+    return [Remedy("you", switch.text + unread, (*lines, *([] if apart else room))), *apart]
 
 
 def _more(mode: Mode, site: Site) -> list[Remedy]:

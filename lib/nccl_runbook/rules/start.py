@@ -54,11 +54,8 @@ def message_points_to_cause(message: Message) -> list[Finding]:
 def symptom_recognised(start: Start) -> list[Finding]:
     """A symptom that many causes share names none: it only orders the steps."""
     first = {m.id: m for m in reversed(start.messages) if m.kind == "symptom"}
-    return [
-        Finding("symptom-recognised", Severity.NOTE, f"{s.words}: {s.steps[0]} decides first",
-                (Evidence(first[s.id].text, where(first[s.id])), Evidence(s.says, "table of symptoms")))
-        for s in recognised(start)
-    ]
+    told = ((s, Evidence(first[s.id].text, where(first[s.id])), Evidence(s.says, "table of symptoms")) for s in recognised(start))
+    return [Finding("symptom-recognised", Severity.NOTE, f"{s.words}: {s.steps[0]} decides first", (seen, says)) for s, seen, says in told]
 
 
 def log_not_read(start: Start) -> list[Finding]:
