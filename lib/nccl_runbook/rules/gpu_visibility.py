@@ -7,6 +7,7 @@ from collections.abc import Callable
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.rules import gpu_health
 from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.visible_devices import Selection, granted_by, read_selection
@@ -195,32 +196,17 @@ def _nvml_count(machine: Machine) -> str:
     return f"{count} GPU{'s' if count != 1 else ''}"
 
 
-_NO_STUBS = Remedy("your launcher", "Take folders named stubs or compat out of LD_LIBRARY_PATH: they hide the driver's own libcuda.so.1.",
-                   ('echo "$LD_LIBRARY_PATH" | tr : "\\n" | grep -nE "stubs|compat"',))
-# text or CUresult of a failed initialisation (CUDA 13.0, cuda.h), what it means, and who can mend it (): as usual for that cause
-_CUDA_ERRORS: tuple[tuple[str, str, str, tuple[Remedy, ...]], ...] = (
-    (r"(?i)\berror 802\b|system not yet initialized", "fabric-manager-down", "the NVSwitch fabric is not initialised", ()),
-    (r"(?i)\berror 803\b|unsupported display driver", "driver-library-mismatch", "libcuda and the kernel driver differ",
-     (*usual("driver-library-mismatch"), _NO_STUBS)),
-    (r"(?i)too old|driver version is insufficient", "driver-too-old", "the driver is older than this CUDA needs", ()),
-    (r"(?i)\berror 804\b|forward compatibility", "driver-too-old", "a CUDA compat library does not fit this GPU",
-     (_NO_STUBS, *usual("driver-too-old"))),
-    (r"(?i)\berror 34\b|stub library", "driver-library-mismatch", "a stub of libcuda is loaded", (_NO_STUBS,)),
-    (r"(?i)\berror (46|101)\b|busy or unavailable", "gpu-exclusive-mode", "a GPU is busy or unavailable", (
-        Remedy("the administrator", "Look at the compute mode and at who holds the GPU.", ("nvidia-smi -q -d COMPUTE",)),)),
-)
-
-
 def cuda_cannot_start(machine: Machine) -> Finding | None:
     """A rank cannot initialise CUDA though GPUs are there, and no variable explains it."""
     cuda, selection = machine.cuda, _selection(machine)
     if isinstance(cuda, Gap) or not cuda.error or cuda.gpus or not cuda.cuda or (selection and not selection.shown):
         return None
     said = (Evidence(cuda.error, "gpus.cuda.error"),)
-    for pattern, cause, meaning, remedies in _CUDA_ERRORS:
-        if re.search(pattern, cuda.error):
-            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {meaning}", said,
-                           remedies or usual(cause), cause, "established")
+    for row in table("cuda_errors")["error"]:
+        if re.search(row["said"], cuda.error):
+            fixes = {"usual": usual(row["cause"]), **{n: (Remedy(**r),) for n, r in table("cuda_errors")["remedy"].items()}}
+            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {row['means']}", said,
+                           tuple(r for name in row["fix"] for r in fixes[name]), row["cause"], "established")
     missing = _unusable_files(machine)
     if missing:
         return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
