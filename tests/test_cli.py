@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook import records
 from nccl_runbook.book.plan import Planned
-from nccl_runbook.cli import run as cli_run
+from nccl_runbook.cli import answer
 from nccl_runbook.cli.main import spread
 from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
 from nccl_runbook.redact import Redactor
@@ -368,8 +368,9 @@ def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monke
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path) if on_path else "/nowhere")
-    monkeypatch.setattr("sys.argv", [".venv/bin/nccl-runbook", "run"])
-    assert cli_run._program() == called
+    monkeypatch.setattr("sys.argv", [".venv/bin/nccl-runbook", "hang"])
+    answer.write_page(tmp_path / "page.html", "06-timeouts", "Healthy", [], [], 0)
+    assert f">{called} hang</pre>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 READERS = ["env {}", "triage {}", "triage {log} --against {}", "hang {}", "plan {}", "ab {} NCCL_DEBUG=INFO", "ab log:{} .", "sync --trace {}", "sync --model {}",

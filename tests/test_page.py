@@ -213,6 +213,13 @@ def test_an_ordinary_page_is_not_cut():
     assert "[cut: " not in render("healthy")
 
 
+@pytest.mark.parametrize("commands", [[], [Command(label="x", line="python3 lib/nccl_runbook/ranks/check.py")]])
+def test_lines_to_repeat_say_where_they_run(commands):
+    run, found = samples.duplicate_gpu()
+    found = [record.model_copy(update={"commands": commands}) for record in found]
+    assert ("Lines that name lib/nccl_runbook run in the runbook's folder." in Page(render_index(verdict_document(run, found), found)).text) == bool(commands)
+
+
 def test_a_long_text_keeps_its_head_and_its_tail():
     run, found = samples.duplicate_gpu()
     found[1].facts = {"log": "HEAD" + "x" * 100_000 + "TAIL"}
@@ -258,6 +265,7 @@ def test_a_step_in_a_terminal_is_text():
 def test_a_long_value_of_several_lines_is_printed_once_and_each_line_still_runs():
     shapes = shlex.quote(json.dumps({"layer": [["weight", [64, 64]]] * 20}))
     said = [Command(label=f"sync, {x}", line=f"echo {x} --spec {shapes}{more}") for x, more in (("a", ""), ("b", " -x"))]
+    assert all(line.startswith("repeat by hand, in the runbook's folder (sync, ") for line in _by_hand(said)[1:])
     first, *lines = (line.partition(": ")[2] for line in _by_hand(said))
     assert [len(line) < 40 for line in lines] == [True, True]
     for command, line in zip(said, lines):

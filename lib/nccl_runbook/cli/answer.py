@@ -4,6 +4,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
@@ -99,6 +100,11 @@ def write(path: Path, text: str) -> None:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
+def program() -> str:
+    """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
+
+
 def judged(seen: Environment | Gap) -> dict[str, str]:
     """The software of the first role, as a page names it."""
     said = [(role.torch, role.torch_cuda, role.reported) for role in getattr(seen, "roles", [])[:1]]
@@ -118,7 +124,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
     record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
                     tables=[t.to_json() for t in tables])
     clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
-    command = redactor.text(shlex.join(["nccl-runbook", *sys.argv[1:]]))
+    command = redactor.text(shlex.join([program(), *sys.argv[1:]]))
     document = verdict_document(RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step]), [clean])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = document.model_copy(update={"verdict": "degraded" if code == EXIT_CODES["degraded"] else "unknown"})

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 import sys
 import threading
@@ -60,7 +59,7 @@ def run(
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
-            command=shlex.join([_program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
+            command=shlex.join([answer.program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
         book = Book(plan, options, lambda line: answer.put(line, sys.stderr if json else sys.stdout))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
@@ -74,11 +73,6 @@ def run(
         sys.stdout.flush()
         os._exit(document.exit_code)
     sys.exit(document.exit_code)
-
-
-def _program() -> str:
-    """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
-    return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
 
 
 def _stop_with_stdin() -> None:

@@ -91,7 +91,7 @@ class StepView:
         missing = "".join(f"<li>{escape(line)}</li>" for line in record.not_looked_at)
         parts = [banner(record.status, record.reason), *map(finding_html, record.findings),
                  _fold(f"Not looked at ({len(record.not_looked_at)})", missing and f"<ul>{missing}</ul>"),
-                 _fold(f"Repeat by hand ({len(record.commands)})", _commands_html(record.commands))]
+                 _fold(f"Repeat by hand, in the runbook's folder ({len(record.commands)})", _commands_html(record.commands))]
         where = f'<p style="opacity:.75">record: {escape(short_path(self._path))}</p>' if self._path else ""
         return "<div>" + "".join(parts) + where + "</div>"
 
@@ -107,8 +107,8 @@ def _by_hand(commands: list[Command]) -> list[str]:
     """Lines to paste; a long value that several of them carry, such as a model's shapes, is set once."""
     found = collections.Counter(v for c in commands for v in _QUOTED.findall(c.line) if v[0] == "'" and len(v) > 300)
     value = next((v for v, count in found.most_common(1) if count > 1), "")
-    said = ((c.label, _QUOTED.sub(lambda m: '"$LONG"' if m[0] == value else m[0], c.line)) for c in commands)
-    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [f"repeat by hand ({label}): {line}" for label, line in said]
+    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [f"repeat by hand, in the runbook's folder ({c.label}): " + _QUOTED.sub(
+        lambda m: '"$LONG"' if m[0] == value else m[0], c.line) for c in commands]
 
 
 class Line:
