@@ -11,6 +11,8 @@ from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.facts.recorder import Hang
+    from nccl_runbook.findings import Finding
+    from nccl_runbook.report.tables import Table
     from nccl_runbook.rules.hang import Told
 
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
@@ -29,20 +31,19 @@ def hang(
     from nccl_runbook.evidence.hang import collect
     from nccl_runbook.findings import exit_code, verdict_of
     from nccl_runbook.launch import stop
+    from nccl_runbook.report.tables_hang import tables
     from nccl_runbook.rules import hang as rules
 
     stop.end()
     answer.named(paths, one=True)
     seen = collect(paths)
-    told = rules.judge(seen)
-    findings = rules.findings(seen)
+    told, findings = rules.judge(seen), rules.findings(seen)
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    answer.tell(document(seen, told, verdict, code) if json else text(seen, told))
+    shown = tables(seen, told.culprits)
+    answer.tell(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown))
     if html is not None:
-        from nccl_runbook.report.tables_hang import tables
-
-        answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}", findings, tables(seen, told.culprits), code)
+        answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}", findings, shown, code)
     sys.exit(code)
 
 
@@ -52,18 +53,15 @@ def document(seen: Hang, told: Told, verdict: str, code: int) -> dict[str, Any]:
             "frame": told.frame or None, "files": seen.files}
 
 
-def text(seen: Hang, told: Told) -> str:
+def text(seen: Hang, told: Told, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
     from nccl_runbook.facts import counted, grouped
-    from nccl_runbook.report.tables_hang import tables
-    from nccl_runbook.rules.hang import findings
 
     lines = [f"{told.kind}: {told.sentence}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
-    first = findings(seen)[0]
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
-    lines += [f"\n{table!r}" for table in tables(seen, told.culprits) if len(table.rows) <= 80]
+    lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items():
         more = f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
         lines.append(f"not used: {', '.join(names[:SHOWN])}{more}: {why}")

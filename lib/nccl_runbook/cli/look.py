@@ -41,13 +41,12 @@ def look(
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
     began = time.monotonic()
     looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
-    wall_s = time.monotonic() - began
     pictures = rules.judge(looks)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
     if save is not None:  # after the answer, which is there though the file cannot be written
-        _save(looks[0], wall_s, save)
+        _save(looks[0], time.monotonic() - began, save)
     if html is not None:
         answer.write(html, page(pictures, looks, f"exit code {code}"))
     sys.exit(code)

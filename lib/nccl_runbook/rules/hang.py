@@ -176,8 +176,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     seen += [seen_in(stack)] if stack else []
     there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
     if there and (track := track_of(hang, wait.group, rank)):
-        waiting = f"{counted(len(there), 'waiting rank')} at least {min(there)}"
-        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {waiting}", track.source))
+        ahead = f"{counted(len(there), 'waiting rank')} at least {min(there)}"
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {ahead}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
@@ -380,6 +380,5 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
         remedy.insert(0, Remedy("you", why, _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
-    is_new = told.decides and not any(told.decides in r.lines for r in remedy)
-    decides = (Evidence(f"decides: {told.decides}", "next"),) if is_new else ()
+    decides = (Evidence(f"decides: {told.decides}", "next"),) * bool(told.decides and not any(told.decides in r.lines for r in remedy))
     return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)
