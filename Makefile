@@ -41,7 +41,7 @@ wheelhouse: .venv/.headless
 	@.venv/bin/python .ci/wheelhouse '$(subst ','\'',$(or $(FOLDER),wheelhouse))' '$(TARGET_PYTHON)' '$(TARGET_ARCH)' $(EXTRAS)
 
 clean:
-	rm -rf .venv .venv.lock .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.old .venv.lock .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # asked each time, as only .ci/setup sees that the checkout was copied or moved

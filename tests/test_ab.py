@@ -302,11 +302,11 @@ def test_nothing_of_the_command_outlives_a_killed_runner(how):
 
 def test_an_interrupt_tells_the_runs_so_far(tmp_path):
     """Three runs end at once, the fourth never: A to warm up, then A B B."""
-    code = f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) -lt 4 ] || exec sleep 600"
+    code = f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) -lt 4 ] || exec sleep 613"
     runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook.cli.main", "ab", ".", "A=1", "--json", "--", "sh", "-c", code], env=CLEAN,
                               stdout=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
-    while len(alive("600")) < 1 and time.monotonic() < until:
+    while len(alive("613")) < 1 and time.monotonic() < until:
         time.sleep(0.1)
     runner.send_signal(signal.SIGINT)
     told = json.loads(runner.communicate(timeout=60)[0])

@@ -173,9 +173,11 @@ def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
 
 
 def without_torch(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no Python has torch.distributed: an empty torch hides the real one."""
+    """An environment in which no Python has torch.distributed: an empty torch hides the real one, before the libraries of our .venv too."""
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden/torch.py").touch()
+    (tmp_path / "hidden/sitecustomize.py").write_text("import importlib.util, sys\nspec = importlib.util.spec_from_file_location('torch', "
+                                                      f"{str(tmp_path / 'hidden/torch.py')!r})\nsys.modules['torch'] = importlib.util.module_from_spec(spec)\n")
     return {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'hidden'}:{with_library()['PYTHONPATH']}"}
 
 

@@ -165,9 +165,17 @@ def test_a_deadline_that_never_comes_is_refused(tmp_path: Path, deadline: str) -
 
 
 def test_braces_of_a_program_are_its_own() -> None:
-    command = ["sh", "-c", "awk '{print}' ${nodes}", '{"a": 1}']
+    command = ["sh", "-c", "awk '{print}' ${nodes}", '{"a": 1}', "{print}"]
     reduction.check_placeholders(command, {"nodes": ["1"]})
     assert reduction.command_for(command, {"nodes": "1"}) == command
+
+
+def test_what_a_run_printed_stays_though_a_later_one_cannot_start(tmp_path: Path) -> None:
+    job = tmp_path / "job.sh"
+    job.write_text("#!/bin/sh\necho precious\nrm $0\n")
+    job.chmod(0o755)
+    assert reduce(tmp_path, "--axis", "n=1", "--repeats", "2", "--", str(job)).returncode == 2
+    assert [p.read_text() for p in (tmp_path / "logs").iterdir()] == ["precious\n"]
 
 
 def test_a_folder_in_which_nothing_ran_may_be_named_again(tmp_path: Path) -> None:

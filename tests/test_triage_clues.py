@@ -492,7 +492,7 @@ MORE: list[tuple[str, str, str, str]] = [
     ("peer-crashed", "RuntimeError: [enforce fail at inline_container.cc:337] . unexpected pos 2893455104 vs 2893454992\n" + hung(4), "", "unexpected position\n" + hung(4)),
     ("start-skew", "Loading safetensors checkpoint shards:  38% Completed | 14/37\nConnectionError: The vLLM server can't be reached at http://0.0.0.0:8000 after 240.0 seconds.\n", "",
      "The vLLM server was reached at http://0.0.0.0:8000 after 24.0 seconds.\n"),
-    ("sync-contends-with-inference", "Cache not flushed because there are pending requests. #queue-req: 0, #running-req: 37\n", "", "Cache flushed successfully!\n"),
+    ("sync-contends-with-inference", "Cache not flushed because there are pending requests. #queue-req: 0, #running-req: 37\n", "each weight update is slow", "Cache flushed successfully!\n"),
     ("rank-dependent-branch", "LMCache ERROR: The number of retrieved tokens is less than the expected number of tokens! This should not happen!\n", "the engine hangs", "LMCache INFO: Retrieved 3840 out of 3840 tokens\n"),
     ("net-socket-fallback", "ucp_context.c:1219 UCX  WARN  network device 'mlx5_2:1' is not available, please use one or more of: 'eth0'(tcp), 'lo'(tcp)\n", "transfers are slow",
      "network devices: 'mlx5_0:1'(ib), 'eth0'(tcp)\n"),
@@ -821,9 +821,22 @@ def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhaust
     ("(GPU 0; 15.75 GiB total capacity; 6.21 GiB already allocated; 8.44 GiB free; 6.60 GiB reserved in total by PyTorch)", "likely"),
     ("GPU 0 has a total capacity of 79.15 GiB of which 12.50 MiB is free. Including non-PyTorch memory, this process has 15.44 GiB memory in use.", "possible"),
     ("GPU 0 has a total capacity of 79.15 GiB of which 12.50 MiB is free. Including non-PyTorch memory, this process has 78.90 GiB memory in use.", "likely"),
+    ("GPU 0 has a total capacity of 139.80 GiB of which 12.50 MiB is free. Including non-PyTorch memory, this process has 15.44 GiB memory in use.", "possible"),
+    ("GPU 0 has a total capacity of 139.80 GiB of which 12.50 MiB is free. Including non-PyTorch memory, this process has 138.44 GiB memory in use.", "likely"),
+    ("(GPU 0; 139.80 GiB total capacity; 130.00 GiB already allocated; 310.44 MiB free; 135.60 GiB reserved in total by PyTorch)", "likely"),
+    ("(GPU 0; 44.40 GiB total capacity; 28.00 GiB already allocated; 310.44 MiB free; 29.00 GiB reserved in total by PyTorch)", "likely"),
 ])
 def test_a_gpu_of_which_torch_itself_holds_the_smaller_part_is_not_simply_exhausted(tmp_path, held, status):
     assert ("gpu-memory-exhausted", status) in told(tmp_path, f"RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB. {held}\n")
+
+
+def test_what_an_engine_prints_of_each_flush_accuses_nobody_without_a_complaint(tmp_path):
+    line = "[TP0] Cache not flushed because there are pending requests. #queue-req: 0, #running-req: 37\n"
+    assert "sync-contends-with-inference" not in by_message(tmp_path, line + 'INFO: "POST /generate HTTP/1.1" 200 OK\n')
+
+
+def test_a_size_that_no_gpu_has_is_no_exhausted_memory(tmp_path):
+    assert told(tmp_path, "RuntimeError: CUDA out of memory. Tried to allocate more than 1EB memory.\n")[0][0] in ("collective-mismatch", "device-not-set-per-rank")
 
 
 def test_words_stand_beside_what_is_likely_and_not_beside_the_fault_itself(tmp_path):

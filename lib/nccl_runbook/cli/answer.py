@@ -81,7 +81,8 @@ def tell(answer: str | dict[str, Any]) -> None:
     so that the answer is there though no page can be written."""
     import json
 
-    redactor, narrow = Redactor(os.environ), "utf" not in getattr(sys.stdout, "encoding", "utf").lower()  # JSON has an escape of its own
+    redactor = Redactor(os.environ)
+    narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
     said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow) if isinstance(answer, dict) else redactor.text(answer)
     put(plain(said), sys.stdout)
 

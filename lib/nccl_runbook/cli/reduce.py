@@ -73,7 +73,7 @@ def reduce(
         try:
             tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem))
         except ValueError as error:
-            Path(f"{stem}-run1.log").unlink(missing_ok=True)  # nothing ran: the folder may be named again
+            _ = [p.unlink() for p in out.iterdir() if not p.stat().st_size]  # of what could not start: the folder may be named again
             answer.leave(error)
         (answer.say if json else answer.tell)(_line(tried[-1]))
         if tried[-1].failed or stop.why():

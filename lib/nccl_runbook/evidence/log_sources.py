@@ -138,7 +138,7 @@ def _below(path: str, depth: int) -> Iterator[Source]:
             if depth >= MAX_DEPTH:
                 yield Source(path, 0, None, f"folders nest deeper than {MAX_DEPTH}")
                 return
-            if os.path.exists(os.path.join(path, "pyvenv.cfg")):
+            if depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
                 yield Source(path, 0, None, "is a virtual environment, which holds no logs")
                 return
             for name in sorted(os.listdir(path)):

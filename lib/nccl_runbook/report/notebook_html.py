@@ -46,7 +46,7 @@ _BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re
 _NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')  # a reader of pages goes on to the next page, not to a file for Jupyter
 
 
-_LINK = re.compile(r'<a href="([^"#:]+)["#][^>]*>(.*?)</a>', re.S)
+_LINK = re.compile(r'<a href="([^"#:]{1,300})["#][^>]{0,300}>((?:(?!<a\b).){0,2000}?)</a>', re.S)
 
 
 def without_dead_links(page: Path) -> None:

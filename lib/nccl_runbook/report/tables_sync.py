@@ -61,7 +61,7 @@ def own_table(own: OwnSync) -> Table:
     """The slowest of the user's own syncs by rank or process, in phases."""
     slowest = {(one.rank, one.who): one for one in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
     read = sorted(Counter((one.rank, one.who) for one in own.syncs).values())
-    each = " to ".join(dict.fromkeys(map(str, (read[0], read[-1]))))
+    each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
     rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
             for _, s in sorted(slowest.items())[:64]]

@@ -44,8 +44,8 @@ def choice(runs: SyncRuns) -> Finding | None:
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
     """The longest phase of the longest sync, of all processes together where that is known, else of one: where the user's seconds go."""
-    if isinstance(own, Gap):
-        return [Finding("own-sync-not-seen", Severity.UNKNOWN, own.detail)]
+    if isinstance(own, Gap) or not own.syncs:
+        return [Finding("own-sync-not-seen", Severity.UNKNOWN, own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
     slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
