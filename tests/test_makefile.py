@@ -16,7 +16,7 @@ OLD = '#!/bin/sh\ncase "$2" in *print*) echo 3.9;; *) exit 1;; esac\n'
 BARE = f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exec {sys.executable} "$@";; esac\n'
 WHOLE = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
 NO_VENV = f'#!/bin/sh\ncase "$1" in -m) exit 1;; *) exec {sys.executable} "$@";; esac\n'
-TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "cp", "find")
+TOOLS = ("bash", "make", "env", "dirname", "rm", "mktemp", "grep", "tail", "touch", "mkdir", "sed", "date", "id", "cat", "cp", "find", "mv", "head")
 
 
 @pytest.fixture
@@ -171,11 +171,19 @@ def test_two_at_once_wait_for_each_other(checkout: Path) -> None:
 
 
 def test_the_venv_of_a_copied_or_moved_checkout_is_made_anew(checkout: Path) -> None:
-    """With a Python that makes none, so that nothing is fetched."""
+    """With a Python that makes none, so that nothing is fetched: then the old one is there as it was."""
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / ".headless").write_text("/elsewhere/checkout\n")
     made = make(checkout, "report", python={"python3": NO_VENV})
-    assert "this .venv was made for another folder: it is made anew\nmake: python3 -m venv .venv failed" in made.stderr and not (checkout / ".venv").exists()
+    assert "this .venv was made for another folder: it is made anew\nmake: python3 -m venv .venv failed" in made.stderr
+    assert (checkout / ".venv/.headless").read_text() == "/elsewhere/checkout\n" and not (checkout / ".venv.old").exists()
+
+
+def test_a_venv_that_was_made_here_before_its_stamp_held_the_folder_is_kept(checkout: Path) -> None:
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / ".headless").touch()
+    (checkout / ".venv" / "bin" / "nccl-runbook").write_text(f"#!{checkout.resolve()}/.venv/bin/python\n")
+    assert "made for another folder" not in make(checkout, "report", python={"python3": NO_VENV}).stderr and (checkout / ".venv/bin/nccl-runbook").exists()
 
 
 @pytest.mark.parametrize(("code", "ends"), [(0, 0), (3, 0), (4, 0), (1, 2), (2, 2)])
