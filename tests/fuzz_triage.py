@@ -6,6 +6,7 @@ Ends 1 with the seed and the input of the first crash, of the first answer that 
 """
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -15,6 +16,7 @@ import tarfile
 import tempfile
 import time
 import traceback
+import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
@@ -53,7 +55,7 @@ def naive(lines: list[str]) -> None:
 def packed(dice: random.Random, raw: bytes) -> bytes:
     """As it is, packed, packed twice, or packed and damaged."""
     for _ in range(dice.choice([0, 0, 1, 2])):
-        kind = dice.choice(["gzip", "xz", "tar", "utf-16"])
+        kind = dice.choice(["gzip", "xz", "bzip2", "tar", "zip", "utf-16"])
         if kind == "tar":
             box = io.BytesIO()
             with tarfile.open(fileobj=box, mode=dice.choice(["w", "w:gz"])) as archive:
@@ -61,14 +63,22 @@ def packed(dice: random.Random, raw: bytes) -> bytes:
                 member.size = len(raw)
                 archive.addfile(member, io.BytesIO(raw))
             raw = box.getvalue()
+        elif kind == "zip":
+            box = io.BytesIO()
+            with zipfile.ZipFile(box, "w", dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])) as zipped:
+                zipped.writestr(dice.choice(["rank0.log", "../../x", "a/" * 40 + "b", "\n", "\u0436"]), raw)
+            raw = box.getvalue()
         else:
-            raw = {"gzip": gzip.compress, "xz": lzma.compress, "utf-16": lambda b: b.decode("utf-8", "replace").encode("utf-16", "replace")}[kind](raw)
+            raw = {"gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress, "utf-16": lambda b: b.decode("utf-8", "replace").encode("utf-16", "replace")}[kind](raw)
+    if dice.random() < 0.2 and raw[:2] in (b"PK", b"BZ", b"\x1f\x8b"):  # one byte is another one, mostly near an end, where the tables are
+        at = dice.choice([dice.randrange(len(raw)), dice.randrange(min(60, len(raw))), -1 - dice.randrange(min(160, len(raw)))])
+        raw = raw[:at] + bytes([dice.randrange(256)]) + raw[at:][1:]
     return raw[: dice.randrange(len(raw) + 1)] if dice.random() < 0.1 else raw
 
 
 def once(folder: Path, dice: random.Random) -> None:
     """One input through everything that reads logs; AssertionError where the answer is none."""
-    names = [dice.choice(["rank0.log", "job.log", "x.gz", "a.env", "0/stderr.log"]) for _ in range(dice.choice([1, 1, 2, 3]))]
+    names = [dice.choice(["rank0.log", "job.log", "x.gz", "x.zip", "x.zip", "a.env", "0/stderr.log"]) for _ in range(dice.choice([1, 1, 2, 3]))]
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(packed(dice, text(dice)))

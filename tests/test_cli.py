@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -416,3 +417,17 @@ def test_a_pipe_among_files_costs_only_itself(tmp_path):
     commands = [[c, str(tmp_path / "log"), str(tmp_path / "pipe")] for c in ("triage", "hang")]
     done = subprocess.run([sys.executable, "-c", EACH, json.dumps(commands)], capture_output=True, text=True, timeout=60, env=with_library())
     assert done.stdout.count(f"{tmp_path / 'pipe'}: is no regular file") == 2 and not done.stderr
+
+
+@pytest.mark.parametrize(("called", "as_json"), [("./my bin/nccl-runbook", False), ("nccl-runbook", False), ("./my bin/nccl-runbook", True)])
+def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, called, as_json):
+    """What nobody can find under its bare name is named by its path; JSON, which another machine may read, is not."""
+    (tmp_path / "my bin").mkdir()
+    script = tmp_path / "my bin/nccl-runbook"
+    script.write_text(f"#!{sys.executable}\nfrom nccl_runbook.cli.main import main\nmain()\n")
+    script.chmod(0o755)
+    (tmp_path / "a.log").write_text("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)\n")
+    env = {**with_library(), "PATH": str(tmp_path / "my bin") if called == "nccl-runbook" else "/usr/bin:/bin"}
+    done = subprocess.run([called, "triage", "a.log", *["--json"] * as_json], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    named = set(re.findall(r"'\./my bin/nccl-runbook'(?= hang)|(?<!/)nccl-runbook(?= hang)", done.stdout))
+    assert named == {"'./my bin/nccl-runbook'" if called[0] == "." and not as_json else "nccl-runbook"}, done

@@ -8,12 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
 import live_samples
 import papermill
+import psutil
 import pytest
+from bench_hang import make
 from book_samples import run_cli, start_cli
 from hang_samples import Job
 from nccl_runbook import records
@@ -84,6 +87,25 @@ def test_ctrl_c_says_a_word():
         said = running.communicate()
     os.close(ours)
     assert (running.returncode, *said) == (130, "", "interrupted (SIGINT): there is no answer yet\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_dumps_are_read_waits_for_no_reader(tmp_path, number):
+    """Dumps that take half a minute, read by two processes; whoever waits for its output waits for them, too."""
+    make(tmp_path, 1, 24_000)
+    for rank in range(1, 60):
+        (tmp_path / f"nccl_trace_rank_{rank}").hardlink_to(tmp_path / "nccl_trace_rank_0")
+    with start_cli("hang", str(tmp_path)) as running:
+        for _ in range(1000):
+            readers = psutil.Process(running.pid).children(recursive=True)
+            if len(readers) > 1 or running.poll() is not None:
+                break
+            time.sleep(0.01)
+        started = time.monotonic()
+        running.send_signal(number)
+        said = running.communicate(timeout=60)
+    assert readers and running.returncode == 128 + number and time.monotonic() - started < 2, said
+    assert not any(reader.is_running() and reader.status() != psutil.STATUS_ZOMBIE for reader in readers)
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])

@@ -12,6 +12,14 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("socket-interface-wrong", "[n2][[22157,1],4][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_recv_connect_ack] received unexpected process identifier [[22157,1],7]\n", "", "[n2][[22157,1],4][btl_tcp_endpoint.c:626] received process identifier [[22157,1],4]\n"),
+    ("benign", "mlx5_cmd_out_err:835:(pid 1836): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), syndrome (0x9a6171), err(-22)\n", "", "mlx5_cmd_out_err:835:(pid 1836): CREATE_QP(0x500) op_mod(0x1) failed, status bad resource(0x5), syndrome (0x1), err(-22)\n"),
+    ("peer-crashed", "rank : 1 (local_rank: 1)  exitcode : -6   traceback : Signal 6 (SIGABRT)\n", "", "rank : 1 (local_rank: 1)  exitcode : -6   traceback : Signal 6 (SIGABRT)\n[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)\n"),
+    ("driver-too-old", "ImportError: /opt/app/_C.abi3.so: undefined symbol: cuTensorMapEncodeTiled\n", "the pod sits on a new node pool", "ImportError: /opt/app/_C.abi3.so: undefined symbol: cudaGetDriverEntryPoint\n"),
+    ("driver-too-old", "ImportError: /opt/app/_C.abi3.so: undefined symbol: cuMulticastCreate\n", "the pod sits on a new node pool", "ImportError: /opt/app/_C.abi3.so: undefined symbol: cuFileDriverOpen\n"),
+    ("framework-version-incompatible", "ImportError: ... app/_C.abi3.so: undefined symbol: ... c10_cuda_check_implementation ...\n", "", "ImportError: ... app/_C.abi3.so: undefined symbol: my_check\n"),
+    ("nvls-fabric-fault", "[ERROR] [tid 7118] failed to find the GPU handle 1276691166 in the multicast team request setup 428553.\n", "", "[ERROR] [tid 7118] failed to find the GPU handle 1276691166\n"),
+    ("gpu-exclusive-mode", "Return value 46 from 'cudaStreamCreate(&stream)'.  Exiting.\n", "one process a node is fine, two are not", "Return value 4 from 'cudaStreamCreate(&stream)'.  Exiting.\n"),
     ("rendezvous-port-in-use", "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=2, worker_count=5, timeout=0:30:00)\n", "", "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1 (world_size=5, worker_count=2, timeout=0:30:00)\n"),
     ("env-conflict", "AssertionError: FSDP always requires CUDA_DEVICE_MAX_CONNECTIONS value large than one\n", "", "AssertionError: FSDP always requires a device mesh\n"),
 
@@ -529,6 +537,9 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("idle-wait-in-collective", "the second pod dies half an hour after the start, no prompt had been sent", "the second pod dies half an hour after the start"),
+    ("device-not-set-per-rank", "torchrun, the script takes --local_rank with default 0", "torchrun, the script takes --seed with default 0"),
+    ("timeout-on-other-group", "the job ends with: Timed out waiting 1800000ms for recv", "the job ends with: Timed out waiting 5000ms for recv"),
     ("env-conflict", "the workers wait, PET_NNODES=1:2 and PET_RDZV_ENDPOINT are set", "the workers wait"),
     ("straggler", "steps are slow, one rank has a gap on the CPU thread", "steps are slow"),
     ("data-stall", "the run over C4 streamed from the Hugging Face Hub stops with a timeout", "the run over C4 stops with a timeout"),
@@ -1158,6 +1169,10 @@ def test_a_busy_port_of_the_diagnostic_service_is_no_busy_port_of_the_job(tmp_pa
     ("UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to 'unlimited'\n", "the numbers come out wrong", "ulimit-too-low"),
     ("Traceback (most recent call last):\npynvml.NVMLError_InvalidArgument: Invalid Argument\n", "CI of mocked GPUs; the tests go on and pass", "nvml-call-failed"),
     ("Traceback (most recent call last):\npynvml.NVMLError_InvalidArgument: Invalid Argument\n", "CI of mocked GPUs; the tests go on and pass, the job crashes", "nvml-call-failed"),
+    ("CCOM WARN NET/OFI aws-ofi-nccl initialization failed\n", "printed while the parts are loaded, then the 28-step forward pass completes", "benign"),
+    ("CCOM WARN NET/OFI aws-ofi-nccl initialization failed\n", "printed while the parts are loaded", "net-plugin-failed"),
+    ("CCOM WARN NET/OFI aws-ofi-nccl initialization failed\n", "an error in every other start and no run completes", "net-plugin-failed"),
+    ("CCOM WARN NET/OFI aws-ofi-nccl initialization failed\n", "two nodes are bad; then only the benchmark passes", "net-plugin-failed"),
     ("E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required.\n[Rank 0/2] After AllReduce: 3.0 [PASS]\n", "an E line is printed", "benign")])
 def test_an_error_beside_results_that_are_right_is_noise(tmp_path, log, words, first):
     assert told(tmp_path, log, words)[0][0] == first

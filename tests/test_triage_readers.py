@@ -1,6 +1,7 @@
 """What reads logs: any bytes, any nesting, any line, in bounded time; nothing is executed and nothing raises."""
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import os
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 
 import pytest
 from hypothesis import given, settings
@@ -28,17 +30,22 @@ PARTS = st.sampled_from([line for s in SAMPLES for line in s[1].splitlines()] + 
 TEXTS = st.lists(PARTS | st.text(max_size=12), max_size=40).map("".join)
 
 
-@given(content=st.binary(max_size=3000), packing=st.sampled_from(["plain", "gzip", "cut gzip", "tar"]))
+@given(content=st.binary(max_size=3000), packing=st.sampled_from(["plain", "gzip", "cut gzip", "tar", "bzip2", "zip", "cut zip"]))
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_are_read(tmp_path_factory, content, packing):
-    path = tmp_path_factory.getbasetemp() / "any.log"
-    if packing == "tar":
+    path = tmp_path_factory.getbasetemp() / ("any.zip" if packing in ("zip", "cut zip") else "any.log")
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+            zipped.writestr("a/rank0.log", content)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) * 2 // 3] if packing == "cut zip" else whole)
+    elif packing == "tar":
         with tarfile.open(path, "w:gz") as archive:
             member = tarfile.TarInfo("a/rank0.log")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     else:
-        whole = content if packing == "plain" else gzip.compress(content)
+        whole = content if packing == "plain" else bz2.compress(content) if packing == "bzip2" else gzip.compress(content)
         path.write_bytes(whole[: len(whole) * 2 // 3] if packing == "cut gzip" else whole)
     logs = reader.collect([str(path)])
     triage.judge(logs)
@@ -191,6 +198,51 @@ def test_archives_folders_and_standard_input(tmp_path):
     logs = reader.collect([str(tmp_path), "-"], stdin=io.BytesIO(DUPLICATE.encode()))
     assert [f.name.rpartition("/")[2] for f in logs.files] == ["rank0.log", "inner.tar", "standard input"]
     assert [r.rank for r in logs.ranks] == [0] and any("Duplicate" in e for e in logs.seen)
+
+
+def test_a_zip_is_read_as_an_attachment_of_an_issue_is(tmp_path):
+    """A log in a folder and a dump; what a Mac adds is left out, a file with a password and a packing that is not known say so."""
+    with zipfile.ZipFile(tmp_path / "logs.ZIP", "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, content in (("a/rank0.log", hung(0).encode()), ("__MACOSX/a/._rank0.log", b"\0\5\x16\7"), ("a/dump", b"\x80\x02}q\0."), ("a/locked.log", b"x"), ("a/odd.log", b"y")):
+            zipped.writestr(name, content)
+    packed = bytearray((tmp_path / "logs.ZIP").read_bytes())
+    for name, at, value in ((b"a/locked.log", 8, 1), (b"a/odd.log", 10, 97)):  # of the directory at the end: flags, packing
+        packed[packed.rindex(name) - 46 + at] = value
+    (tmp_path / "logs.ZIP").write_bytes(packed)
+    logs = reader.collect([str(tmp_path)])
+    told = {f.name.rpartition("/")[2]: f.problem for f in logs.files}
+    assert [r.rank for r in logs.ranks] == [0] and told.pop("rank0.log") == "" and told.pop("dump").startswith("is no text")
+    assert told.keys() == {"locked.log", "odd.log"} and "password" in told["locked.log"] and "compression" in told["odd.log"]
+
+
+def test_what_is_damaged_in_a_zip_costs_nothing_else(tmp_path):
+    """A member whose own header names another file, a name that begins with a zero byte, a version of the future, a packed file inside."""
+    (tmp_path / "rank1.log").write_text(hung(1))
+    box = io.BytesIO()
+    with zipfile.ZipFile(box, "w") as zipped:
+        for name, content in (("first.log", b"x"), ("rank0.log", hung(0).encode()), ("rank2.log.gz", gzip.compress(hung(2).encode()))):
+            zipped.writestr(name, content)
+    whole = box.getvalue()
+    at = whole.rindex(b"PK\x01\x02first.log"[:4], 0, whole.rindex(b"first.log"))
+    damaged = {"header": (whole.index(b"first.log"), b"F"), "name": (whole.rindex(b"first.log"), b"\0"), "version": (at + 6, b"\x7f")}
+    for kind, (place, byte) in damaged.items():
+        (tmp_path / "logs.zip").write_bytes(whole[:place] + byte + whole[place + 1 :])
+        logs = reader.collect([str(tmp_path)])
+        assert {r.rank for r in logs.ranks} == ({1} if kind == "version" else {0, 1}), kind
+        assert all(f.problem for f in logs.files if f.name.endswith(("first.log", ".gz")) and kind == "header"), logs.files
+
+
+def test_an_empty_zip_is_no_text(tmp_path):
+    with zipfile.ZipFile(tmp_path / "empty.dat", "w"):
+        pass
+    assert reader.collect([str(tmp_path)]).files[0].problem.startswith("is no text")
+
+
+def test_a_zip_under_another_name_is_a_checkpoint_and_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "step100.pt", "w") as zipped:
+        zipped.writestr("step100/data/0", hung(0))
+    read, = reader.collect([str(tmp_path)]).files
+    assert read.problem.startswith("is no text") and not read.lines
 
 
 # the extra "fast"

@@ -13,7 +13,7 @@ from nccl_runbook.evidence import logs as reader
 from nccl_runbook.knowledge import worked_out
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import hints
-from nccl_runbook.knowledge.words import MOST, chances, words_of
+from nccl_runbook.knowledge.words import MOST, chances, mark, words_of
 from nccl_runbook.rules import triage
 
 LEARNED = worked_out("words")
@@ -66,16 +66,51 @@ def test_what_a_job_printed_goes_before_what_is_told_of_another_cause(tmp_path):
     assert [told(tmp_path, words)[0].cause, told(tmp_path, words, log)[0].cause] == ["uneven-minibatches", "nvml-call-failed"]
 
 
-def test_words_change_no_status_and_what_is_likely_goes_before_what_they_name(tmp_path):
+LIKELY = "GPU Direct RDMA Disabled for HCA 0 'mlx5_0', expected\n[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def words_for(cause, most=80):
+    """Words that speak for a cause and that no hint of it has."""
+    weights = {word: dict(zip(pairs[::2], pairs[1::2])).get(LEARNED["causes"].index(cause), 0) for word, (_, *pairs) in LEARNED["words"].items()}
+    hinting = re.compile("|".join(f"(?:{e.removeprefix('(?i)')})" for e, causes in hints().items() if cause in causes), re.I)
+    return " ".join(word for word in sorted(weights, key=weights.get, reverse=True)[:most] if not hinting.search(word))
+
+
+def test_words_of_a_log_change_no_status_and_what_is_likely_goes_before_what_they_name(tmp_path):
     """Words of a third cause, that no hint has, beside the messages of two."""
-    log = "GPU Direct RDMA Disabled for HCA 0 'mlx5_0', expected\n[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-    weights = {word: dict(zip(pairs[::2], pairs[1::2])).get(LEARNED["causes"].index("ulimit-too-low"), 0) for word, (_, *pairs) in LEARNED["words"].items()}
-    hinting = re.compile("|".join(f"(?:{e.removeprefix('(?i)')})" for e, causes in hints().items() if "ulimit-too-low" in causes), re.I)
-    words = " ".join(word for word in sorted(weights, key=weights.get, reverse=True)[:80] if not hinting.search(word))
+    words = words_for("ulimit-too-low")
     assert chances(words_of(words))["ulimit-too-low"][0] > 0.5
-    before, after = ({h.cause: h.status for h in told(tmp_path, "It fails.", log + more)} for more in ("", words + "\n"))
+    before, after = ({h.cause: h.status for h in told(tmp_path, "", LIKELY + more)} for more in ("", words + "\n"))
     likely = [cause for cause, status in before.items() if status == "likely"]
-    assert [*after][:2] == likely == [cause for cause, status in after.items() if status == "likely"] and after["ulimit-too-low"] == "possible"
+    assert [*after][:2] == likely == [cause for cause, status in after.items() if status == "likely"] and chances(reader.collect([str(tmp_path / "a.log")], "").words)["ulimit-too-low"][0] > 0.5
+
+
+def test_a_story_that_tells_of_another_cause_leaves_what_was_likely_only_possible_and_says_so(tmp_path):
+    """But not what ended a rank itself: an exception stays likely."""
+    asked = told(tmp_path, words_for("ulimit-too-low") + " It fails.", LIKELY)
+    assert [h.cause for h in asked][:2] == ["gpu-memory-exhausted", "ulimit-too-low"] and [h.status for h in asked[:2]] == ["likely", "possible"]
+    assert [("speaks more for another cause" in "".join(h.against), h.status) for h in asked if h.cause == "gdr-disabled"] == [(True, "possible")]
+
+
+def test_a_story_that_tells_of_the_same_or_of_nothing_leaves_it_likely(tmp_path):
+    memory = "The second epoch dies in the backward pass when a long sequence comes and the cards are full; with half of the batch and checkpointing it goes through."
+    for story in (memory, "It fails."):
+        assert [h.status for h in told(tmp_path, story, LIKELY) if h.cause == "gpu-memory-exhausted"] == ["likely"]
+
+
+def test_a_hint_and_a_message_move_the_chances_and_an_unknown_mark_does_not():
+    words = words_of(PLAIN["roce-gid-wrong"])
+    hint = mark(max(hints(), key=lambda e: hints()[e].get("shm-too-small", 0)))
+    plain, hinted, pointed = (chances(words, marks)["shm-too-small"][0] for marks in ((), [hint], ["shm-too-small likely"]))
+    assert plain < hinted and plain < pointed and chances(words, ["~00000000", "no-cause likely"]) == chances(words)
+
+
+@pytest.mark.parametrize("story", ["At the end of every run this warning is printed. Loss and results are fine, but the Slurm job never ends: one of the eight ranks stays until its limit.",
+                                   "Since yesterday the throughput is a third of what it was; it hangs at times."])
+def test_a_complaint_is_not_called_harmless_by_learned_words(tmp_path, story):
+    warning = "[rank0]: Warning: destroy_process_group() was not called before program exit, which can leak resources.\n"
+    assert [h.cause for h in told(tmp_path, story, warning)][:1] != ["benign"]
+    assert told(tmp_path, "At the end of every run this warning is printed. Loss and results are fine.", warning)[0].cause == "benign"
 
 
 @pytest.mark.parametrize("line", ["n1:7:7 [0] NCCL INFO show_gids of RoCE v1 and v2, index 3, the routed VLAN: GID table is link local and the switch drops it\n",

@@ -147,7 +147,7 @@ class Step:
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
-        judged = worst_first([*self._not_here(), *findings, *(_unknown(p, g) for p, g in needed if p not in told)])
+        judged = worst_first([*self._not_here(), *findings, *(Finding("not-seen", Severity.UNKNOWN, f"{p} could not be seen ({g})", (Evidence(str(g), p),)) for p, g in needed if p not in told)])
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,
@@ -228,10 +228,6 @@ def _shown(env: Mapping[str, str | None]) -> dict[str, str | None]:
 def _once(lines: Iterable[str]) -> list[str]:
     """The lines without repetition, where those of a list count as one: ``rungs[0]`` and ``rungs[1]`` become ``rungs[*]``."""
     return list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", line) for line in lines))
-
-
-def _unknown(path: str, gap: Gap) -> Finding:
-    return Finding("not-seen", Severity.UNKNOWN, f"{path} could not be seen ({gap})", (Evidence(str(gap), path),))
 
 
 def open_step(name: str, namespace: Mapping[str, Any]) -> Step:

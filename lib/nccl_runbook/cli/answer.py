@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from nccl_runbook.facts.environment import Environment
     from nccl_runbook.report.tables import Table
+
+_OWN = re.compile(r"(?m)^ {3}seen: .*|(?<![\w./-])nccl-runbook(?= (?:ab|dev|env|hang|look|plan|reduce|run|sync|triage)\b)")
 
 
 def _known(word: str) -> str:
@@ -82,9 +85,10 @@ def tell(answer: str | dict[str, Any]) -> None:
     import json
 
     redactor = Redactor(os.environ)
+    called = sys.argv[0] if sys.argv[0].endswith("/nccl-runbook") and not shutil.which("nccl-runbook") else "nccl-runbook"
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
     said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow) if isinstance(answer, dict) else redactor.text(answer)
-    put(plain(said), sys.stdout)
+    put(plain(said if isinstance(answer, dict) else _OWN.sub(lambda m: m[0] if m[0][0] == " " else shlex.quote(called), said)), sys.stdout)
 
 
 def write(path: Path, text: str) -> None:

@@ -260,16 +260,13 @@ def document(one: Plan) -> dict[str, Any]:
     mode, placed = one.mode, one.placed
     return {
         "schema": SCHEMA, "file": one.where, "framework": one.framework, "allocation": one.text, "launcher": one.launcher, "gpus": one.gpus,
-        "areal": one.rules.tag if one.rules else "", "era": one.rules.era if one.rules else "",
-        "ok": mode is not None, "error": one.error, "type": mode and mode.type,
+        "areal": one.rules.tag if one.rules else "", "era": one.rules.era if one.rules else "", "ok": mode is not None, "error": one.error,
+        "type": mode and mode.type, "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
         "components": [{"name": p.name, "backend": p.backend, "world_size": p.world_size, "alloc_size": p.alloc_size}
                        for p in (mode.parts if mode else ())],
-        "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
-        "total_gpus": mode.total_gpus if mode else None,
-        "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
+        "total_gpus": mode and mode.total_gpus, "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
         "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
-        "remedies": one.finding.remedy,
-        "devices": None if one.devices is None else [f.title for f in one.devices],
+        "remedies": one.finding.remedy, "devices": None if one.devices is None else [f.title for f in one.devices],
         "exit_code": 0 if one.clean else 3,
     }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.facts.logs import LogLine, Logs
+    from nccl_runbook.facts.logs import Logs
     from nccl_runbook.rules.against import Comparison
     from nccl_runbook.rules.triage import Hypothesis
 
@@ -89,13 +89,10 @@ def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison
     """What --json prints; its schema is schemas/triage.json."""
     verdict = _verdict(logs, told, compared)
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "sentence": _sentence(logs, told, compared),
-            "undecided": verdict == "unknown", "hypotheses": [{**vars(h), "evidence": [_line(e) for e in h.evidence]} for h in told],
+            "undecided": verdict == "unknown",
+            "hypotheses": [{**vars(h), "evidence": [{n: vars(e)[n] for n in ("file", "line", "text", "rank")} for e in h.evidence]} for h in told],
             "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "against": compared,
             "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown]}
-
-
-def _line(line: LogLine) -> dict[str, Any]:
-    return {"file": line.file, "line": line.line, "text": line.text, "rank": line.rank}
 
 
 def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None) -> str:
@@ -105,7 +102,8 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
 
     lines = [_sentence(logs, told, compared), ""]
     for number, one in enumerate(told, 1):
-        lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {_if_so(one)}{one.says}" if one.says else ""]
+        if_so = "If so: " * (one.status == "possible" and one.cause != "benign")  # what it means is not seen there
+        lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {if_so}{one.says}" if one.says else ""]
         lines += [f"   seen: {e.text[:LINE_CHARACTERS]}  ({rules.where(e)})" for e in one.evidence[:4]]
         lines += [f"   against: {a}" for a in one.against]
         lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
@@ -121,11 +119,6 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
     lines += [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
     return "\n".join(lines).rstrip()
-
-
-def _if_so(one: Hypothesis) -> str:
-    """What a cause means is not seen where it is only possible."""
-    return "If so: " * (one.status == "possible" and one.cause != "benign")
 
 
 def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str],

@@ -150,8 +150,9 @@ class Cockpit:
         self.budget = w.BoundedIntText(value=given["budget_s"], min=10, max=86400, step=30, description="Budget, seconds",
                                        style=look["style"], layout=w.Layout(width="16rem"))
         self.busy = w.Checkbox(value=given["allow_busy"], description="Test GPUs that others are using, too (disturbs their jobs)", **look)
+        offered = (name for name in step_texts() if (self.notebooks / f"{name}.ipynb").is_file())
         self.boxes = {name: w.Checkbox(value=not steps or name in steps, description=name, tooltip=step_texts()[name].answers,
-                                       indent=False, layout=w.Layout(width="11rem")) for name in self._offered()}
+                                       indent=False, layout=w.Layout(width="11rem")) for name in offered}
         for field in (self.choice, self.error, self.log, self.python, self.gpus, self.budget, self.busy, *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
 
@@ -161,9 +162,6 @@ class Cockpit:
         self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and end its ranks")
         self.run_button.on_click(lambda _button: self.run())
         self.cancel_button.on_click(lambda _button: self.cancel())
-
-    def _offered(self) -> list[str]:
-        return [name for name in step_texts() if (self.notebooks / f"{name}.ipynb").is_file()]
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

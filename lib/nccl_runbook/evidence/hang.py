@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import array
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import os
 import re
-import signal
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_columns, dump_file, log_file, logs, stacks
-from nccl_runbook.evidence.dump_columns import Column, Reading, Refused
+from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, log_file, logs, stacks
+from nccl_runbook.evidence.dump_columns import Column, Reading
 from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
 from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
@@ -29,7 +27,6 @@ MOST_DIFFERENCES = 8
 PARALLEL_BYTES = 12 << 20  # below, more processes cost about as much as they save
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
-_FOREIGN = "is JSON, but no dump and no live look"
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
@@ -94,7 +91,7 @@ class _Inputs:
         elif source.plain and head.startswith(b"\x80"):
             plain.append(source.name)
         elif dump_file.looks_like_dump(head):
-            self._keep(source.name, *_outcome(source.peek(dump_file.MAX_BYTES + 1)))
+            self._keep(source.name, *dump_outcomes.outcome(source.peek(dump_file.MAX_BYTES + 1)))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
             stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
             self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
@@ -107,11 +104,10 @@ class _Inputs:
         workers = min(4, os.cpu_count() or 1)
         if sum(sizes) < PARALLEL_BYTES or workers < 2 or max(sizes) > LARGE_BYTES:
             for name in names:
-                self._keep(name, *_outcome_of(name))
+                self._keep(name, *dump_outcomes.of_file(name))
             return
-        with concurrent.futures.ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)) as pool:
-            for name, outcome in zip(names, pool.map(_outcome_of, names, chunksize=4)):
-                self._keep(name, *outcome)
+        for name, outcome in zip(names, dump_outcomes.of_files(names, workers)):
+            self._keep(name, *outcome)
 
     def _keep(self, name: str, reading: Reading | None, looks: Any, problem: str) -> None:
         if reading is not None:
@@ -124,28 +120,8 @@ class _Inputs:
             self.looks += whole
             self.stacks += stacks.stacks_of(name, whole)
         else:
-            what, rank = ("", None) if problem == _FOREIGN else ("dump", rank_of(name))
+            what, rank = ("", None) if problem == dump_outcomes.FOREIGN else ("dump", rank_of(name))
             self.files.append(HangFile(name, what, rank, problem))
-
-
-def _outcome_of(name: str) -> tuple[Reading | None, Any, str]:
-    try:
-        with open(name, "rb") as file:
-            return _outcome(file.read(min(os.fstat(file.fileno()).st_size, dump_file.MAX_BYTES) + 1))  # no buffer for more than is there
-    except OSError as error:
-        return None, None, f"cannot be read: {error.strerror or error}"
-
-
-def _outcome(data: bytes) -> tuple[Reading | None, Any, str]:
-    """(dump, live look, what is wrong with it): one of the three."""
-    try:
-        value = {} if data.startswith(b"\x80") else dump_file.decode(data)
-        looks = stacks.looks_in(value)
-        if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
-            return None, looks, "" if looks else _FOREIGN
-        return dump_file.read(data), None, ""
-    except Refused as error:
-        return None, None, str(error)
 
 
 def rank_of(name: str) -> int | None:

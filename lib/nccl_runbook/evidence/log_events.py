@@ -9,6 +9,7 @@ from typing import Any
 
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.clues import ECHO, compiled
 
 # torch 1.9 (no SeqNum) to 2.13
@@ -62,16 +63,7 @@ HINTS = {
 STEPS = frozenset([_PROGRESS])
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
 Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
-LAUNCHERS = {
-    r"\(\w[\w.]* pid=\d+|ray::|\bray\.(?:exceptions|init|remote)|\bRay\b": "ray",
-    r"\[launch\.py:\d+|\[runner\.py:\d+|(?m:^)deepspeed ": "deepspeed",
-    r"accelerate launch|accelerate\.commands": "accelerate",
-    r"slurmstepd|\bsrun\b|SLURM_|#SBATCH|\bsbatch\b": "srun",
-    r"\bkubectl\b|\[pod/|\bpods?\b|k8s|[Kk]ubernetes": "kubernetes",
-    r"\b[Bb]eaker\b": "beaker",
-    r"\btorchrun\b|torch[./]distributed[./](?:run|launch|elastic|launcher)": "torchrun",
-    r"\bdocker\b": "docker",
-}
+LAUNCHERS: Mapping[str, str] = {line: launcher for launcher, line in table("launchers")["said"].items()}
 
 
 class Ranks:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
+import functools
 import gzip
 import io
 import lzma
@@ -10,9 +12,10 @@ import os
 import stat
 import tarfile
 import time
+import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
 
 from nccl_runbook.evidence.log_file import HELD, _mib
 from nccl_runbook.evidence.log_kinds import DUMP, kind
@@ -23,9 +26,11 @@ MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
-_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
-_BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")  # \x80: a pickle, such as a flight-recorder dump
-_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+_ZIP = b"PK\x03\x04"
+_PACKED = {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile, b"BZh": bz2.BZ2File}
+# \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
+_BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 
 
 class Source:
@@ -114,10 +119,10 @@ def _wide(head: bytes) -> str:
 
 def sources(paths: list[str], stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Every text below ``paths``; "-" is standard input. What cannot be opened is a source with a problem."""
-    count = 0
+    count, typed = 0, Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
     for path in paths:
         before = count
-        for source in [_standard_input(stdin)] if path == "-" else _below(os.path.expanduser(path), 0):
+        for source in [typed] if path == "-" else _below(os.path.expanduser(path), 0):
             count += 1
             if count > MAX_FILES:
                 yield Source(path, 0, None, f"more than {MAX_FILES} files: name fewer")
@@ -125,10 +130,6 @@ def sources(paths: list[str], stdin: BinaryIO | None = None) -> Iterator[Source]
             yield source
         if count == before:
             yield Source(path, 0, None, "holds no file to read (hidden files and links are left out)")
-
-
-def _standard_input(stdin: BinaryIO | None) -> Source:
-    return Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
 
 
 def _below(path: str, depth: int) -> Iterator[Source]:
@@ -160,27 +161,37 @@ def _opened(path: str, size: int) -> Iterator[Source]:
     with open(path, "rb") as file:
         head = file.read(8)
         file.seek(0)
-        packed = gzip.GzipFile(fileobj=file) if head.startswith(_GZIP) else lzma.LZMAFile(file) if head.startswith(_XZ) else file
+        packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
         try:
             tar = packed.read(512)[257:262] == b"ustar"
             packed.seek(0)
         except _BROKEN:
             tar = False
-        if not tar:
+        if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
             yield Source(path, size, packed)  # type: ignore[arg-type]
             return
         try:
-            with tarfile.open(fileobj=packed, mode="r|") as archive:
-                yield from _members(path, archive)
-        except _BROKEN as error:
+            with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
+                yield from _members(path, _files(archive))
+        except (*_BROKEN, NotImplementedError) as error:
             yield Source(path, size, None, f"the archive is damaged: {error}")
 
 
-def _members(path: str, archive: tarfile.TarFile) -> Iterator[Source]:
+def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """Name and size of each plain file of an archive, and what opens it."""
+    if isinstance(archive, tarfile.TarFile):
+        return ((m.name, m.size, functools.partial(archive.extractfile, m)) for m in archive if m.isreg())
+    return ((m.filename, m.file_size, functools.partial(archive.open, m)) for m in archive.infolist() if m.filename[-1:] not in "/")
+
+
+def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]]) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
-    for number, member in enumerate(archive):
+    shown = ((name, size, get) for name, size, get in files if not os.path.basename(name).startswith("."))
+    for number, (name, size, get) in enumerate(shown):
         if number >= MAX_FILES:
             yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
             return
-        if member.isreg():
-            yield Source(f"{path}:{member.name}", member.size, archive.extractfile(member))  # type: ignore[arg-type]
+        try:
+            yield Source(f"{path}:{name}", size, get())
+        except (RuntimeError, zipfile.BadZipFile) as error:  # a password, a strange packing, damage
+            yield Source(f"{path}:{name}", size, None, f"cannot be read: {error}")

@@ -45,9 +45,10 @@ class Model:
 
         ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
         """
+        experts = {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)} if self.template == "qwen3_moe" else {}
         return {"name": self.name, "dtype": "bfloat16", "head": [["model.embed_tokens.weight", [self.vocab, self.hidden]]],
                 "layers": min(layers, self.layers) if layers else self.layers, "layers_of": self.layers, "prefix": _PREFIX,
-                "layer": _attention(self) + _mlp_and_norms(self), "experts": _experts(self),
+                "layer": _attention(self) + _mlp_and_norms(self), "experts": experts,
                 "tail": [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", [self.vocab, self.hidden]]])}
 
 
@@ -75,10 +76,6 @@ def _mlp_and_norms(m: Model) -> list[list[Any]]:
                ["mlp.experts.down_proj", [m.experts, m.hidden, m.intermediate]]]
     gate = [["mlp.gate.weight", [m.experts, m.hidden]]] if m.experts else []
     return [*gate, *([] if m.template == "qwen3_moe" else mlp), *([f"{norm}_layernorm.weight", [m.hidden]] for norm in norms)]
-
-
-def _experts(m: Model) -> dict[str, Any]:
-    return {"count": m.experts, "prefix": "mlp.experts.{e}.", "each": _gated(m)} if m.template == "qwen3_moe" else {}
 
 
 def _gated(m: Model) -> list[list[Any]]:

@@ -11,17 +11,6 @@ from nccl_runbook.knowledge import table
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
-_TRUE_OR_FALSE = "y|yes|1|t|true|n|no|0|f|false"
-_LIST_OF_NAMES = r"\^?=?[\w.:@*-]+(,=?[\w.:@*-]+)*,?"
-_ALGORITHMS = "ring|tree|collnet|collnetchain|collnetdirect|nvls|nvlstree|pat"
-_PATTERNS = {"interfaces": _LIST_OF_NAMES, "hcas": _LIST_OF_NAMES, "interfaces_exact": r"[\w.:@-]+(,[\w.:@-]+)*", "bool": r"-?\d+",
-    "flag": _TRUE_OR_FALSE,
-    "algorithms": rf"(\w+:)?\^?({_ALGORITHMS})(,({_ALGORITHMS}))*(;\w+:\^?({_ALGORITHMS})(,({_ALGORITHMS}))*)*",
-    "protocols": r"(\w+:)?\^?(ll|ll128|simple)(,(ll|ll128|simple))*(;\w+:\^?(ll|ll128|simple)(,(ll|ll128|simple))*)*"}
-_IN_WORDS = {
-    "bool": "0 or 1", "flag": "1 or 0", "int": "a whole number", "count": "a number of events", "interfaces": "interface names or prefixes",
-    "interfaces_exact": "interface names", "hcas": "adapter names or prefixes", "algorithms": "algorithms such as ring,tree",
-    "protocols": "protocols: LL, LL128, Simple", "path": "a path", "text": "text"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +56,8 @@ class Variable:
             return value.casefold() in words
         if kind == "list":
             return all(w.strip().casefold() in words for w in value.removeprefix("^").split(",") if w.strip())
-        return kind not in _PATTERNS or bool(re.fullmatch(_PATTERNS[kind], value, re.I))
+        form = table("variables")["form"].get(kind, {})
+        return "line" not in form or bool(re.fullmatch(form["line"], value, re.I))
 
     @property
     def values_in_words(self) -> str:
@@ -77,7 +67,7 @@ class Variable:
             return f"a whole number from {low} to {high}" if high else f"a whole number from {low} on"
         if kind in ("words", "list"):
             return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
-        return _IN_WORDS.get(kind, "another form")
+        return table("variables")["form"].get(kind, {}).get("words", "another form")
 
 
 def _in_range(value: str, bounds: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Iterable
 
 from nccl_runbook.knowledge import worked_out
@@ -19,9 +20,15 @@ def words_of(text: str) -> set[str]:
     return {part for word in whole for part in (word, *word.split("_")) if len(part) > 1}
 
 
-def chances(words: Iterable[str]) -> dict[str, tuple[float, list[str]]]:
-    """Cause -> how likely the words make it among all (0 to 1), and those that speak for it most; empty where they are too few to tell."""
-    learned = worked_out("words")  # weights in tenths
+def mark(expression: str) -> str:
+    """The name of a hint: another one as soon as its words are."""
+    return f"~{zlib.crc32(expression.encode()):08x}"
+
+
+def chances(words: Iterable[str], marks: Iterable[str] = ()) -> dict[str, tuple[float, list[str]]]:
+    """Cause -> how likely the words make it among all (0 to 1), and those that speak for it most; empty where they are too few to tell.
+    ``marks``: what else was seen, hints and what messages point at ("shm-too-small likely")."""
+    learned = worked_out("words")  # weights in tenths, those of marks in hundredths
     known = {word: learned["words"][word] for word in words if word in learned["words"]}
     usual = math.log(sum(learned["reports"].values()) / FEW) + 1  # rarity of a word of so many reports
     length = math.sqrt(sum(rarity * rarity for rarity, *_ in known.values()))
@@ -30,6 +37,9 @@ def chances(words: Iterable[str]) -> dict[str, tuple[float, list[str]]]:
         for cause, weight in zip(pairs[::2], pairs[1::2]):
             score[cause] += weight * rarity / (10 * length)
             most[cause] += [(weight * rarity, word)] * (weight > 0 and rarity < usual and len(word) > 3)
+    for pairs in (learned["marks"][name] for name in marks if name in learned["marks"]):
+        for cause, weight in zip(pairs[::2], pairs[1::2]):
+            score[cause] += weight / 100
     odds = [math.exp(value) for value in score] if length > SHORT else []
     strongest = ([word for _, word in sorted(each, reverse=True)[:MOST]] for each in most)
     return {cause: (one / sum(odds), words) for cause, one, words in zip(learned["causes"], odds, strongest)}

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from nccl_runbook.knowledge import table
+
 
 @dataclasses.dataclass(frozen=True)
 class Badge:
@@ -13,16 +15,7 @@ class Badge:
     tone: str
 
 
-BADGES = {
-    "ok": Badge("ok", "\u2713", "ok"), "note": Badge("note", "i", "note"), "warn": Badge("warning", "!", "warn"),
-    "broken": Badge("broken", "\u2715", "broken"), "unknown": Badge("unknown", "?", "unknown"),
-    "skipped": Badge("skipped", "\u2013", "muted"), "running": Badge("running", "\u2026", "muted"),
-    # verdicts
-    "healthy": Badge("healthy", "\u2713", "ok"), "degraded": Badge("degraded", "!", "warn"),
-    # how sure a cause is
-    "established": Badge("established", "\u25cf", "broken"), "likely": Badge("likely", "\u25d5", "warn"),
-    "possible": Badge("possible", "\u25d1", "unknown"), "ruled-out": Badge("ruled out", "\u25cb", "muted"),
-}
+BADGES = {status: Badge(*look) for status, look in table("badges").items()}
 
 
 def badge(status: str) -> Badge:

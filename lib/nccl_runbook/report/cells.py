@@ -53,10 +53,6 @@ def _fold(summary: str, inner: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{inner}</details>" if inner else ""
 
 
-def _commands_html(commands: list[Command]) -> str:
-    return "".join(f'<p style="margin:6px 0 0">{escape(c.label)}</p><pre style="{_PRE}">{escape(c.line)}</pre>' for c in commands)
-
-
 def short_path(path: Path) -> str:
     """The end of a path: enough to find it, without the reader's home folder in a notebook that may be shared."""
     return "/".join(path.parts[-3:])
@@ -89,9 +85,11 @@ class StepView:
     def _repr_html_(self) -> str:
         record = self.record
         missing = "".join(f"<li>{escape(line)}</li>" for line in record.not_looked_at)
+        lines = ((escape(c.label), escape(c.line)) for c in record.commands)
+        by_hand = "".join(f'<p style="margin:6px 0 0">{label}</p><pre style="{_PRE}">{line}</pre>' for label, line in lines)
         parts = [banner(record.status, record.reason), *map(finding_html, record.findings),
                  _fold(f"Not looked at ({len(record.not_looked_at)})", missing and f"<ul>{missing}</ul>"),
-                 _fold(f"Repeat by hand, in the runbook's folder ({len(record.commands)})", _commands_html(record.commands))]
+                 _fold(f"Repeat by hand, in the runbook's folder ({len(record.commands)})", by_hand)]
         where = f'<p style="opacity:.75">record: {escape(short_path(self._path))}</p>' if self._path else ""
         return "<div>" + "".join(parts) + where + "</div>"
 

@@ -112,15 +112,13 @@ def _tried(records: Iterable[Record]) -> Table | None:
     for record in records:
         for trial in record.tried_by_hand:
             result = Cell("passed", "ok") if trial.get("passed") is True else Cell("failed", "broken")
+            used = trial.get("gpus")
+            gpus = ", ".join("CPU" if one is None else str(one) for one in (used if isinstance(used, list) else [used]))
             at, seconds, line = (str(trial.get(name, "")) for name in ("at", "wall_s", "line"))
-            rows.append([record.step, at, _environment_of(trial), ", ".join(_listed(trial.get("gpus"))), result, seconds, line])
+            rows.append([record.step, at, _environment_of(trial), gpus, result, seconds, line])
     return Table("Trials", ["step", "at", "environment", "GPUs", "result", "seconds", "line"], rows) if rows else None
 
 
 def _environment_of(trial: dict[str, Any]) -> str:
     env = trial.get("env")
     return (" ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")) or "no change"
-
-
-def _listed(value: Any) -> list[str]:
-    return ["CPU" if one is None else str(one) for one in (value if isinstance(value, list) else [value])]

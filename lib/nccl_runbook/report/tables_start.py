@@ -22,9 +22,7 @@ def brought_table(start: Start) -> Table | Line:
 
 
 def _line(message: Message) -> str:
-    if message.line < 0:
-        return f"{-message.line} from the end"
-    return str(message.line) if message.line else "your words"
+    return f"{-message.line} from the end" if message.line < 0 else str(message.line or "your words")
 
 
 def _meaning(message: Message) -> str:

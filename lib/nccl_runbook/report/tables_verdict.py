@@ -39,9 +39,6 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
     """
     parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
     groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
-    rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, _some(list(dict.fromkeys(w for _, w in of)))] for why, of in groups.items()]
+    rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
+            for why, of in groups.items() if (n := len({w for _, w in of}))]
     return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")
-
-
-def _some(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

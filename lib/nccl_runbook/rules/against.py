@@ -9,19 +9,12 @@ from collections.abc import Sequence
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.logs import RunProfile
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.variables import variables
 
 SLOWER = 1.2  # ratio of medians that somebody would act on; the noise of one set-up on one host was below 5 % (4 H200, 2026-11-20)
 LEAST = 3  # samples on each side: with fewer nobody knows the spread
-# kind of difference -> (place in the ranking, why it could explain a change)
-_KINDS = {"network": (0, "another network carries the data"),
-    "transport": (1, "other transports connect the ranks"),
-    "plugin": (2, "another network plugin, or none, was loaded"),
-    "communicators": (3, "opening a communicator costs up to seconds each time"),
-    "version": (4, "another version chooses other algorithms and has other defects"),
-    "channels": (5, "other rings and trees carry the data"),
-    "environment": (6, "this variable changes how NCCL or its plugin works"),
-    "devices": (7, "other GPUs, or other places on the bus")}
+_KINDS: dict[str, str] = table("profile")["kind"]  # the surest first, and why it could explain a change
 _HARMLESS = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_COMM_ID"}
 # 4 H200, torch 2.11, NCCL 2.28.9, 2026-11-20 (measured)
 _LOGGING = "it only changes what is printed: a sync of 15.2 GB took 45.3 ms with NCCL_DEBUG=INFO and without"
@@ -73,7 +66,7 @@ def compare(good: RunProfile, bad: RunProfile) -> Comparison:
     """What differs between two runs' logs. Where only one of them printed a thing, it is no difference: silence says nothing."""
     times = tuple(_time(kind, good, bad) for kind in ("init", "step", "sync") if good.times.get(kind) or bad.times.get(kind))
     differences = [*_settings(good, bad), *_transports(good, bad), *_communicators(good, bad), *_devices(good, bad)]
-    differences.sort(key=lambda d: (not d.could_explain, _KINDS[d.kind][0], d.name))
+    differences.sort(key=lambda d: (not d.could_explain, [*_KINDS].index(d.kind), d.name))
     return Comparison(_sentence(good, bad, times, differences), times, tuple(differences))
 
 
@@ -108,7 +101,7 @@ def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
 
 
 def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
-    could, why = True, _KINDS[kind][1]
+    could, why = True, _KINDS[kind]
     if kind == "environment":
         known = variables().get(name)
         if name in _HARMLESS:
@@ -125,7 +118,7 @@ def _many(values: list[str]) -> str:
 def _transports(good: RunProfile, bad: RunProfile) -> list[Difference]:
     """Which transports at all; how many channels depends on how often communicators were opened."""
     was, now = sorted(good.transports), sorted(bad.transports)
-    other = Difference("transport", "transports", _many(was), _many(now), True, _KINDS["transport"][1])
+    other = Difference("transport", "transports", _many(was), _many(now), True, _KINDS["transport"])
     return [other] if was and now and was != now else []
 
 
@@ -138,7 +131,7 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could = per and now > was
-    why = _KINDS["communicators"][1] if could else "fewer than before"
+    why = _KINDS["communicators"] if could else "fewer than before"
     if not per:
         why = "without timed syncs in both the runs may only differ in length"
     return [Difference("communicators", "communicators opened" + (" per sync" if per else ""), f"{was:.3g}", f"{now:.3g}", could, why)]
@@ -147,7 +140,7 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
 def _devices(good: RunProfile, bad: RunProfile) -> list[Difference]:
     apart = [rank for rank in sorted(good.devices.keys() & bad.devices.keys(), key=int) if good.devices[rank] != bad.devices[rank]]
     first = apart[:1]
-    why = _KINDS["devices"][1] + (f"; {len(apart)} ranks differ" if len(apart) > 1 else "")
+    why = _KINDS["devices"] + (f"; {len(apart)} ranks differ" if len(apart) > 1 else "")
     return [Difference("devices", f"device of rank {rank}", good.devices[rank], bad.devices[rank], True, why) for rank in first]
 
 

@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from nccl_runbook.facts import Gap
 from nccl_runbook.facts.machine import NvmlGpu
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.knowledge import table
 from nccl_runbook.planning.devices import Clash, Identity, clashes
 from nccl_runbook.planning.groups import Group
 from nccl_runbook.rules.visible_devices import read_selection
 
 _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
-_KINDS = {  # what is said of them, the cause, who can do what
-    "shared": ("are on one GPU: NCCL will refuse them", "trainer-and-engine-share-gpu", "your launcher",
-               "Give each rank a GPU of its own."),
-    "slices": ("are on MIG slices of one card: NCCL up to 2.29 compares bus ids and refuses them, and slices have no peer access",
-               "vgpu-or-mig-unsupported", "the administrator",
-               "For NCCL between these ranks, switch MIG off, or give each rank a card of its own."),
-    "bus-id-collision": ("are on different GPUs that report one bus id: NCCL up to 2.29 will refuse them", "bus-id-collision", "you",
-                         "Use NCCL 2.30 or newer, which compares UUIDs."),
-}
 
 
 def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
@@ -49,7 +41,7 @@ def judge(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
 
 def _finding(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
-    says, cause, who, advice = _KINDS[clash.kind]
+    says, cause, who, advice = table("allocation")["clash"][clash.kind]
     title = f"{ranks} of the {group.name} group {says} ({clash.what})"
     return Finding(f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN, title,
                    (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,

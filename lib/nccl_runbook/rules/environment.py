@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from nccl_runbook.facts import Gap
-from nccl_runbook.facts.environment import Environment, Role
+from nccl_runbook.facts.environment import Environment
 from nccl_runbook.findings import Finding, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, variables, version
@@ -150,15 +150,11 @@ def unknown_names(env: Environment) -> Finding | None:
 
 def nothing_read(env: Environment) -> Finding | None:
     """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health, but the wrong one perhaps."""
-    empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or _is_bare(r))]
+    bare = [r for r in env.roles if isinstance(r.torch, Gap) and r.torch.reason == "absent" and isinstance(r.reported, Gap)]
+    empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare)]
     right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
     title = f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?"
     return Finding("nothing-read", Severity.UNKNOWN, title) if empty else None
-
-
-def _is_bare(role: Role) -> bool:
-    """Looked into, and found without torch and NCCL."""
-    return isinstance(role.torch, Gap) and role.torch.reason == "absent" and isinstance(role.reported, Gap)
 
 
 def _in_place(f: Finding, env: Environment) -> Finding:

@@ -71,7 +71,7 @@ def seen(arms: Arms, message: bool) -> Seen:
         control="lost" if control.world.ended == "lost" else word,
         after=_word(arms.control_after),
         arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
-        clean="fail" if _nothing_to_clean(clean) else _word(clean if isinstance(clean, Gap) else clean.trial),
+        clean="fail" if "no variable" in getattr(clean, "detail", "") else _word(clean if isinstance(clean, Gap) else clean.trial),
         settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
         connected=bool(used(control.world)),
         message=message,
@@ -82,11 +82,6 @@ def _word(trial: Trial | Gap) -> str:
     """How the control at the end, or *clean*, went."""
     return ("not run" if isinstance(trial, Gap) or trial.world.ended == "lost" else
             "pass" if trial.passed else "once of twice" if trial.again else "fail")
-
-
-def _nothing_to_clean(clean: Arm | Gap) -> bool:
-    """Whether *clean* would be the control itself."""
-    return isinstance(clean, Gap) and "no variable" in clean.detail
 
 
 def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:

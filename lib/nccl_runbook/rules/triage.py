@@ -11,7 +11,7 @@ from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
 from nccl_runbook.knowledge.clues import ABORT, SLOW, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
-from nccl_runbook.knowledge.words import chances
+from nccl_runbook.knowledge.words import chances, mark
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
@@ -20,8 +20,8 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-# what learned words that leave no doubt add to hints, and where a line tells of another cause; a rarer cause gets nothing; is not harmless
-CHANCE, TOLD, RARELY, HARMLESS = 12, 4, 0.06, 0.1
+# what learned words without doubt add to hints; by them a rarer cause is not named, a likely one only possible, a matter harmless, or not
+CHANCE, TOLD, RARELY, UNLIKELY, HARMLESS, HARMFUL = 12, 0.33, 0.04, 0.3, 0.5, 0.1
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -52,18 +52,31 @@ class Hypothesis:
 
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
-    named = _from_clues(logs)
-    known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
-    pointers = [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
-    kept, hinted = [_weighed(p, logs) for p in pointers], _from_hints(logs, _usual(logs, pointers))
+    found = pointers(logs)
+    told = chances(logs.words, marks(logs, found)) if logs.context else {}
+    usual = told or (_beside(chances(logs.words), found) if logs.context or failed_line(logs) else {})
+    kept, hinted = [_weighed(p, logs, told) for p in found], _from_hints(logs, usual)
     score = {p.cause: -p.place for p in hinted}
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
     sure = {p.status for p in kept} - {"possible"}
     if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
-        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
-    kept.sort(key=lambda p: p.place)
+        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if told or not sure or p.place <= -PLAIN]
+    kept.sort(key=lambda p: -told.get(p.cause, (0,))[0] if told else p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
-    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)[:MOST]
+    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs, told)[:MOST]
+
+
+def pointers(logs: Logs) -> list[Pointer]:
+    """What messages point at, and what the ranks show."""
+    named = _from_clues(logs)
+    known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
+    return [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
+
+
+def marks(logs: Logs, found: list[Pointer]) -> set[str]:
+    """The same and the hints that were seen, as words.json names them."""
+    told = {f"{p.cause} {p.status}" + " told" * (p.evidence[0].file == "--context") for p in found}
+    return told | {mark(expression) for expression in hints() if expression in logs.seen}
 
 
 def _from_clues(logs: Logs) -> list[Pointer]:
@@ -79,11 +92,10 @@ def _from_clues(logs: Logs) -> list[Pointer]:
     return found
 
 
-def _usual(logs: Logs, pointers: list[Pointer]) -> dict[str, tuple[float, list[str]]]:
+def _beside(usual: dict[str, tuple[float, list[str]]], found: list[Pointer]) -> dict[str, tuple[float, list[str]]]:
     """Chances by learned words; beside a line that tells of something, other causes get less, and likely ones."""
-    printed = {p.cause for p in pointers if p.evidence[0].file != "--context" and p.place < GENERIC} - {"benign"}
-    unsure = printed - {p.cause for p in pointers if p.status != "possible"}
-    return {c: (p if c in unsure or not printed else min(p, TOLD / CHANCE), words) for c, (p, words) in chances(logs.words).items()}
+    printed = {p.cause: p.status for p in found if p.place < GENERIC and p.cause != "benign"}
+    return {c: (p if not printed or printed.get(c) == "possible" else min(p, TOLD), words) for c, (p, words) in usual.items()}
 
 
 def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[Pointer]:
@@ -95,7 +107,7 @@ def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[P
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
-    likely = {cause: told for cause, told in (usual if failed else {}).items() if told[0] > RARELY and told[1]}
+    likely = {cause: told for cause, told in usual.items() if told[0] > RARELY and told[1]}
     for cause, (chance, (word, *_)) in likely.items():
         lines[cause] += [(CHANCE * chance, logs.words[word])] * (cause != "benign" or cause in lines)
     if "benign" in lines and _calm(logs):
@@ -106,14 +118,17 @@ def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[P
     return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (why.get(c, WORDS),), -total[c]) for c in lines if total[c] >= 0.3]
 
 
-def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
-    """Less sure where it is only told, not printed, and where it came after the timeout that it should explain."""
+def _weighed(pointer: Pointer, logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> Pointer:
+    """Less sure where it is only told, not printed, where it came after the timeout that it should explain, where words tell of others."""
     status, against = pointer.status, pointer.against
     if pointer.evidence[0].file == "--context" and status != "possible":
         status, against = "possible", (*against, "it was told, not printed by the job")
     may_follow = pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
     if may_follow and status != "possible" and _after_timeout(pointer, logs):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
+    raised = pointer.evidence[0] in [row.first_error for row in logs.ranks]
+    if status == "likely" and not raised and usual.get(pointer.cause, (1,))[0] < min(UNLIKELY, max([p for p, _ in usual.values()] + [0])):
+        status, against = "possible", (*against, "the rest of what was said speaks more for another cause")
     return dataclasses.replace(pointer, status=status, against=against)
 
 
@@ -136,7 +151,7 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)
 
 
-def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
+def _without_noise(ranked: list[Hypothesis], logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[Hypothesis]:
     """`benign` leads where nothing failed and nothing surer is known, and stands last where the words are not those of a harmless matter;
     beside a failure, or what was told as one, it has no place."""
     benign = [h for h in ranked if h.cause == "benign"]
@@ -144,8 +159,14 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
     heard = reassured or "?" in logs.context or _reassured(logs, ITSELF)
-    if grave or not _calm(logs) or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMLESS:
-        return others if grave or not _calm(logs) else others[: MOST - 1] + benign
+    chance = {cause: share for cause, (share, _) in usual.items()}
+    if chance.get("benign", 0) > HARMLESS and {h.status for h in others} <= {"possible"} and _calm(logs):
+        return benign + others
+    if grave or not _calm(logs):
+        return others
+    others_speak = chance.get("benign", 1) < HARMFUL and others and chance.get(others[0].cause, 0) > HARMLESS and reassured < 2
+    if others_speak or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMFUL:
+        return others[: MOST - 1] + benign
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
 

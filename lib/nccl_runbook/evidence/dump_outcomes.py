@@ -1,0 +1,71 @@
+"""What a file is that may be a recorder dump: (dump, live look, what is wrong with it), one of the three. Many are read side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from nccl_runbook.evidence import dump_file, stacks
+from nccl_runbook.evidence.dump_columns import Reading, Refused
+
+FOREIGN = "is JSON, but no dump and no live look"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def of_file(name: str) -> tuple[Reading | None, Any, str]:
+    try:
+        with open(name, "rb") as file:
+            return outcome(file.read(min(os.fstat(file.fileno()).st_size, dump_file.MAX_BYTES) + 1))  # no buffer for more than is there
+    except OSError as error:
+        return None, None, f"cannot be read: {error.strerror or error}"
+
+
+def outcome(data: bytes) -> tuple[Reading | None, Any, str]:
+    """(dump, live look, what is wrong with it): one of the three."""
+    try:
+        value = {} if data.startswith(b"\x80") else dump_file.decode(data)
+        looks = stacks.looks_in(value)
+        if looks or value and not (isinstance(value, list) or "entries" in value or "pg_config" in value):
+            return None, looks, "" if looks else FOREIGN
+        return dump_file.read(data), None, ""
+    except Refused as error:
+        return None, None, str(error)
+
+
+def of_files(names: list[str], workers: int) -> Iterator[tuple[Reading | None, Any, str]]:
+    """The same by several processes, in order. Whoever stops asking, on a signal too, waits for none of them: no thread is between."""
+    readers: list[multiprocessing.Process] = []
+    pipes: list[Connection] = []
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # one that comes while a process is forked may be lost in a hook of that
+        for first in range(workers):
+            ours, theirs = multiprocessing.Pipe(duplex=False)
+            pipes.append(ours)
+            reader = multiprocessing.Process(target=_read_into, args=(theirs, pipes, names[first::workers]), daemon=True)
+            reader.start()
+            readers.append(reader)
+            theirs.close()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        for number in range(len(names)):
+            try:
+                yield pipes[number % workers].recv()
+            except (EOFError, OSError):
+                yield None, None, "cannot be read: the process that read it ended (out of memory?)"
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        for reader in readers:
+            reader.kill()
+
+
+def _read_into(pipe: Connection, others: list[Connection], names: list[str]) -> None:
+    for number in (*_SIGNALS, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    for other in others:  # with an end that nobody reads, this process would outlive the one that asks
+        other.close()
+    for name in names:
+        pipe.send(of_file(name))
