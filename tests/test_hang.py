@@ -702,7 +702,7 @@ class TestFindings:
             assert found[0].severity is severity and (found[0].remedy or severity is Severity.OK)
 
     def test_nothing_named_is_skipped_and_nothing_readable_is_unknown(self, tmp_path):
-        assert rules.findings(reader.collect_named(""))[0].severity is Severity.SKIPPED
+        assert rules.findings(reader.collect(""))[0].severity is Severity.SKIPPED
         (tmp_path / "fr_rank_0").write_bytes(b"\x80\x02broken")
         found = rules.findings(reader.collect([str(tmp_path)]))
         assert found[0].severity is Severity.UNKNOWN and any("damaged" in f.title for f in found)

@@ -207,7 +207,7 @@ def test_silence_is_unknown(tmp_path, text):
 
 
 def test_no_log_is_skipped_and_an_unreadable_one_is_unknown(tmp_path):
-    assert [f.severity for f in triage.findings(reader.collect_named(""))] == [Severity.SKIPPED]
+    assert [f.severity for f in triage.findings(reader.collect(""))] == [Severity.SKIPPED]
     assert {f.severity for f in triage.findings(reader.collect([str(tmp_path / "none")]))} == {Severity.UNKNOWN}
 
 
@@ -352,7 +352,7 @@ def test_the_score_refuses_what_is_no_report(tmp_path):
 # the notebook
 
 
-@pytest.mark.parametrize(("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect_named(""))), ("07-logs", triage.findings(reader.collect_named("")))])
+@pytest.mark.parametrize(("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect(""))), ("07-logs", triage.findings(reader.collect("")))])
 def test_what_a_step_without_a_file_asks_for_is_a_parameter_of_its_notebook(notebook, found):
     (told,) = found
     assert told.severity is Severity.SKIPPED and re.search(r"-p (\w+)", told.title)[1] in read_cell(ROOT / f"notebooks/{notebook}.ipynb")

@@ -147,7 +147,9 @@ class Step:
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
-        judged = worst_first([*self._not_here(), *findings, *(Finding("not-seen", Severity.UNKNOWN, f"{p} could not be seen ({g})", (Evidence(str(g), p),)) for p, g in needed if p not in told)])
+        unseen = [Finding("not-seen", Severity.UNKNOWN, f"{p} could not be seen ({g})", (Evidence(str(g), p),))
+                  for p, g in needed if p not in told]
+        judged = worst_first([*self._not_here(), *findings, *unseen])
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,

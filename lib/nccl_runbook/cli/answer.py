@@ -85,10 +85,10 @@ def tell(answer: str | dict[str, Any]) -> None:
     import json
 
     redactor = Redactor(os.environ)
-    called = sys.argv[0] if sys.argv[0].endswith("/nccl-runbook") and not shutil.which("nccl-runbook") else "nccl-runbook"
+    called = shlex.quote(program())
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
     said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow) if isinstance(answer, dict) else redactor.text(answer)
-    put(plain(said if isinstance(answer, dict) else _OWN.sub(lambda m: m[0] if m[0][0] == " " else shlex.quote(called), said)), sys.stdout)
+    put(plain(said if isinstance(answer, dict) else _OWN.sub(lambda m: m[0] if m[0][0] == " " else called, said)), sys.stdout)
 
 
 def write(path: Path, text: str) -> None:

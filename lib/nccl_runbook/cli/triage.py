@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
-LINE_CHARACTERS = 240
+LINE_CHARACTERS, EVIDENCE = 240, ("file", "line", "text", "rank")
 DUMPS = "The dumps and stacks among these files, side by side"
 
 
@@ -90,7 +90,7 @@ def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison
     verdict = _verdict(logs, told, compared)
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "sentence": _sentence(logs, told, compared),
             "undecided": verdict == "unknown",
-            "hypotheses": [{**vars(h), "evidence": [{n: vars(e)[n] for n in ("file", "line", "text", "rank")} for e in h.evidence]} for h in told],
+            "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]} for h in told],
             "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "against": compared,
             "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown]}
 

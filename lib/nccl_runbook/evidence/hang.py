@@ -14,7 +14,6 @@ from typing import Any
 from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading
 from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
-from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
 from nccl_runbook.facts import Gap, grouped
@@ -30,7 +29,7 @@ STACK_BYTES = 4 << 20
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
-def collect(paths: list[str]) -> Hang:
+def collect(paths: list[str] | str) -> Hang:
     """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
     found = _Inputs(paths)
     readings = _one_a_rank(found)
@@ -51,11 +50,6 @@ def collect(paths: list[str]) -> Hang:
                 _counts([n for n in found.logs if n not in before]), times.clocks, found.looks)
 
 
-def collect_named(path: str) -> Hang:
-    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
-    return collect(named(path))
-
-
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
     """The facts as recorded; where the record is that of a live look, what that saw."""
     return collect([record_path]) if isinstance(hang, Gap) else hang
@@ -64,7 +58,7 @@ def of_record(hang: Hang | Gap, record_path: str) -> Hang:
 class _Inputs:
     """Every file once: dumps read, stacks and live looks taken in, the rest left to the log reader."""
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: list[str] | str) -> None:
         self.files: list[HangFile] = []
         self.stacks: list[Stack] = []
         self.looks: list[Live] = []

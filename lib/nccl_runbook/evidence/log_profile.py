@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
-from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import Said, pieces, said
 from nccl_runbook.facts.logs import RunProfile
@@ -32,7 +31,7 @@ _TIMES = (("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
 _HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
 
 
-def collect(paths: list[str], stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> RunProfile:
+def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> RunProfile:
     """The profile of these logs. Never raises for what is in them: what could not be read says so in ``files``."""
     reader, until, files = _Reader(), time.monotonic() + limit_s, []
     for source in sources(paths, stdin):
@@ -40,11 +39,6 @@ def collect(paths: list[str], stdin: BinaryIO | None = None, limit_s: float = LI
             reader.read(source, until)
         files.append(source.told())
     return reader.profile(files)
-
-
-def collect_named(log: str) -> RunProfile:
-    """The same for a text field: paths separated by colons."""
-    return collect(named(log))
 
 
 class _Reader:

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from nccl_runbook.evidence.log_file import HELD, _mib
+from nccl_runbook.evidence.log_file import HELD, _mib, named
 from nccl_runbook.evidence.log_kinds import DUMP, kind
 from nccl_runbook.facts.logs import FileRead
 
@@ -117,10 +117,10 @@ def _wide(head: bytes) -> str:
     return ""
 
 
-def sources(paths: list[str], stdin: BinaryIO | None = None) -> Iterator[Source]:
-    """Every text below ``paths``; "-" is standard input. What cannot be opened is a source with a problem."""
+def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
+    """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
     count, typed = 0, Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
-    for path in paths:
+    for path in named(paths) if isinstance(paths, str) else paths:
         before = count
         for source in [typed] if path == "-" else _below(os.path.expanduser(path), 0):
             count += 1

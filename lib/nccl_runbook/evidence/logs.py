@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from typing import BinaryIO
 
 from nccl_runbook.evidence import log_events
-from nccl_runbook.evidence.log_file import named
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, ends, joined, plain
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
@@ -43,7 +42,7 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S,
+def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S,
             skip: frozenset[str] = frozenset(), newest: bool = False) -> Logs:
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
@@ -54,11 +53,6 @@ def collect(paths: list[str], context: str = "", stdin: BinaryIO | None = None, 
             reader.read(source)
         files.append(source.told())
     return reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000]))
-
-
-def collect_named(log: str, context: str = "") -> Logs:
-    """The same for a text field: paths separated by colons, "" for none; a name with a colon in it is one path if it exists."""
-    return collect(named(log), context)
 
 
 class _Reader:

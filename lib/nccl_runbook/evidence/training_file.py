@@ -18,6 +18,7 @@ MOST_LEVELS = 64
 MOST_ENTRIES = 20_000
 LONGEST_KEY = 100
 NOTHING = ("", "~", "null", "Null", "NULL")
+_ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _ROLES = ("rollout", "actor", "critic", "ref", "teacher")
 
@@ -113,12 +114,9 @@ def _training(flat: dict[str, str]) -> Training:
     shares = {r: told(f"{r}.scheduling_strategy.target") for r in _ROLES if told(f"{r}.scheduling_strategy.type") == "colocation"}
     return Training(told("allocation_mode"), {r: told(f"{r}.backend") for r in _ROLES if told(f"{r}.backend")}, shares,
                     _count(told("cluster.n_gpus_per_node")), _count(told("cluster.n_nodes")), told("actor.weight_update_mode"),
-                    told("scheduler.type"), _is_above_zero(told("actor.kl_ctl") or "0.1") and any(n.startswith("ref.") for n in flat), flat)
+                    told("scheduler.type"),
+                    bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1")) and any(n.startswith("ref.") for n in flat), flat)
 
 
 def _count(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,6}", text) else 0
-
-
-def _is_above_zero(text: str) -> bool:
-    return bool(re.fullmatch(r"[0-9.]+(e-?\d+)?", text)) and bool(re.search(r"[1-9]", text.partition("e")[0]))

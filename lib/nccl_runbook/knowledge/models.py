@@ -45,11 +45,11 @@ class Model:
 
         ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
         """
+        embedding = [self.vocab, self.hidden]
         experts = {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)} if self.template == "qwen3_moe" else {}
-        return {"name": self.name, "dtype": "bfloat16", "head": [["model.embed_tokens.weight", [self.vocab, self.hidden]]],
-                "layers": min(layers, self.layers) if layers else self.layers, "layers_of": self.layers, "prefix": _PREFIX,
-                "layer": _attention(self) + _mlp_and_norms(self), "experts": experts,
-                "tail": [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", [self.vocab, self.hidden]]])}
+        tail = [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]])
+        head, layer = [["model.embed_tokens.weight", embedding]], _attention(self) + _mlp_and_norms(self)
+        return Listed(self.name, head, layer, self.layers, _PREFIX, tail, experts).spec(layers)
 
 
 def _attention(m: Model) -> list[list[Any]]:
@@ -93,10 +93,11 @@ class Listed:
     layers: int
     prefix: str
     tail: list[list[Any]]
+    experts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def spec(self, layers: int = 0) -> dict[str, Any]:
         return {"name": self.name, "dtype": "bfloat16", "head": self.head, "layers": min(layers, self.layers) if layers else self.layers,
-                "layers_of": self.layers, "prefix": self.prefix, "layer": self.layer, "experts": {}, "tail": self.tail}
+                "layers_of": self.layers, "prefix": self.prefix, "layer": self.layer, "experts": self.experts, "tail": self.tail}
 
 
 def tensors(spec: dict[str, Any]) -> list[tuple[str, list[int]]]:

@@ -25,12 +25,8 @@ def banner(status: str, line: str) -> str:
 
 
 def _evidence(items: Iterable[Evidence], label: str) -> str:
-    lines = [f"<li>{escape(e.text)}{_source(e.source)}</li>" for e in items]
+    lines = [f"<li>{escape(e.text)}" + f' <span style="opacity:.75">({escape(e.source)})</span>' * bool(e.source) + "</li>" for e in items]
     return f'<p style="margin:4px 0 0;opacity:.8">{label}</p><ul style="margin:0 0 4px">{"".join(lines)}</ul>' if lines else ""
-
-
-def _source(source: str) -> str:
-    return f' <span style="opacity:.75">({escape(source)})</span>' if source else ""
 
 
 def remedy_html(remedy: Remedy) -> str:

@@ -16,13 +16,10 @@ def brought_table(start: Start) -> Table | Line:
     """Every message that was recognised, with its line; where there is none, only how the log was read."""
     if not start.messages:
         return Line(f"Nothing was recognised. {_note(start)}")
-    rows = [[_line(m), _meaning(m), "" if m.text in symptoms() else m.text, str(m.times)] for m in start.messages]
+    rows = [[f"{-m.line} from the end" if m.line < 0 else str(m.line or "your words"), _meaning(m), "" if m.text in symptoms() else m.text,
+             str(m.times)] for m in start.messages]
     columns = ["line", "points to", "message", "times"]
     return Table("Recognised in what you brought", columns, rows, _note(start))
-
-
-def _line(message: Message) -> str:
-    return f"{-message.line} from the end" if message.line < 0 else str(message.line or "your words")
 
 
 def _meaning(message: Message) -> str:

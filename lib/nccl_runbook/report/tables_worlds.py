@@ -94,7 +94,8 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
              _narrowed(t.world)] for t in passed]
     curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
-    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {_limit_note(links)}", curve)
+    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
+    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.", curve)
 
 
 def _rate(value: float | None) -> str:
@@ -109,11 +110,6 @@ def _share(world: World, links: Links) -> str:
 def _narrowed(world: World) -> str:
     told = [e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == BY_SIZE]
     return f"{size_words(told[0]['to_bytes'])} ({told[0]['why']})" if told else ""
-
-
-def _limit_note(links: Links) -> str:
-    seen = "Limit: what the live NVLinks or the PCIe slot carry each way."
-    return f"{'No limit is known.' if isinstance(links, Gap) else seen} NVLS reduces in the switch and may go beyond it."
 
 
 @titled("One transport switched off at a time")

@@ -7,13 +7,8 @@ from collections.abc import Mapping
 
 from nccl_runbook.knowledge import table
 
-CONTROL = ("pass", "hung", "failed", "wrong values", "lost", "once of twice", "once of once")
-AGAIN = ("pass", "fail", "not run")
-ARM = ("pass", "no effect", "no proof", "passed 1 of 2", "passed 1 of 1", "hung", "failed", "wrong values", "lost", "not run")
-CLEAN = ("pass", "fail", "once of twice", "not run")
-KINDS = ("healthy", "explained", "variable", "p2p", "p2p-path", "shm", "cumem", "cumem-host", "nvls", "ib", "gdr", "interface", "algorithm",
-         "protocol", "sockets", "not-the-transport", "inconclusive")
-
+# the words that outcomes and answers are told in
+CONTROL, AGAIN, ARM, CLEAN, KINDS = (table("transports")["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in table("transports")["removes"].items()}
 POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm, (to, cause) in table("transports")["points_to"].items()}
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
