@@ -431,3 +431,6 @@ def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, call
     done = subprocess.run([called, "triage", "a.log", *["--json"] * as_json], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     named = set(re.findall(r"'\./my bin/nccl-runbook'(?= hang)|(?<!/)nccl-runbook(?= hang)", done.stdout))
     assert named == {"'./my bin/nccl-runbook'" if called[0] == "." and not as_json else "nccl-runbook"}, done
+    (tmp_path / "a.log").write_text("[rank0]: RuntimeError: nccl-runbook hang x tells more\nhost1:7:7 [0] NCCL WARN nope; nccl-runbook triage x\n")
+    said = subprocess.run([called, "triage", "a.log"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60).stdout
+    assert said.count(" nccl-runbook hang x tells more") > 1 and "my bin/nccl-runbook' hang x" not in said and "nope; nccl-runbook triage x" in said, said

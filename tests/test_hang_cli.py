@@ -1,6 +1,8 @@
 """`nccl-runbook hang` and notebook 06: the answer, its JSON, its page; and a real job of Gloo ranks from its fault to the guard that would have stopped it."""
 from __future__ import annotations
 
+import bz2
+import io
 import json
 import os
 import random
@@ -8,7 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import time
+import zipfile
 from pathlib import Path
 
 import jsonschema
@@ -106,6 +110,27 @@ def test_a_signal_while_dumps_are_read_waits_for_no_reader(tmp_path, number):
         said = running.communicate(timeout=60)
     assert readers and running.returncode == 128 + number and time.monotonic() - started < 2, said
     assert not any(reader.is_running() and reader.status() != psutil.STATUS_ZOMBIE for reader in readers)
+
+
+@pytest.mark.parametrize("packing", ["plain", "zip", "bz2", "tar"])
+def test_counts_of_minibatches_are_found_in_packed_logs_too(tmp_path, packing):
+    make(tmp_path, 5, 2400)
+    told = {f"rank{rank}.log": f"[rank{rank}] this rank has minibatches: {10 + (rank != 1)}\n" for rank in range(5)}
+    if packing == "zip":
+        with zipfile.ZipFile(tmp_path / "logs.zip", "w", zipfile.ZIP_DEFLATED) as box:
+            for name, text in told.items():
+                box.writestr(name, text)
+    elif packing == "tar":
+        with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as archive:
+            for name, text in told.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text.encode()))
+    else:
+        for name, text in told.items():
+            (tmp_path / f"{name}{'.bz2' * (packing == 'bz2')}").write_bytes(bz2.compress(text.encode()) if packing == "bz2" else text.encode())
+    first = run_cli("hang", str(tmp_path)).stdout.partition("\n")[0]
+    assert first.startswith("skipped: Rank 1 had 10 minibatches, rank 0 had 11 minibatches: "), first
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])

@@ -206,6 +206,19 @@ def test_silence_is_unknown(tmp_path, text):
     assert triage.findings(logs)[0].severity is Severity.UNKNOWN
 
 
+STORY = ("A job on two nodes hangs since yesterday when it evaluates: the validation set does not divide by the number of ranks, so that some ranks have a batch more, "
+         "and we wrote metrics only on those that still had data.")
+
+
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s[0] in ("collective-on-some-ranks-only", "uneven-minibatches", "collective-mismatch")], ids=lambda s: s[0])
+def test_words_that_tell_nothing_change_nothing_and_a_story_overturns_no_comparison_of_ranks(tmp_path, sample):
+    """Blanks, a question mark, a title; then two sentences that speak of something else."""
+    alone = told(tmp_path, sample[1])
+    for context in (" ", "?", "nccl", "The job ends after 20 minutes at the first all_reduce.", STORY):
+        now = told(tmp_path, sample[1], context)
+        assert [one for one in now if one[1] == "likely"] == [one for one in alone if one[1] == "likely"], context
+
+
 def test_no_log_is_skipped_and_an_unreadable_one_is_unknown(tmp_path):
     assert [f.severity for f in triage.findings(reader.collect(""))] == [Severity.SKIPPED]
     assert {f.severity for f in triage.findings(reader.collect([str(tmp_path / "none")]))} == {Severity.UNKNOWN}

@@ -12,6 +12,10 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("rendezvous-misconfigured", "TypeError: __init__(): incompatible constructor arguments.\nInvoked with: 'localhost', 80000, 1, True\n", "", "Invoked with: 'localhost', 8000, 1, True\n"),
+    ("rendezvous-misconfigured", "MASTER_PORT=65536 torchrun train.py\n", "", "MASTER_PORT=65535 torchrun train.py\n"),
+    ("gdr-disabled", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3\n", "the bus bandwidth is lower than it should be", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3/GDRDMA\n"),
+    ("timeout-on-other-group", "WorkNCCL(SeqNum=1878, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800000 milliseconds before timing out.\n", "TRAINER_TIMEOUT is at its 180 minutes, and it still ends", "WorkNCCL(SeqNum=1878, OpType=ALLREDUCE, Timeout(ms)=10800000) ran for 10800000 milliseconds before timing out.\n"),
     ("socket-interface-wrong", "[n2][[22157,1],4][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_recv_connect_ack] received unexpected process identifier [[22157,1],7]\n", "", "[n2][[22157,1],4][btl_tcp_endpoint.c:626] received process identifier [[22157,1],4]\n"),
     ("benign", "mlx5_cmd_out_err:835:(pid 1836): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), syndrome (0x9a6171), err(-22)\n", "", "mlx5_cmd_out_err:835:(pid 1836): CREATE_QP(0x500) op_mod(0x1) failed, status bad resource(0x5), syndrome (0x1), err(-22)\n"),
     ("peer-crashed", "rank : 1 (local_rank: 1)  exitcode : -6   traceback : Signal 6 (SIGABRT)\n", "", "rank : 1 (local_rank: 1)  exitcode : -6   traceback : Signal 6 (SIGABRT)\n[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)\n"),
@@ -537,6 +541,8 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("p2p-broken-acs-iommu", "the job hangs and the server must be rebooted", "the job hangs and the server is new"),
+    ("benign", "now and then it warns that a rank was late by a minute, and goes on as before", "now and then it warns that a rank was late by a minute, and stops"),
     ("idle-wait-in-collective", "the second pod dies half an hour after the start, no prompt had been sent", "the second pod dies half an hour after the start"),
     ("device-not-set-per-rank", "torchrun, the script takes --local_rank with default 0", "torchrun, the script takes --seed with default 0"),
     ("timeout-on-other-group", "the job ends with: Timed out waiting 1800000ms for recv", "the job ends with: Timed out waiting 5000ms for recv"),

@@ -232,6 +232,57 @@ def test_what_is_damaged_in_a_zip_costs_nothing_else(tmp_path):
         assert all(f.problem for f in logs.files if f.name.endswith(("first.log", ".gz")) and kind == "header"), logs.files
 
 
+def test_a_name_in_a_zip_that_is_no_text_costs_one_member(tmp_path):
+    """The byte is in the member's own header, not in the directory."""
+    box = io.BytesIO()
+    with zipfile.ZipFile(box, "w") as zipped:
+        zipped.writestr("ж.log", "x")
+        zipped.writestr("rank0.log", hung(0))
+    whole = box.getvalue()
+    at = whole.index("ж.log".encode())
+    (tmp_path / "logs.zip").write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+    logs = reader.collect([str(tmp_path)])
+    assert [(f.name.rpartition(":")[2], bool(f.problem)) for f in logs.files] == [("ж.log", True), ("rank0.log", False)]
+
+
+def test_a_member_that_asks_for_all_memory_costs_nothing_else(tmp_path):
+    """LZMA with a dictionary of 4 GiB, where 3 are allowed."""
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w", zipfile.ZIP_LZMA) as zipped:
+        zipped.writestr("rank1.log", hung(1))
+    whole = bytearray((tmp_path / "logs.zip").read_bytes())
+    at = 30 + len("rank1.log") + 5  # its header and name; then version, size and properties of LZMA
+    whole[at : at + 4] = b"\xff" * 4
+    (tmp_path / "logs.zip").write_bytes(whole)
+    (tmp_path / "rank0.log").write_text(hung(0))
+    script = ("import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); from nccl_runbook.evidence import logs\n"
+              "print([(f.name.rpartition('/')[2], f.problem[:14]) for f in logs.collect(sys.argv[1:]).files])")
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[('logs.zip:rank1.log', 'cannot be read'), ('rank0.log', '')]\n"
+
+
+def test_a_log_that_begins_like_bzip2_is_a_log(tmp_path):
+    """The near miss: one that is packed so."""
+    (tmp_path / "a.log").write_text("BZhang started the job\n" + hung(0))
+    (tmp_path / "b.log").write_bytes(bz2.compress(hung(1).encode()))
+    logs = reader.collect([str(tmp_path)])
+    assert [r.rank for r in logs.ranks] == [0, 1] and [f.problem for f in logs.files] == ["", ""] and logs.files[0].lines == 1 + hung(0).count("\n")
+
+
+def test_what_is_named_twice_is_read_once(tmp_path):
+    (tmp_path / "a.log").write_text(hung(0))
+    logs = reader.collect(["-", str(tmp_path / "a.log"), "-", str(tmp_path / "a.log")], stdin=io.BytesIO(hung(1).encode()))
+    assert [f.name.rpartition("/")[2] for f in logs.files] == ["standard input", "a.log"]
+
+
+def test_hidden_files_of_an_archive_are_read_and_those_of_macos_are_not(tmp_path):
+    with tarfile.open(tmp_path / "logs.tar", "w") as archive:
+        for name, content in ((".rank0.log", hung(0)), ("._rank0.log", "Mac OS X"), ("rank1.log", hung(1))):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content.encode()))
+    assert [f.name.rpartition(":")[2] for f in reader.collect([str(tmp_path / "logs.tar")]).files] == [".rank0.log", "rank1.log"]
+
+
 def test_an_empty_zip_is_no_text(tmp_path):
     with zipfile.ZipFile(tmp_path / "empty.dat", "w"):
         pass

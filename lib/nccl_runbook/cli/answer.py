@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from nccl_runbook.facts.environment import Environment
     from nccl_runbook.report.tables import Table
 
-_OWN = re.compile(r"(?m)^ {3}seen: .*|(?<![\w./-])nccl-runbook(?= (?:ab|dev|env|hang|look|plan|reduce|run|sync|triage)\b)")
+# a line to run next
+_NEXT = re.compile(r"(?m)^( {7,8}|   decides: [^\n]{0,500}: )nccl-runbook(?= (?:ab|dev|env|hang|look|plan|reduce|run|sync|triage)\b)")
 
 
 def _known(word: str) -> str:
@@ -88,7 +89,7 @@ def tell(answer: str | dict[str, Any]) -> None:
     called = shlex.quote(program())
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
     said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow) if isinstance(answer, dict) else redactor.text(answer)
-    put(plain(said if isinstance(answer, dict) else _OWN.sub(lambda m: m[0] if m[0][0] == " " else called, said)), sys.stdout)
+    put(plain(said if isinstance(answer, dict) else _NEXT.sub(lambda m: m[1] + called, said)), sys.stdout)
 
 
 def write(path: Path, text: str) -> None:

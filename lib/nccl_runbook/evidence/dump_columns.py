@@ -248,9 +248,7 @@ class _Table:
 
 
 def _letter(name: str, state: str, retired: bool) -> str:
-    if retired:
-        return "c" if name.startswith("gloo:") else "t"
-    return "s" if state == "started" else "o"
+    return ("c" if name.startswith("gloo:") else "t") if retired else "s" if state == "started" else "o"
 
 
 def _numel(sizes: list) -> int:

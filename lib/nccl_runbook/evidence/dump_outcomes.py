@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -39,33 +40,37 @@ def outcome(data: bytes) -> tuple[Reading | None, Any, str]:
 def of_files(names: list[str], workers: int) -> Iterator[tuple[Reading | None, Any, str]]:
     """The same by several processes, in order. Whoever stops asking, on a signal too, waits for none of them: no thread is between."""
     readers: list[multiprocessing.Process] = []
-    pipes: list[Connection] = []
+    pipes: dict[int, Connection] = {}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # one that comes while a process is forked may be lost in a hook of that
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # one that comes while a process is forked may be lost in a hook of that
         for first in range(workers):
-            ours, theirs = multiprocessing.Pipe(duplex=False)
-            pipes.append(ours)
-            reader = multiprocessing.Process(target=_read_into, args=(theirs, pipes, names[first::workers]), daemon=True)
-            reader.start()
-            readers.append(reader)
-            theirs.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        for number in range(len(names)):
+            with contextlib.suppress(OSError):  # no further process, no further pipe: its share is read here
+                ours, theirs = multiprocessing.Pipe(duplex=False)
+                unused = [*pipes.values(), ours]
+                reader = multiprocessing.Process(target=_read_into, args=(theirs, unused, names[first::workers]), daemon=True)
+                reader.start()
+                readers.append(reader)
+                pipes[first] = ours
+                theirs.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, name in enumerate(names):
             try:
-                yield pipes[number % workers].recv()
+                yield pipes[number % workers].recv() if number % workers in pipes else of_file(name)
             except (EOFError, OSError):
+                pipes.pop(number % workers).close()
                 yield None, None, "cannot be read: the process that read it ended (out of memory?)"
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for reader in readers:
             reader.kill()
+            reader.join()
 
 
-def _read_into(pipe: Connection, others: list[Connection], names: list[str]) -> None:
+def _read_into(pipe: Connection, unused: list[Connection], names: list[str]) -> None:
     for number in (*_SIGNALS, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    for other in others:  # with an end that nobody reads, this process would outlive the one that asks
-        other.close()
+    for end in unused:  # with an end open that nobody reads, this process would outlive the one that asks
+        end.close()
     for name in names:
         pipe.send(of_file(name))

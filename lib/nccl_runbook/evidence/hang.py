@@ -6,16 +6,18 @@ import array
 import collections
 import contextlib
 import dataclasses
+import itertools
+import math
 import os
 import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, log_file, logs, stacks
+from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading
 from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
+from nccl_runbook.evidence.log_text import attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
@@ -47,7 +49,7 @@ def collect(paths: list[str] | str) -> Hang:
     groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
     files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
     return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
-                _counts([n for n in found.logs if n not in before]), times.clocks, found.looks)
+                _counts(paths, {n for n in found.logs if n not in before}), times.clocks, found.looks)
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
@@ -321,18 +323,17 @@ def _next(column: Column, call: int) -> int | None:
     return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
 
 
-def _counts(names: list[str]) -> list[Count]:
-    """What each rank said last about its number of minibatches, in the ends of its log."""
+def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
+    """What each rank said last about its number of minibatches."""
     last: dict[int, Count] = {}
-    for name in sorted(names):
-        read = log_file.read(name)
-        for number, text in [] if isinstance(read, Gap) else read.lines:
-            found = _MINIBATCHES.search(text)
-            who = said(text) if found else None
-            rank = None if who is None else rank_of_name(name) if who.rank is None else who.rank
-            if found and who and rank is not None:
-                line = LogLine(logs.short(name), number, who.text.strip()[:300], rank)
-                last[rank] = Count(rank, int(found.group(1) or found.group(2)), line)
+    for source in (s for s in sources(paths) if s.name in names):
+        for number, row in enumerate(itertools.chain.from_iterable(source.rows(math.inf)), 1):
+            for text in pieces(row) if b"batch" in row.lower() else ():
+                found, who = _MINIBATCHES.search(text), said(text)
+                rank = rank_of_name(source.name) if who.rank is None else who.rank
+                if found and rank is not None:
+                    line = LogLine(logs.short(source.name), number, who.text.strip()[:300], rank)
+                    last[rank] = Count(rank, int(found.group(1) or found.group(2)), line)
     return [last[rank] for rank in sorted(last)]
 
 

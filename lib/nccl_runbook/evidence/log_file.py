@@ -59,6 +59,8 @@ def read(path: str) -> LogLines | Gap:
     if isinstance(opening, Gap):
         return opening
     with opening as file:
+        if file.peek(8).startswith((b"BZh", b"\xfd7zXZ", b"PK\x03\x04")):
+            return Gap("not-run", f"{path} is packed: 07-logs reads it")
         try:
             return _read(file, os.fstat(file.fileno()).st_size)
         except (OSError, zlib.error, EOFError) as error:

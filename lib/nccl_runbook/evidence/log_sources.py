@@ -27,10 +27,11 @@ CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
 _ZIP = b"PK\x03\x04"
-_PACKED = {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile, b"BZh": bz2.BZ2File}
+_PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d1AY&" % level: bz2.BZ2File for level in range(1, 10)}
+_PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
-_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+_BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 
 
 class Source:
@@ -50,7 +51,7 @@ class Source:
             if self._file is not None and len(self._head) < size:
                 self._head += self._file.read(size - len(self._head))
         except _BROKEN as error:
-            self.problem = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+            self.problem = f"cannot be read: {_why(error)}"
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
@@ -64,8 +65,8 @@ class Source:
                     self.left_out = f"read up to {_mib(total)} and no further"
                     return
         except _BROKEN as error:
-            why = getattr(error, "strerror", None) or error
-            self.left_out, self.problem = (f"damaged after {_mib(total)}: {why}", "") if total else ("", f"cannot be read: {why}")
+            self.left_out = f"damaged after {_mib(total)}: {_why(error)}" if total else ""
+            self.problem = "" if total else f"cannot be read: {_why(error)}"
         finally:
             self.size = max(self.size, total)
 
@@ -107,6 +108,10 @@ class Source:
         return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
+def _why(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or f"{type(error).__name__}, it ends too early or asks for too much memory"
+
+
 def _wide(head: bytes) -> str:
     """ "utf-16" or its kind for text of two-byte characters (PowerShell's >), else ""."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -120,7 +125,7 @@ def _wide(head: bytes) -> str:
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
     count, typed = 0, Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
-    for path in named(paths) if isinstance(paths, str) else paths:
+    for path in dict.fromkeys(named(paths) if isinstance(paths, str) else paths):
         before = count
         for source in [typed] if path == "-" else _below(os.path.expanduser(path), 0):
             count += 1
@@ -154,7 +159,7 @@ def _below(path: str, depth: int) -> Iterator[Source]:
         else:
             yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        yield Source(path, 0, None, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+        yield Source(path, 0, None, f"cannot be read: {_why(error)}")
 
 
 def _opened(path: str, size: int) -> Iterator[Source]:
@@ -174,7 +179,7 @@ def _opened(path: str, size: int) -> Iterator[Source]:
             with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
                 yield from _members(path, _files(archive))
         except (*_BROKEN, NotImplementedError) as error:
-            yield Source(path, size, None, f"the archive is damaged: {error}")
+            yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
 
 
 def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, Callable[[], Any]]]:
@@ -186,12 +191,12 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
 
 def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]]) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
-    shown = ((name, size, get) for name, size, get in files if not os.path.basename(name).startswith("."))
-    for number, (name, size, get) in enumerate(shown):
+    of_macos = "._"  # what its zip and tar put beside each file
+    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(of_macos)):
         if number >= MAX_FILES:
             yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
             return
         try:
             yield Source(f"{path}:{name}", size, get())
-        except (RuntimeError, zipfile.BadZipFile) as error:  # a password, a strange packing, damage
-            yield Source(f"{path}:{name}", size, None, f"cannot be read: {error}")
+        except (RuntimeError, ValueError, *_BROKEN) as error:  # a password, a strange packing, damage
+            yield Source(f"{path}:{name}", size, None, f"cannot be read: {_why(error)}")

@@ -232,9 +232,7 @@ class GpuUsers:
 
 def gap_or(value: Any, make: Any) -> Any:
     """``make(value)``, or the Gap that ``{"reason": ..., "detail": ...}`` stands for: how children write Gaps in JSON."""
-    if isinstance(value, dict) and set(value) == {"reason", "detail"}:
-        return Gap(value["reason"], value["detail"])
-    return make(value)
+    return Gap(value["reason"], value["detail"]) if isinstance(value, dict) and set(value) == {"reason", "detail"} else make(value)
 
 
 def from_json(cls: Any, data: Dict[str, Any], **parts: Any) -> Any:

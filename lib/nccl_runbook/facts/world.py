@@ -118,9 +118,7 @@ class World:
             return "passed"
         if any(r.outcome == "lost" for r in self.ranks):
             return "lost"
-        if self.wrong:
-            return "wrong values"
-        return "hung" if self.hung and not self.died else "failed"
+        return "wrong values" if self.wrong else "hung" if self.hung and not self.died else "failed"
 
     @property
     def wrong(self) -> List[Dict[str, Any]]:

@@ -80,9 +80,7 @@ def at(tag: str) -> Rules:
 
 def _order(tag: str) -> tuple[int, ...] | None:
     found = _TAG.match(tag)
-    if not found or len(tag) > 40:
-        return None
-    return (*map(int, found.group(1, 2, 3)), _KIND[found[4]], int(found[5] or 0))
+    return (*map(int, found.group(1, 2, 3)), _KIND[found[4]], int(found[5] or 0)) if found and len(tag) <= 40 else None
 
 
 def grammar(name: str) -> str:

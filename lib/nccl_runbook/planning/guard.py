@@ -58,9 +58,7 @@ def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     if rest > (UNLISTED_WSL_MIB if is_wsl else UNLISTED_MIB):
         return f"{rest} MiB"
     samples = [] if isinstance(use.utilisation_percent, Gap) or listed else use.utilisation_percent
-    if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT):
-        return f"{min(samples)} % utilisation"
-    return ""
+    return f"{min(samples)} % utilisation" if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT) else ""
 
 
 def _merged(held: List[Tuple[GpuUse, Owner]]) -> List[str]:

@@ -29,9 +29,7 @@ class Cell:
 
     @property
     def background(self) -> str:
-        if self.heat is None:
-            return TONES[self.tone]
-        return f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
+        return TONES[self.tone] if self.heat is None else f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,7 @@ from nccl_runbook.report.tables import Cell, Table, titled
 
 def tables(c: Comparison | Gap) -> list[Table]:
     """Both; none where no comparison was asked for (absent)."""
-    if isinstance(c, Gap):
-        return [] if c.reason == "absent" else [runs_table(c)]
-    return [runs_table(c), differences_table(c)]
+    return [runs_table(c), differences_table(c)] if not isinstance(c, Gap) else [] if c.reason == "absent" else [runs_table(c)]
 
 
 @titled("A against B")

@@ -11,7 +11,7 @@ from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
 from nccl_runbook.knowledge.clues import ABORT, SLOW, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
-from nccl_runbook.knowledge.words import chances, mark
+from nccl_runbook.knowledge.words import chances, mark, words_of
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
@@ -22,6 +22,7 @@ HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of 
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
 # what learned words without doubt add to hints; by them a rarer cause is not named, a likely one only possible, a matter harmless, or not
 CHANCE, TOLD, RARELY, UNLIKELY, HARMLESS, HARMFUL = 12, 0.33, 0.04, 0.3, 0.5, 0.1
+SAID = {"established": 3.0, "likely": 3.0, "possible": 1.5}  # how much more a message counts than words that go with many others
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -53,7 +54,7 @@ class Hypothesis:
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     found = pointers(logs)
-    told = chances(logs.words, marks(logs, found)) if logs.context else {}
+    told = chances(logs.words, marks(logs, found)) if chances(words_of(logs.context)) else {}
     usual = told or (_beside(chances(logs.words), found) if logs.context or failed_line(logs) else {})
     kept, hinted = [_weighed(p, logs, told) for p in found], _from_hints(logs, usual)
     score = {p.cause: -p.place for p in hinted}
@@ -61,7 +62,8 @@ def judge(logs: Logs) -> list[Hypothesis]:
     sure = {p.status for p in kept} - {"possible"}
     if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
         kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if told or not sure or p.place <= -PLAIN]
-    kept.sort(key=lambda p: -told.get(p.cause, (0,))[0] if told else p.place)
+    said = {p.cause: SAID[p.status] for p in sorted(found, key=lambda p: -STATUSES.index(p.status))}
+    kept.sort(key=lambda p: -told.get(p.cause, (0,))[0] * said.get(p.cause, 1) if told else p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
     return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs, told)[:MOST]
 
@@ -88,7 +90,7 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
             first = 100 + 300 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
-            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first, False))
     return found
 
 
@@ -126,8 +128,8 @@ def _weighed(pointer: Pointer, logs: Logs, usual: dict[str, tuple[float, list[st
     may_follow = pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
     if may_follow and status != "possible" and _after_timeout(pointer, logs):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
-    raised = pointer.evidence[0] in [row.first_error for row in logs.ranks]
-    if status == "likely" and not raised and usual.get(pointer.cause, (1,))[0] < min(UNLIKELY, max([p for p, _ in usual.values()] + [0])):
+    shown = pointer.compared or pointer.evidence[0] in [row.first_error for row in logs.ranks]
+    if status == "likely" and not shown and usual.get(pointer.cause, (1,))[0] < min(UNLIKELY, max([p for p, _ in usual.values()] + [0])):
         status, against = "possible", (*against, "the rest of what was said speaks more for another cause")
     return dataclasses.replace(pointer, status=status, against=against)
 
@@ -167,7 +169,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs, usual: dict[str, tuple[
     others_speak = chance.get("benign", 1) < HARMFUL and others and chance.get(others[0].cause, 0) > HARMLESS and reassured < 2
     if others_speak or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMFUL:
         return others[: MOST - 1] + benign
-    known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
+    harmless = any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
+    known = harmless or reassured or _reassured(logs, 2 * PLAIN)
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 
