@@ -1243,3 +1243,13 @@ def test_usual_lines_of_launchers_accuse_nobody(tmp_path, line):
     "Is my GPU broken, the job always hangs on node 3?", "If I use 8 GPUs it will hang at the first allreduce", "We found a possible hang in our training"])
 def test_a_question_with_a_complaint_in_it_is_one(words):
     assert says(words, "<complaint>")
+
+
+def test_a_port_that_was_taken_is_only_possible_where_the_job_went_on_with_another(tmp_path):
+    """The near misses: a job that did not go on, and a fault that stays one."""
+    taken = "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, code: -98, name: EADDRINUSE, message: address already in use\n"
+    steps = "".join(f"step {n} loss {3 - n / 10}\n" for n in range(9))
+    assert told(tmp_path, taken)[0] == ("rendezvous-port-in-use", "established")
+    assert {status for _, status in told(tmp_path, taken + "retrying with port 29501\n" + steps)} == {"possible"}
+    xid = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    assert told(tmp_path, xid + steps)[0] == told(tmp_path, xid)[0] == ("gpu-or-link-fault", "established")
