@@ -1247,7 +1247,7 @@ def test_a_question_with_a_complaint_in_it_is_one(words):
 
 def test_a_port_that_was_taken_is_only_possible_where_the_job_went_on_with_another(tmp_path):
     """The near misses: a job that did not go on, and a fault that stays one."""
-    taken = "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, code: -98, name: EADDRINUSE, message: address already in use\n"
+    taken = "[rank0]: RuntimeError: The server socket has failed to listen on any local network address. port: 29500, code: -98, name: EADDRINUSE, message: address already in use\n"
     steps = "".join(f"step {n} loss {3 - n / 10}\n" for n in range(9))
     assert told(tmp_path, taken)[0] == ("rendezvous-port-in-use", "established")
     assert {status for _, status in told(tmp_path, taken + "retrying with port 29501\n" + steps)} == {"possible"}
