@@ -13,8 +13,7 @@ CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
     ("rendezvous-misconfigured", "TypeError: __init__(): incompatible constructor arguments.\nInvoked with: 'localhost', 80000, 1, True\n", "", "Invoked with: 'localhost', 8000, 1, True\n"),
-    ("rendezvous-misconfigured", "MASTER_PORT=65536 torchrun train.py\n", "", "MASTER_PORT=65535 torchrun train.py\n"),
-    ("gdr-disabled", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3\n", "the bus bandwidth is lower than it should be", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3/GDRDMA\n"),
+    ("gdr-disabled", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3\n# Avg bus bandwidth    : 33.3\n", "the bus bandwidth is lower than it should be", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3/GDRDMA\n# Avg bus bandwidth    : 33.3\n"),
     ("timeout-on-other-group", "WorkNCCL(SeqNum=1878, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800000 milliseconds before timing out.\n", "TRAINER_TIMEOUT is at its 180 minutes, and it still ends", "WorkNCCL(SeqNum=1878, OpType=ALLREDUCE, Timeout(ms)=10800000) ran for 10800000 milliseconds before timing out.\n"),
     ("socket-interface-wrong", "[n2][[22157,1],4][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_recv_connect_ack] received unexpected process identifier [[22157,1],7]\n", "", "[n2][[22157,1],4][btl_tcp_endpoint.c:626] received process identifier [[22157,1],4]\n"),
     ("benign", "mlx5_cmd_out_err:835:(pid 1836): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2), syndrome (0x9a6171), err(-22)\n", "", "mlx5_cmd_out_err:835:(pid 1836): CREATE_QP(0x500) op_mod(0x1) failed, status bad resource(0x5), syndrome (0x1), err(-22)\n"),
@@ -541,8 +540,7 @@ class TestMoreOfACause:
 
 
 WORDS = [
-    ("p2p-broken-acs-iommu", "the job hangs and the server must be rebooted", "the job hangs and the server is new"),
-    ("benign", "now and then it warns that a rank was late by a minute, and goes on as before", "now and then it warns that a rank was late by a minute, and stops"),
+    ("p2p-broken-acs-iommu", "the job hangs and the server must be power-cycled", "the job hangs and the rollout server must be restarted"),
     ("idle-wait-in-collective", "the second pod dies half an hour after the start, no prompt had been sent", "the second pod dies half an hour after the start"),
     ("device-not-set-per-rank", "torchrun, the script takes --local_rank with default 0", "torchrun, the script takes --seed with default 0"),
     ("timeout-on-other-group", "the job ends with: Timed out waiting 1800000ms for recv", "the job ends with: Timed out waiting 5000ms for recv"),
@@ -1243,13 +1241,3 @@ def test_usual_lines_of_launchers_accuse_nobody(tmp_path, line):
     "Is my GPU broken, the job always hangs on node 3?", "If I use 8 GPUs it will hang at the first allreduce", "We found a possible hang in our training"])
 def test_a_question_with_a_complaint_in_it_is_one(words):
     assert says(words, "<complaint>")
-
-
-def test_a_port_that_was_taken_is_only_possible_where_the_job_went_on_with_another(tmp_path):
-    """The near misses: a job that did not go on, and a fault that stays one."""
-    taken = "[rank0]: RuntimeError: The server socket has failed to listen on any local network address. port: 29500, code: -98, name: EADDRINUSE, message: address already in use\n"
-    steps = "".join(f"step {n} loss {3 - n / 10}\n" for n in range(9))
-    assert told(tmp_path, taken)[0] == ("rendezvous-port-in-use", "established")
-    assert {status for _, status in told(tmp_path, taken + "retrying with port 29501\n" + steps)} == {"possible"}
-    xid = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
-    assert told(tmp_path, xid + steps)[0] == told(tmp_path, xid)[0] == ("gpu-or-link-fault", "established")

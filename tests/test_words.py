@@ -121,7 +121,8 @@ def test_a_complaint_is_not_called_harmless_by_learned_words(tmp_path, story):
 
 @pytest.mark.parametrize(("story", "first"), [
     ("Every training of the model prints this warning once.", "benign"), ("Every training of the model ends in NCCL communication errors, before that it prints this.", ""),
-    ("Every training of the model prints this and then stops for good.", ""), ("After this line the server must be restarted by force.", "")])
+    ("Every training of the model prints this and then stops for good.", ""), ("Training ends with no error. What does it mean?", "benign"), ("It ends with a lower validation error than before. Is the warning harmless?", "benign"),
+    ("We never had to restart by force; what does it mean?", "benign"), ("After this line the server had to be restarted by force.", "")])
 def test_whoever_says_that_a_job_ended_badly_is_heard(tmp_path, story, first):
     warning = "[rank0]: Warning: destroy_process_group() was not called before program exit, which can leak resources.\n"
     assert [h.cause for h in told(tmp_path, story, warning)][:1] == [first] * bool(first)
@@ -133,13 +134,6 @@ def test_a_message_tells_more_than_words_that_go_with_many_causes(tmp_path):
              "more than half an hour still end with a kill by the watchdog.")
     line = "WorkNCCL(SeqNum=1878, OpType=_ALLGATHER_BASE, NumelIn=8, NumelOut=64, Timeout(ms)={0}) ran for {0} milliseconds before timing out.\n"
     assert told(tmp_path, story, line.format(1_800_000))[0].cause == "timeout-on-other-group" != told(tmp_path, story, line.format(10_800_000))[0].cause
-
-
-@pytest.mark.parametrize(("end", "first"), [("runs on; we would like to see it less often.", True), ("stops; we would like to see it less often.", False)])
-def test_a_warning_after_which_the_job_runs_on_is_harmless(tmp_path, end, first):
-    line = ("[2021-04-10 21:28:20.658706: W horovod/common/stall_inspector.cc:105] One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks "
-            "and are waiting for remainder of ranks for more than 60 seconds.\n")
-    assert (told(tmp_path, f"The job prints this stall warning once in a while and {end}", line)[0].cause == "benign") == first
 
 
 @pytest.mark.parametrize("line", ["n1:7:7 [0] NCCL INFO show_gids of RoCE v1 and v2, index 3, the routed VLAN: GID table is link local and the switch drops it\n",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nccl_runbook.report.tables import Table
 
 # a line to run next
-_NEXT = re.compile(r"(?m)^( {7,8}|   decides: [^\n]{0,500}: )nccl-runbook(?= (?:ab|dev|env|hang|look|plan|reduce|run|sync|triage)\b)")
+_NEXT = re.compile(r"(?m)^( {7,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 
 
 def _known(word: str) -> str:

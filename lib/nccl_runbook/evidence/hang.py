@@ -7,17 +7,17 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import math
 import os
 import re
+import time
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, logs, stacks
+from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading
 from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
 from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_text import attempt_of_name, pieces, rank_of_name, said
+from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
 from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
@@ -326,14 +326,17 @@ def _next(column: Column, call: int) -> int | None:
 def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
     """What each rank said last about its number of minibatches."""
     last: dict[int, Count] = {}
+    until = time.monotonic() + logs.LIMIT_S
     for source in (s for s in sources(paths) if s.name in names):
-        for number, row in enumerate(itertools.chain.from_iterable(source.rows(math.inf)), 1):
-            for text in pieces(row) if b"batch" in row.lower() else ():
-                found, who = _MINIBATCHES.search(text), said(text)
-                rank = rank_of_name(source.name) if who.rank is None else who.rank
-                if found and rank is not None:
-                    line = LogLine(logs.short(source.name), number, who.text.strip()[:300], rank)
-                    last[rank] = Count(rank, int(found.group(1) or found.group(2)), line)
+        read = log_file.read(source.name) if source.plain else None  # of such a one both ends are enough
+        packed = ((n, row.decode("utf-8", "replace")) for n, row in enumerate(itertools.chain.from_iterable(source.rows(until)), 1))
+        for number, text in packed if read is None else [] if isinstance(read, Gap) else read.lines:
+            found = _MINIBATCHES.search(text)
+            who = said(text) if found else None
+            rank = None if who is None else rank_of_name(source.name) if who.rank is None else who.rank
+            if found and who and rank is not None:
+                line = LogLine(logs.short(source.name), number, who.text.strip()[:300], rank)
+                last[rank] = Count(rank, int(found.group(1) or found.group(2)), line)
     return [last[rank] for rank in sorted(last)]
 
 

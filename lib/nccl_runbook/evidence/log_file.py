@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import gzip
 import os
+import re
 import stat
 import zlib
 from typing import BinaryIO
@@ -59,7 +60,7 @@ def read(path: str) -> LogLines | Gap:
     if isinstance(opening, Gap):
         return opening
     with opening as file:
-        if file.peek(8).startswith((b"BZh", b"\xfd7zXZ", b"PK\x03\x04")):
+        if re.match(rb"BZh[1-9](?:1AY&|\x17rE8)|\xfd7zXZ" + rb"|PK\x03\x04" * path.lower().endswith(".zip"), file.peek(8)):
             return Gap("not-run", f"{path} is packed: 07-logs reads it")
         try:
             return _read(file, os.fstat(file.fileno()).st_size)

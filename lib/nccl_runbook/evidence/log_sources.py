@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
 UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
 _ZIP = b"PK\x03\x04"
-_PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d1AY&" % level: bz2.BZ2File for level in range(1, 10)}
+_PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")}
 _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
@@ -191,7 +191,7 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
 
 def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]]) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
-    of_macos = "._"  # what its zip and tar put beside each file
+    of_macos = ("._", ".DS_Store")  # what it puts beside the files
     for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(of_macos)):
         if number >= MAX_FILES:
             yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")

@@ -252,6 +252,4 @@ def joined(above: bytes, text: str) -> str:
         if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
             return ""
     head = above.decode("utf-8", "replace").rstrip("\r\n")
-    if not _ENDS_OPEN.search(head):
-        return ""
-    return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text
+    return "" if not _ENDS_OPEN.search(head) else head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

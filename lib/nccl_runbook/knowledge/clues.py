@@ -75,9 +75,9 @@ class Clue:
 
     @property
     def stays(self) -> bool:
-        """Whether it counts though the job went on after its line: the fault itself does, but a port, of which another one was free; what
-        says that nothing is wrong does, and what only slows it down."""
-        return self.status == "established" and self.cause != "rendezvous-port-in-use" or self.cause == "benign" or self.cause in SLOW
+        """Whether it counts though the job went on after its line: the fault itself does, what says that nothing is wrong, and what only
+        slows it down."""
+        return self.status == "established" or self.cause == "benign" or self.cause in SLOW
 
 
 @functools.cache

@@ -71,9 +71,8 @@ def ratio(c: Comparison, name: str) -> Ratio | None:
 def one_fails(c: Comparison) -> str:
     """The arm that never passes while the other always does, at least twice; "" if there is none."""
     passed = {arm: [s.passed for s in of_arm(c, arm)] for arm in "AB"}
-    if min(map(len, passed.values())) < 2:
-        return ""
-    return next((x for x, y in ("AB", "BA") if not any(passed[x]) and all(passed[y])), "")
+    one = next((x for x, y in ("AB", "BA") if not any(passed[x]) and all(passed[y])), "")
+    return one if min(map(len, passed.values())) > 1 else ""
 
 
 def carried(c: Comparison) -> str | None:

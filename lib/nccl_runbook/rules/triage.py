@@ -169,8 +169,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs, usual: dict[str, tuple[
     others_speak = chance.get("benign", 1) < HARMFUL and others and chance.get(others[0].cause, 0) > HARMLESS and reassured < 2
     if others_speak or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMFUL:
         return others[: MOST - 1] + benign
-    harmless = any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
-    known = harmless or reassured or _reassured(logs, 2 * PLAIN)
+    known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 
