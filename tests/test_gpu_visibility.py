@@ -29,6 +29,7 @@ def the(rule: str, judged: list[Finding]) -> Finding:
 def test_a_healthy_machine_is_ok_and_nothing_else():
     judged = rules.judge(machine())
     assert ids(judged) == {"views-agree"} and step_status(judged)[0] is Severity.OK
+    assert "can use 4 GPUs (" in judged[0].title and "can use 1 GPU (" in rules.judge(machine(1))[0].title
 
 
 def test_facts_survive_json():

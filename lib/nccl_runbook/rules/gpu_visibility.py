@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.facts import Gap, counted
 from nccl_runbook.facts.machine import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
 from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
@@ -259,8 +259,8 @@ def views_agree(machine: Machine) -> Finding | None:
     if isinstance(nvml, Gap) or isinstance(cuda, Gap) or isinstance(machine.surroundings, Gap) or not cuda.gpus or cuda.error:
         return None
     names = ", ".join(sorted({g.name for g in cuda.gpus}))
-    return Finding("views-agree", Severity.OK, f"NVML lists {len(nvml.gpus)} and a fresh rank can use {len(cuda.gpus)} GPUs ({names}); "
-                   "no fault counter, link or clock stands out",
+    return Finding("views-agree", Severity.OK, f"NVML lists {len(nvml.gpus)} and a fresh rank can use {counted(len(cuda.gpus), 'GPU')} "
+                   f"({names}); no fault counter, link or clock stands out",
                    (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
 
 
