@@ -28,7 +28,7 @@ lab: .venv/.lab
 		$(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks/00-start.ipynb $(ARGS)
 
 test: .venv/.test
-	@.venv/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart 1 $(ARGS)
 
 bench: .venv/.headless
 	@.ci/setup torch

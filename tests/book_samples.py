@@ -34,8 +34,17 @@ def make_book(folder: Path, **steps: str | Sequence[str]) -> Path:
     return folder
 
 
+class Running(subprocess.Popen):
+    """One that a failed test leaves is killed: waiting for it would hide the failure, and hold up the suite for ever."""
+
+    def __exit__(self, failed, *more) -> None:
+        if failed:
+            self.kill()
+        super().__exit__(failed, *more)
+
+
 def start_cli(*arguments: str | Path, **options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen([*CLI, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return Running([*CLI, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def run_cli(*arguments: str | Path, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:

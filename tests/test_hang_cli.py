@@ -88,7 +88,7 @@ def test_ctrl_c_says_a_word():
         os.close(theirs)
         os.write(ours, b"step 1 loss 2.0\n" * 4352)  # more than a pipe holds: it reads once all is written
         running.send_signal(signal.SIGINT)
-        said = running.communicate()
+        said = running.communicate(timeout=60)
     os.close(ours)
     assert (running.returncode, *said) == (130, "", "interrupted (SIGINT): there is no answer yet\n")
 

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 
 import pytest
+from book_samples import Running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from literals import matcher_of
@@ -417,8 +418,16 @@ def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
     assert plain.stderr == "False\n"
 
 
-def test_ctrl_c_ends_a_read_of_standard_input_as_it_ends_every_command():
-    code = ("import signal, sys, types; from nccl_runbook.cli.main import main\n"
-            "sys.stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(read=lambda size: signal.raise_signal(signal.SIGINT)))\nmain()")
-    done = subprocess.run([sys.executable, "-c", code, "triage", "-"], capture_output=True, text=True, timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": "lib"})
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+@pytest.mark.parametrize("arguments", [("triage", "-"), ("triage", "/dev/stdin"), ("hang", "/dev/stdin")])
+def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(arguments):
+    """As one that comes right before a read begins: here another thread takes it, so that nothing wakes the one that reads."""
+    code = ("import signal, threading, time\nfrom nccl_runbook.cli.main import main\n\n\n"
+            "def take():\n    time.sleep(2)\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n\n\n"
+            "threading.Thread(target=take).start()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nmain()")
+    quiet, ours = os.pipe()
+    with Running([sys.executable, "-c", code, *arguments], stdin=quiet, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                 env={**os.environ, "PYTHONPATH": "lib"}) as running:
+        said = running.communicate(timeout=60)
+    os.close(quiet)
+    os.close(ours)
+    assert (running.returncode, *said) == (130, "", "interrupted (SIGINT): there is no answer yet\n" * (arguments[0] == "hang"))

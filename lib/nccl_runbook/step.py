@@ -153,7 +153,8 @@ class Step:
         status, reason = step_status(judged)
         self.record = self.record.model_copy(update={
             "status": status.value, "reason": reason, "findings": judged,
-            "not_looked_at": _once(f"{path}: {gap}" for path, gap in missing if (path, gap) not in needed),
+            # those of a list count as one: rungs[0] and rungs[1] become rungs[*]
+            "not_looked_at": list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed)),
             "tables": [t.to_json() for t in tables],
         })
         if not self.replayed:
@@ -189,8 +190,7 @@ class Step:
         Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
         GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
         """
-        somebody = self._ask_who()
-        if somebody:
+        if somebody := self._ask_who():
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
@@ -225,11 +225,6 @@ class Step:
 
 def _shown(env: Mapping[str, str | None]) -> dict[str, str | None]:
     return {n: v if v is None or may_be_shown(n, v) else "..." for n, v in env.items()}
-
-
-def _once(lines: Iterable[str]) -> list[str]:
-    """The lines without repetition, where those of a list count as one: ``rungs[0]`` and ``rungs[1]`` become ``rungs[*]``."""
-    return list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", line) for line in lines))
 
 
 def open_step(name: str, namespace: Mapping[str, Any]) -> Step:

@@ -114,8 +114,7 @@ class Book:
 
     def _step(self, number: int, planned: Planned, kernels: Kernels, left_s: float) -> None:
         clock = time.monotonic()
-        why = self._why_not(planned, left_s)
-        if why:
+        if why := self._why_not(planned, left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
             record = self._visit(planned, kernels, VERDICT_S if planned.name == LAST else left_s)

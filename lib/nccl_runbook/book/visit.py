@@ -189,8 +189,7 @@ class Visit:
         return True
 
     def _why(self) -> str:
-        error = error_in(self.notebook)
-        if error:
+        if error := error_in(self.notebook):
             return f"the notebook stopped with an error: {error}"
         if self.error is None:
             return ""

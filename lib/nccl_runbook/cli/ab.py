@@ -95,8 +95,7 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
     from nccl_runbook.rules import busy, comparison
 
     arms = reader.read(a, b)
-    somebody = busy.gpus_busy(users.collect(), allow_busy)
-    if somebody:
+    if somebody := busy.gpus_busy(users.collect(), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
     if not arms.named:
         raise ValueError("A and B are both the environment as it is: name what to compare")

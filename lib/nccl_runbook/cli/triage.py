@@ -30,6 +30,7 @@ def triage(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
+    from nccl_runbook.evidence.log_sources import piped
     from nccl_runbook.evidence.logs import collect
     from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
@@ -38,7 +39,7 @@ def triage(
     if not context or against:
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
-    logs = collect(paths, context, sys.stdin.buffer if "-" in paths else None)
+    logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
     told = rules.judge(logs)
     compared = _compared(against, paths) if against else None
     told = [h for h in told if h.cause != "benign" or not (compared and compared.slower)]

@@ -91,8 +91,7 @@ class RunProcess:
             self._said = stream.read()
             return
         for line in stream:
-            found = _STEP_DONE.match(line)
-            if found:
+            if found := _STEP_DONE.match(line):
                 self.done, self.total = int(found[1]), int(found[2])
             self.lines.append(line.rstrip("\n")[:LINE_CHARACTERS])
 

@@ -9,6 +9,7 @@ import gzip
 import io
 import lzma
 import os
+import select
 import stat
 import tarfile
 import time
@@ -32,6 +33,20 @@ _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x0
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
 _BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+
+
+class _Pipe(io.FileIO):
+    """Python sees no signal that comes between two reads in C before the second one ends, in a quiet pipe never: this looks up."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        while not select.select([self], [], [], 0.5)[0]:
+            pass
+        return super().readinto(buffer)
+
+
+def piped(path: str | int) -> BinaryIO:
+    """A pipe by its path, or one that is open by its number."""
+    return io.BufferedReader(_Pipe(path, closefd=isinstance(path, str)))
 
 
 class Source:
@@ -154,7 +169,7 @@ def _below(path: str, depth: int) -> Iterator[Source]:
         elif stat.S_ISREG(kind.st_mode):
             yield from _opened(path, kind.st_size)
         elif stat.S_ISFIFO(kind.st_mode) and path.startswith(HELD):  # <(kubectl logs pod-0)
-            with open(path, "rb") as file:
+            with piped(path) as file:
                 yield Source(path, 0, file)
         else:
             yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")

@@ -83,8 +83,7 @@ def _matcher() -> Matcher:
 
 
 def _names(line: str) -> Iterator[tuple[str, str]]:
-    known = recognise([line])
-    if known:
+    if known := recognise([line]):
         yield "cause", known[0].id
     for symptom in matching(line):
         yield "symptom", symptom.id

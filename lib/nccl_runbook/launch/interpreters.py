@@ -140,8 +140,7 @@ def choose(python: str = "") -> Choice:
     if python:
         prefix = _split(python)
         return _usable(prefix, _runbooks_own() and prefix == [sys.executable], "named by you")
-    active = _with_torch(_active())
-    if active:
+    if active := _with_torch(_active()):
         return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")
     found = _with_torch(_on_path())
     if len(found) > 1:

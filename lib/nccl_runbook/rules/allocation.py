@@ -79,8 +79,7 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
     by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
     found = _disk(rules, mode, site) if by_update else []
-    smaller = fitting(mode, site)
-    if smaller:
+    if smaller := fitting(mode, site):
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
     whole = f"Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."

@@ -92,13 +92,11 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
 
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
     """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
-    message = _message(world)
-    if message:
+    if message := _message(world):
         return message
     if any(r.state.startswith("T") for r in world.ranks):
         return causes()["peer-stopped"], "established", []
-    killed = [r.code for r in world.ranks if r.outcome == "signalled"]
-    if killed:
+    if killed := [r.code for r in world.ranks if r.outcome == "signalled"]:
         return (causes()["shm-too-small"], "likely", []) if signal.SIGBUS in killed else (causes()["peer-crashed"], "established", [])
     return None, "", []
 

@@ -50,8 +50,7 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     failing = ladder.first_failing
     if failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
-    untried = [str(n) for n in ladder.wanted[len(ladder.rungs) :]]
-    if untried:
+    if untried := [str(n) for n in ladder.wanted[len(ladder.rungs) :]]:
         title = f"the budget ended before {', '.join(untried)} ranks"
         return [Finding("ladder-not-finished", Severity.UNKNOWN, title, (Evidence(f"passed: {_sizes(ladder)}", "table below"),))]
     return []

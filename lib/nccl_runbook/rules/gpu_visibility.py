@@ -147,8 +147,7 @@ def gpus_hidden(machine: Machine) -> Finding | None:
     names = ", ".join(map(str, hidden))
     title = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} hides GPU {names} of {len(_nvml_gpus(machine))}"
     evidence = (Evidence(f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}", "gpus.surroundings.variables"),)
-    grant = granted_by(variables, selection.shown, _nvml_gpus(machine))
-    if grant:
+    if grant := granted_by(variables, selection.shown, _nvml_gpus(machine)):
         return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
     fix = Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine))
     return Finding("gpus-hidden", Severity.WARN, title, evidence, (fix,), "visible-devices-wrong", "possible")
@@ -207,8 +206,7 @@ def cuda_cannot_start(machine: Machine) -> Finding | None:
             fixes = {"usual": usual(row["cause"]), **{n: (Remedy(**r),) for n, r in table("cuda_errors")["remedy"].items()}}
             return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {row['means']}", said,
                            tuple(r for name in row["fix"] for r in fixes[name]), row["cause"], "established")
-    missing = _unusable_files(machine)
-    if missing:
+    if missing := _unusable_files(machine):
         return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
                        said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), usual("container-gpu-access"),
                        "container-gpu-access", "likely")

@@ -324,8 +324,7 @@ def _nothing_open(hang: Hang) -> Told:
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
         said = "nothing is open in the dumps that can be used; others cannot be."
         return Told("unknown", (), (), said, decides="collect the dumps again that were not used: the list of files says why")
-    late = [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]
-    if late:
+    if late := [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]:
         return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
     blind = any(d.backend == "gloo" for d in hang.dumps)
     said = f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."

@@ -67,8 +67,7 @@ def graph(hang: Hang) -> Graph:
     for group in hang.groups:
         sure = credible(group)
         for track in group.tracks:
-            wait = _collective(group, track, sure, book)
-            if wait:
+            if wait := _collective(group, track, sure, book):
                 waits[track.rank].append(wait)
     for channel in hang.channels:
         for wait in _point_to_point(channel, book):
