@@ -12,6 +12,15 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("more-ranks-than-gpus", "CUDA error: Failed call to cuDeviceGet: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal\n", "srun --ntasks-per-node=8 --gpus-per-node=4", "srun --ntasks-per-node=4 --gpus-per-node=4\n"),
+    ("more-ranks-than-gpus", "LOCAL_RANK: 1 - CUDA_VISIBLE_DEVICES: [0]\nncclInvalidUsage: invalid usage\n", "", "LOCAL_RANK: 1 - CUDA_VISIBLE_DEVICES: [0,1]\nncclInvalidUsage: invalid usage\n"),
+    ("more-ranks-than-gpus", "LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0]\ninitializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2\ninitializing ddp: GLOBAL_RANK: 1, MEMBER: 2/2\nNCCL error: invalid usage\n", "one GPU in the machine",
+     "LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0]\ninitializing ddp: GLOBAL_RANK: 0, MEMBER: 1/1\n"),
+    ("more-ranks-than-gpus", "NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 50\n", "train.sh on an a2-ultragpu-1g instance", "on an a2-ultragpu-4g instance\n"),
+    ("net-plugin-failed", "#0  0x0000000000000000 in ?? ()\n#1  0x00007fefc64b890f in nccl_p2p_ib_init (num_devs=0x7f) at p2p_plugin.c:315\n", "", "#1  0x00007fefc64b890f in nccl_p2p_ib_init (num_devs=0x7f) at p2p_plugin.c:315\n"),
+    ("gdr-broken-acs", "FAIL ACS for root port 0008:00:00.0 has incorrect values 0011101\n", "RoCE between two nodes stays slow", "PASS ACS for root port 0008:00:00.0 has expected values\n"),
+    ("p2p-broken-acs-iommu", "tensor([1, 2], device='cuda:0')\ntensor([0, 0], device='cuda:1')\n", "a tensor is sent from one GPU to the other", "tensor([1, 2], device='cuda:0')\ntensor([1, 2], device='cuda:1')\n"),
+    ("peer-stopped", "thread #1, stop reason = SIGSTOP\n", "", "thread #16, name = 'python', stop reason = signal SIGSTOP\n"),
     ("rendezvous-misconfigured", "TypeError: __init__(): incompatible constructor arguments.\nInvoked with: 'localhost', 80000, 1, True\n", "", "Invoked with: 'localhost', 8000, 1, True\n"),
     ("gdr-disabled", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3\n# Avg bus bandwidth    : 33.3\n", "the bus bandwidth is lower than it should be", "n1:7:8 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3/GDRDMA\n# Avg bus bandwidth    : 33.3\n"),
     ("timeout-on-other-group", "WorkNCCL(SeqNum=1878, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800000 milliseconds before timing out.\n", "TRAINER_TIMEOUT is at its 180 minutes, and it still ends", "WorkNCCL(SeqNum=1878, OpType=ALLREDUCE, Timeout(ms)=10800000) ran for 10800000 milliseconds before timing out.\n"),
@@ -540,6 +549,8 @@ class TestMoreOfACause:
 
 
 WORDS = [
+    ("rendezvous-misconfigured", "the weight sync works with DP 1 and fails as soon as vLLM has data_parallel_size > 1", "the weight sync works with TP 1"),
+    ("nccl-library-conflict", "NCCL operation ncclAllReduce( send_buffer.opaque(), comm_) failed: invalid argument", "NCCL operation ncclAllReduce( send_buffer.opaque(), comm_) failed: internal error"),
     ("p2p-broken-acs-iommu", "the job hangs and the server must be power-cycled", "the job hangs and the rollout server must be restarted"),
     ("idle-wait-in-collective", "the second pod dies half an hour after the start, no prompt had been sent", "the second pod dies half an hour after the start"),
     ("device-not-set-per-rank", "torchrun, the script takes --local_rank with default 0", "torchrun, the script takes --seed with default 0"),
@@ -1180,6 +1191,18 @@ def test_a_busy_port_of_the_diagnostic_service_is_no_busy_port_of_the_job(tmp_pa
     ("E0331 CtranIb.cc:101] CTRAN-IB: Found 0 InfiniBand device(s) but 1 required.\n[Rank 0/2] After AllReduce: 3.0 [PASS]\n", "an E line is printed", "benign")])
 def test_an_error_beside_results_that_are_right_is_noise(tmp_path, log, words, first):
     assert told(tmp_path, log, words)[0][0] == first
+
+
+@pytest.mark.parametrize("before, line, cause", [
+    ("exits with return code = 1", "exits with return code = -9", "peer-crashed"),
+    ("failed to connect to (10.0.1.75, 44737).", "The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).", "socket-interface-wrong"),
+    ("frozen 0", "frozen 1", "peer-stopped"), ("nr_throttled 3", "nr_throttled 88214", "cpu-affinity"),
+    ("n1:7:7 [0] NCCL INFO bootstrap.cc:701 -> 2", "n1:7:9 [0] NCCL WARN socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nn1:7:9 [0] NCCL INFO bootstrap.cc:701 -> 6", "foreign-connection")])
+def test_the_same_line_with_other_numbers_hides_no_message(tmp_path, before, line, cause):
+    for number, text in enumerate((line, f"{before}\n{line}")):
+        (tmp_path / "job.log").write_text(text + "\n")
+        found = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")], "all ranks hang")) if h.cause == cause]
+        assert found and any(e.text in line and e.line > number for e in found[0].evidence), found
 
 
 @pytest.mark.parametrize(("line", "failed"), [

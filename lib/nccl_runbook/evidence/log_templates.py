@@ -24,7 +24,8 @@ FEW_BYTES, RUN = 1 << 20, 5  # of kinds: thousands of literals are looked for in
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|evice(?:: |=')")
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|evice(?:: |=')|"
+    rb"eturn (?:code|value)|onnect|frozen|throttled|MEMBER|\.cc:\d+ -> ")
 ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
@@ -135,7 +136,7 @@ class Templates:
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
             return hash(raw if _NUMBERS.search(raw) else key)
-        if b"NCCL INFO" not in raw and (key in self._numeric or _NUMBERS.search(raw)):
+        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:]) and (key in self._numeric or _NUMBERS.search(raw)):
             self._numeric.add(key)
             return raw
         return key
