@@ -1217,11 +1217,37 @@ def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, fa
     (PERF.format("node3", "node3") + PERF.format("node2", "node2"), "", "MPI=1"),
     ("it is slow\n", "NCCL_NET_GDR_LEVEL=SYS mpirun -np 2 --host n13,n14 gather_perf fails", "mpirun -x"),
     ("error: unrecognized arguments: --local-rank=1\n", "", "LOCAL_RANK"),
-    ("ValueError: the world size is 2 and 1 clients joined\n1/2 clients joined\n", "", "MASTER_")])
+    ("ValueError: the world size is 2 and 1 clients joined\n1/2 clients joined\n", "", "MASTER_"),
+    ("CUDA error: invalid device ordinal\n", "srun --gpus-per-task=1 python train.py", "--gpu-bind=none"),
+    ("ValueError: Port could not be cast to integer value as 'fd00::1:29500'\n", "", "brackets"),
+    ("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:5570')\n", "", "VLLM_PORT"),
+    ("RuntimeError: The server socket has failed to listen: [Errno 98] Address already in use, port 29500\n", "", "torchrun --master-port"),
+    ("CUDA error 803: system has unsupported display driver / cuda driver combination\n", "", "compat"),
+    ("Failed to initialize NVML: Driver/library version mismatch\n", "", "sudo reboot"),
+    (W + "NET/OFI Request completed with error. RC: 2\n", "EFA on two nodes; the port is blocked by a firewall and it hangs", "security group"),
+    (W + "socketStartConnect: Connect to 10.0.0.2<41235> failed : No route to host\n", "", "nc -vz HOST PORT")])
 def test_advice_is_that_for_the_message_seen(tmp_path, log, words, advice):
     (tmp_path / "job.log").write_text(log)
     lead = triage.judge(reader.collect([str(tmp_path / "job.log")], words))[0]
     assert any(advice in line for remedy in lead.remedy for line in (remedy.text, *remedy.lines)), lead
+
+
+@pytest.mark.parametrize(("line", "launcher"), [
+    ("(RayWorkerWrapper pid=812, ip=10.0.0.3) NCCL WARN error\n", "ray"), ("(Worker pid=812, ip=10.0.0.3) NCCL WARN error\n", "ray"),
+    ("(Worker_TP1 pid=812) NCCL WARN error\n", ""), ("(EngineCore_DP1 pid=812) NCCL WARN error\n", ""), ("(VllmWorkerProcess pid=812) NCCL WARN error\n", "")])
+def test_an_engines_own_workers_are_no_sign_of_ray(tmp_path, line, launcher):
+    (tmp_path / "job.log").write_text(line)
+    assert reader.collect([str(tmp_path / "job.log")]).launcher == launcher
+
+
+def test_what_only_sounds_harmless_is_not_called_known(tmp_path):
+    (tmp_path / "job.log").write_text("train.c:12: warning: unused variable 'rank'\n")
+    logs = reader.collect([str(tmp_path / "job.log")], "is this warning harmless? everything works fine")
+    lead = triage.judge(logs)
+    assert not lead or lead[0].cause != "benign" or "no message that is known here" in triage.sentence(logs, lead)
+    (tmp_path / "job.log").write_text("n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n")
+    logs = reader.collect([str(tmp_path / "job.log")], "is this warning harmless? everything works fine")
+    assert "known to be harmless" in triage.sentence(logs, triage.judge(logs))
 
 
 @pytest.mark.parametrize("words", ["is this normal?", "with NCCL 2.18 all tests pass", "on one GPU the results come out right", ""])

@@ -151,7 +151,7 @@ def test_a_secret_value_never_survives(before, after, name):
 
 @pytest.mark.parametrize("text", ["sk-abcdefghijklmnop1234", "ghp_abcdefghijklmnopqrst12", "hf_abcdefghijklmnopq", "AKIAABCDEFGHIJKLMNOP",
                                   "https://user:secretpw@host/x", "Authorization: Bearer abcdef1234567890", "MY_API_KEY=abcdef123456",
-                                  "train.py --hf-token abcdef123", '{"api_key": "abcdef123"}', "-e PASSWORD='abc def 123'", "--api-key=abcdef",
+                                  "train.py --hf-token abcdef123", "train.py --wandb_key 0123456789abcdef", "WANDB_KEY=0123456789abcdef", '{"api_key": "abcdef123"}', "-e PASSWORD='abc def 123'", "--api-key=abcdef",
                                   "Authorization: Basic YWJjOmRlZmdo", "https://acct.example/data/1.mds?sv=2023-11-03&sig=k3JxQ9vYb2m8%3D",
                                   "https://b.example/1?X-Amz-Signature=deadbeef&X-Amz-Expires=60"])
 def test_a_secret_is_known_by_its_shape(text):

@@ -22,7 +22,7 @@ _HARMLESS_VALUE = re.compile(
     r"established|likely|possible|ruled-out|absent|failed|unsupported|no-permission|timed-out|not-run|exited|signalled|"
     r"its name or value looks like a secret: it stays as it is around the runbook)$", re.I)
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
-_NAMED = r"(?:API[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)"
+_NAMED = r"(?:(?:API|WANDB|COMET|ACCESS|PRIVATE|AUTH)[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)"
 _TOLD = r"(?:\"[^\"\n]{6,512}\"|'[^'\n]{6,512}'|[\"']?[^\s\"',;]{6,})"  # what stands behind such a name
 # what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
 _SHAPES = (

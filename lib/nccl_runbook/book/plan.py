@@ -49,8 +49,7 @@ def duration_s(text: str) -> float:
     """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for anything else and for nothing."""
     match = _DURATION.fullmatch(text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
-    total = hours * 3600 + minutes * 60 + seconds
-    if not total:
+    if not (total := hours * 3600 + minutes * 60 + seconds):
         raise UsageError(f"{text!r} is not a duration: write 90s, 5m or 1h30m")
     return float(total)
 

@@ -105,7 +105,7 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
     for number, one in enumerate(told, 1):
         if_so = "If so: " * (one.status == "possible" and one.cause != "benign")  # what it means is not seen there
         lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {if_so}{one.says}" if one.says else ""]
-        lines += [f"   seen: {e.text[:LINE_CHARACTERS]}  ({rules.where(e)})" for e in one.evidence[:4]]
+        lines += [f"   seen: {_cut(e.text)}  ({rules.where(e)})" for e in one.evidence[:4]]
         lines += [f"   against: {a}" for a in one.against]
         lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in one.remedy]
         lines += [f"   decides: {one.decides.why}: {one.decides.line}", ""]
@@ -115,11 +115,16 @@ def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None)
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
     if logs.unknown and all(one.status == "possible" for one in told):
-        rows = (f"   {t.times} times: {t.first.text[:LINE_CHARACTERS]}" for t in logs.unknown[:8])
-        lines += ["Lines that look like errors and are not known:", *rows]
+        quoted = {(e.file, e.line) for one in told for e in one.evidence[:4]}
+        rows = [f"   {t.times} x {_cut(t.first.text)}" for t in logs.unknown[:8] if (t.first.file, t.first.line) not in quoted]
+        lines += ["Lines that look like errors and are not known:"] * bool(rows) + rows
     lines += [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in logs.files if f.problem or f.left_out]
     return "\n".join(lines).rstrip()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LINE_CHARACTERS else text[:LINE_CHARACTERS] + " ..."
 
 
 def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str],

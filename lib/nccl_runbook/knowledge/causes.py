@@ -32,13 +32,15 @@ def causes() -> dict[str, Cause]:
 
 
 def _advice(row: dict) -> dict[str, tuple]:
-    return {"remedy": tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ())),
-            "decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))}
+    decides = {"decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))} if "decides" in row else {}
+    return {"remedy": tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ())), **decides}
 
 
-def fitting(cause_id: str, line: str) -> Cause:
-    """The cause, with the advice for what ``line``, which names it, tells: a program's own exception needs no look at the kernel's log."""
-    fit = (row for row in table("causes")["said"] if row["id"] == cause_id and re.search(row["line"], line))
+def fitting(cause_id: str, *lines: str) -> Cause:
+    """The cause, with the advice for what the line which names it tells, the first one, or those beside it: a program's own exception
+    needs no look at the kernel's log."""
+    rows = (row for row in table("causes")["said"] if row["id"] == cause_id)
+    fit = (row for row in rows if any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
     return dataclasses.replace(causes()[cause_id], **next(map(_advice, fit), {}))
 
 

@@ -101,8 +101,7 @@ def _active() -> Iterator[str]:
 def _on_path() -> Iterator[str]:
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         for name in ("python3", "python"):
-            found = shutil.which(name, path=folder) if folder else None
-            if found:
+            if folder and (found := shutil.which(name, path=folder)):
                 yield found
 
 

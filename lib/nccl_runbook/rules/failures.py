@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 
 from nccl_runbook.facts import grouped
 from nccl_runbook.facts.world import WRONG_VALUES, RankResult, World
@@ -14,12 +15,12 @@ from nccl_runbook.planning.devices import Identity, bus_of_message, clashes
 NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
 
 
-def usual(cause: str, status: str | None = None, line: str = "", launcher: str = "") -> tuple[Remedy, ...]:
-    """What the table of causes says to do about it, given ``line`` that names it, as ``launcher`` takes it; of what is only possible
+def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "") -> tuple[Remedy, ...]:
+    """What the table of causes says to do about it, given ``lines`` that name it, as ``launcher`` takes it; of what is only possible
     nobody knows that it needs it."""
     if_so = "If so: " * (status == "possible" and cause != "benign")
-    return tuple(Remedy(who, if_so + text, tuple(x for one in lines for x in for_launcher(one, launcher)))
-                 for who, text, lines in fitting(cause, line).remedy)
+    return tuple(Remedy(who, if_so + text, tuple(x for one in those for x in for_launcher(one, launcher)))
+                 for who, text, those in fitting(cause, *lines).remedy)
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:

@@ -273,8 +273,7 @@ def judge(machine: Machine | Gap) -> list[Finding]:
         return []
     if not isinstance(machine.cuda, Gap) and machine.cuda.hip:
         return [Finding("not-nvidia", Severity.SKIPPED, f"torch {machine.cuda.torch} is built for ROCm; this step knows NVIDIA GPUs")]
-    nothing = no_gpu_anywhere(machine)
-    if nothing:
+    if nothing := no_gpu_anywhere(machine):
         return [nothing]
     found = [f for f in (rule(machine) for rule in RULES) if f]
     fine = None if any(f.severity not in (Severity.NOTE, Severity.OK) for f in found) else views_agree(machine)

@@ -372,7 +372,7 @@ def findings(hang: Hang) -> list[Finding]:
 def hang_told(told: Told, launcher: str = "") -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
-    known = usual(told.cause, told.status, "".join(e.text for e in told.evidence[:1]), launcher) if told.cause else ()
+    known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
     remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":
         why = "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts."

@@ -143,12 +143,13 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
 
 def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
-    cause = fitting(cause_id, best[0].evidence[0].text)
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
+    texts = [line.text for line in evidence]
+    cause = fitting(cause_id, *texts)
     surest = [p for p in best if p.status == best[0].status]
     against = tuple(dict.fromkeys(text for p in surest for text in p.against if not text.startswith(WORDS) or len(best) == 1))
-    remedy = usual(cause_id, best[0].status, best[0].evidence[0].text, launcher)
-    bus = next((b for line in evidence for b in [bus_of_message(line.text)] if b), "")
+    remedy = usual(cause_id, best[0].status, texts, launcher)
+    bus = next(filter(None, map(bus_of_message, texts)), "")
     says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
     return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)
 
@@ -221,6 +222,8 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
     lead = hypotheses[0]
     if lead.cause == "benign":
+        if lead.against[:1] and lead.against[0].startswith(WORDS):
+            return "Unknown: no message that is known here was found; the words are those of a harmless matter, which proves nothing."
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
     word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
     again = f" The ranks were started {logs.attempts} times: this broke first; nccl-runbook hang judges the last attempt."
