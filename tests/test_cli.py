@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -434,3 +436,21 @@ def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, call
     (tmp_path / "a.log").write_text("[rank0]: RuntimeError: nccl-runbook hang x tells more\nhost1:7:7 [0] NCCL WARN nope; nccl-runbook triage x\n")
     said = subprocess.run([called, "triage", "a.log"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60).stdout
     assert said.count(" nccl-runbook hang x tells more") > 1 and "my bin/nccl-runbook' hang x" not in said and "nope; nccl-runbook triage x" in said, said
+
+
+@pytest.mark.parametrize("command", [("sync", "--methods", "gloo-flat"), ("sync", "--trace", __file__), ("ab", ".", "A=1", "--", "true")])
+def test_without_a_folder_for_temporary_files_it_says_so(command):
+    full = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))  # as on a full disk: nothing can be written
+    ended = run_cli(*command, preexec_fn=full)
+    assert ended.returncode == 1 and "temporary directory" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+
+
+def test_too_many_rounds_are_wrong_usage():
+    ended = run_cli("ab", ".", "A=1", "--rounds", "99999999999", "--budget", "3s", "--", "true")
+    assert ended.returncode == 2 and "1000" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(tmp_path):
+    (tmp_path / "job.sh").write_text("exit 0\n")
+    said = [run_cli("reduce", "--axis", "n=1", "--out", tmp_path / "out", "--", path).stderr for path in (tmp_path / "job.sh", tmp_path / "none.sh")]
+    assert "it may not be executed" in said[0] and "there is no such program" in said[1]

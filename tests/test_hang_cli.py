@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import bz2
+import html
 import io
 import json
 import os
@@ -254,3 +255,10 @@ def test_what_is_no_log_of_a_job_is_called_so(tmp_path):
     told = {name: run_cli("hang", str(tmp_path / name)).stdout for name in ("noise", "job.log")}
     assert re.search(r"noise +log +read; it does not look like the log of a GPU job", told["noise"]) and "not look like" not in told["job.log"]
     assert re.search(r"file +kind +rank +how it went", told["noise"])
+
+
+def test_what_is_only_possible_is_said_to_be_so(tmp_path):
+    told = run_cli("hang", str(DATA / "stall"), "--html", str(tmp_path / "page.html"), "--json")
+    status = json.loads(told.stdout)["status"]
+    first = run_cli("hang", str(DATA / "stall")).stdout.splitlines()[0]
+    assert first.endswith(f" ({status})") == (status in ("possible", "likely")) and first.split(": ", 1)[1] in html.unescape((tmp_path / "page.html").read_text())

@@ -379,3 +379,14 @@ def test_the_shell_from_which_one_looks_is_no_rank() -> None:
         beside.kill()
         beside.wait()
     assert ended.stdout.strip() == "[1]", ended.stdout + ended.stderr
+
+
+def test_a_further_look_is_told_as_the_command_that_was_typed():
+    """A rank without torch's own sockets is enough: whether it moves, one sample cannot tell."""
+    rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"})
+    try:
+        ended = run_cli("look", "--pid", rank.pid, "--gap", "0", env=with_library())
+    finally:
+        rank.kill()
+        rank.wait()
+    assert f"look --pid {rank.pid} --gap 10" in ended.stdout and "nccl-look.pyz" not in ended.stdout, ended.stdout + ended.stderr

@@ -408,3 +408,7 @@ def wait_for_ranks(pid: int) -> dict[int, str | None]:
     raise AssertionError("the ranks did not start")
 
 
+def test_options_of_the_live_look_are_refused_without_it(pyz):
+    for options in (("--html", "a.html"), ("--pid", "1"), ("--gap", "3")):
+        ended = look(pyz, *options)
+        assert ended.returncode == 2 and "belong to --live" in ended.stderr

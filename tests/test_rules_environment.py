@@ -450,3 +450,8 @@ def test_every_rule_is_named_in_a_test():
 @pytest.mark.parametrize(("others", "words"), [(1, "1 further variable."), (40, "40 further variables.")])
 def test_what_was_not_looked_at_is_counted_in_words(others, words):
     assert f"Not looked at: {words}" in variables_table(environment(role(others=others))).note
+
+
+def test_of_a_number_with_a_unit_nccl_reads_the_number():
+    for value, said in (("4M", "only the digits at its beginning: 4"), ("x4", "reads what is no number as 0")):
+        assert said in found(with_set(NCCL_BUFFSIZE=value), "wrong-value")[0].title + str(found(with_set(NCCL_BUFFSIZE=value), "wrong-value")[0])

@@ -12,6 +12,8 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("peer-crashed", "kernel: Out of memory: Killed process 3321 (python3) total-vm:412kB\n", "", "kernel: Out of memory: Killed process 3321 (mysqld) total-vm:412kB\n"),
+    ("shm-too-small", "could not resize shared memory segment \"/nccl-x\" to 8388608 bytes: No space left on device\n", "", "could not resize shared memory segment \"/PostgreSQL.1804289383\" to 8388608 bytes: No space left on device\n"),
     ("more-ranks-than-gpus", "CUDA error: Failed call to cuDeviceGet: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal\n", "srun --ntasks-per-node=8 --gpus-per-node=4", "srun --ntasks-per-node=4 --gpus-per-node=4\n"),
     ("more-ranks-than-gpus", "LOCAL_RANK: 1 - CUDA_VISIBLE_DEVICES: [0]\nncclInvalidUsage: invalid usage\n", "", "LOCAL_RANK: 1 - CUDA_VISIBLE_DEVICES: [0,1]\nncclInvalidUsage: invalid usage\n"),
     ("more-ranks-than-gpus", "LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0]\ninitializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2\ninitializing ddp: GLOBAL_RANK: 1, MEMBER: 2/2\nNCCL error: invalid usage\n", "one GPU in the machine",
@@ -1238,6 +1240,17 @@ def test_advice_is_that_for_the_message_seen(tmp_path, log, words, advice):
 def test_an_engines_own_workers_are_no_sign_of_ray(tmp_path, line, launcher):
     (tmp_path / "job.log").write_text(line)
     assert reader.collect([str(tmp_path / "job.log")]).launcher == launcher
+
+
+def test_what_is_no_log_of_such_a_job_is_accused_of_nothing_by_single_words(tmp_path):
+    (tmp_path / "job.log").write_text("aws_instance.web: Creating...\nError: creating EC2 Instance: InsufficientInstanceCapacity: no p5.48xlarge in the zone\n")
+    assert {h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))} <= {"peer-crashed"}
+    assert len(triage.judge(reader.collect([str(tmp_path / "job.log")], "the training job over 8 GPUs does not start"))) > 1
+
+
+def test_single_words_accuse_nobody_beside_a_known_message_where_nobody_complains(tmp_path):
+    (tmp_path / "job.log").write_text("n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\nView the dashboard at 127.0.0.1:8265\n")
+    assert [h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))] == ["benign"]
 
 
 def test_what_only_sounds_harmless_is_not_called_known(tmp_path):

@@ -159,7 +159,10 @@ def arguments() -> argparse.Namespace:
     live.add_argument("--gap", type=float, default=10.0, metavar="S", help="seconds between the two samples (10)")
     live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="a rank or its launcher: look at that job only")
     live.add_argument("--html", metavar="FILE", default="", help="write the answer as a page, too")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if (args.pid or args.html or args.gap != 10.0) and not args.live:
+        parser.error("--pid, --gap and --html belong to --live")
+    return args
 
 
 class Output:

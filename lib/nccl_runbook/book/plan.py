@@ -56,8 +56,7 @@ def duration_s(text: str) -> float:
 
 def notebooks_in(folder: Path) -> dict[str, Path]:
     """The notebooks of a book by step name, in the order in which they run."""
-    found = {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}
-    if not found:
+    if not (found := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
         raise UsageError(f"there are no notebooks in {folder}: run from a checkout, or name their folder with --notebooks")
     return found
 

@@ -40,7 +40,7 @@ def ab(
     sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model; roles: trainer, engine.")] = "",
     method: Annotated[str, typer.Option(help="How its weights travel; empty: nccl-per-tensor, gloo-per-tensor without a GPU.")] = "",
     layers: Annotated[int, typer.Option(help="Only so many of its layers; 0: all.")] = 0,
-    rounds: Annotated[int, typer.Option(help="How often A B B A is run.")] = 3,
+    rounds: Annotated[int, typer.Option(max=1000, help="How often A B B A is run.")] = 3,
     budget: Annotated[str, typer.Option(metavar="TIME", help="For all runs together: 90s, 5m, 1h30m.")] = "10m",
     python: Annotated[str, typer.Option(metavar="PREFIX", help="The job's interpreter.")] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",

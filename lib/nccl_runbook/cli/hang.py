@@ -43,7 +43,7 @@ def hang(
     shown = tables(seen, told.culprits)
     answer.tell(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown))
     if html is not None:
-        answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}", findings, shown, code)
+        answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}{_how_sure(told)}", findings, shown, code)
     sys.exit(code)
 
 
@@ -53,11 +53,15 @@ def document(seen: Hang, told: Told, verdict: str, code: int) -> dict[str, Any]:
             "frame": told.frame or None, "files": seen.files}
 
 
+def _how_sure(told: Told) -> str:
+    return f" ({told.status})" * (told.status in ("possible", "likely"))
+
+
 def text(seen: Hang, told: Told, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
     from nccl_runbook.facts import counted, grouped
 
-    lines = [f"{told.kind}: {told.sentence}", ""]
+    lines = [f"{told.kind}: {told.sentence}{_how_sure(told)}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]

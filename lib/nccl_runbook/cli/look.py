@@ -1,6 +1,7 @@
 """`nccl-runbook look`: who did not come to the collective, seen from beside the running job. Reads only; no torch, no Jupyter."""
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import time
@@ -41,7 +42,8 @@ def look(
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
     began = time.monotonic()
     looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
-    pictures = rules.judge(looks)
+    again = ("python3 nccl-look.pyz --live --gap", " ".join(["nccl-runbook look", *(f"--pid {p}" for p in pid), "--gap"]))
+    pictures = [dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again)) for p in rules.judge(looks)]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))

@@ -76,7 +76,10 @@ def main() -> None:
             getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(words if command == "triage" else Path(words[0]))
         except KeyboardInterrupt:
             sys.exit(130)
-    app()(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
+    try:
+        app()(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
+    except OSError as error:  # no folder for temporary files, a full disk
+        answer.leave(error, 1)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,8 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
 
     path = Path(target)
     if not os.path.lexists(target):
-        if target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm")) and " " not in target or target.startswith(("/", "~", "./")):
+        slip = set("/~") & set(target) and not set(" :+") & set(target)  # in a path, not in an allocation
+        if slip or " " not in target and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py")):
             raise ValueError(f"there is no file {target}")
         return [_of_text(target, "", asked)], []
     plans, left_out = [], []
@@ -167,8 +168,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, " ".join(c.text for c in commands))
-    known = frameworks.of(text)
-    if known is None:
+    if (known := frameworks.of(text)) is None:
         raise ValueError(FOREIGN)
     said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
     return _of_framework(known, said, where, asked)
@@ -233,7 +233,8 @@ def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], rol
     from nccl_runbook.rules import allocation as judge
 
     rules = asked.rules
-    site = Site(gpus, asked.launcher or "local", asked.nodes or 1, asked.update or "xccl", rules.controller == "engine", asked.clustered)
+    launcher = asked.launcher or ("ray" if (asked.nodes or 1) > 1 else "local")
+    site = Site(gpus, launcher, asked.nodes or 1, asked.update or "xccl", rules.controller == "engine", asked.clustered)
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
@@ -248,8 +249,9 @@ def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan
     from nccl_runbook.rules import frameworks as judge
 
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    told = next((int(flat[n][0]) for n in ("trainer.n_gpus_per_node",) if n in flat and flat[n] and flat[n][0].isdigit()), 0)
-    gpus, nodes = _gpus(asked, told), asked.nodes or 1
+    told = {name: int(values[0]) for name, values in flat.items() if values and values[0].isdigit()}
+    gpus = _gpus(asked, told.get("trainer.n_gpus_per_node", 0))
+    nodes = asked.nodes or told.get("trainer.nnodes", 0) + told.get("rollout.nnodes", 0) or 1  # verl's own
     launch = frameworks.merged(known, said, gpus)
     mode, placed = frameworks.place(launch, gpus, nodes)
     return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes), mode, placed)

@@ -118,7 +118,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
     record = step.record
-    info = RunInfo(id="sync", started=record.started, command=shlex.join(["nccl-runbook", *sys.argv[1:]]), planned=[STEP],
+    info = RunInfo(id="sync", started=record.started, command=shlex.join([answer.program(), *sys.argv[1:]]), planned=[STEP],
                    asked=[STEP], fail_on=fail_on, interrupted=bool(stop.received), signal=stop.received)
     document = verdict_document(info, [record])
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"

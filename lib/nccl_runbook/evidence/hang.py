@@ -81,8 +81,7 @@ class _Inputs:
         return {rank: self.written[name] for rank, name in self.names.items() if name in self.written}
 
     def _take(self, source: Source, plain: list[str]) -> None:
-        head = source.peek(4096)
-        if not head:
+        if not (head := source.peek(4096)):
             self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
         elif source.plain and head.startswith(b"\x80"):
             plain.append(source.name)

@@ -34,8 +34,7 @@ class Clocks:
     def offsets(self) -> list[ClockOffset]:
         """Every clock that shares enough events with the one that shares most, or with one that is tied to that; that one with 0."""
         shared = [times for times in self._seen.values() if len(times) > 1]
-        counts = collections.Counter(name for times in shared for name in times)
-        if not counts:
+        if not (counts := collections.Counter(name for times in shared for name in times)):
             return []
         first = max(sorted(counts), key=lambda name: counts[name])
         tied = {first: ClockOffset(first, 0.0, 0.0, counts[first])}

@@ -73,8 +73,7 @@ def said(text: str) -> Said:
     """Who says what, when."""
     rank, host, pid, time, at = None, "", "", None, 0
     for _ in range(6):
-        found = _PREFIX.match(text, at)
-        if not found:
+        if not (found := _PREFIX.match(text, at)):
             break
         at, what = found.end(), found.lastgroup  # no two of them stand in one prefix, but for pid and ip
         if what in ("pid", "ip", "pod"):

@@ -34,7 +34,8 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -
     """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
     supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
-        raise ValueError(f"cannot start {argv[0][:80]}: there is no such program")
+        why = "it may not be executed" if os.path.exists(argv[0]) else "there is no such program"
+        raise ValueError(f"cannot start {argv[0][:80]}: {why}")
     try:
         child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
                                  stderr=subprocess.STDOUT, start_new_session=True, **more)

@@ -50,8 +50,7 @@ def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:
 
 def normal_bus(text: str) -> str:
     """A PCI bus id as the kernel writes it, "0000:0a:00.0"; the text itself where it is none (NVML writes an eight-digit domain)."""
-    found = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I)
-    if not found:
+    if not (found := re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I)):
         return text.strip().lower()
     domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
@@ -59,8 +58,7 @@ def normal_bus(text: str) -> str:
 
 def bus_of_message(line: str) -> str:
     """The bus id behind "both on CUDA device 1000", "" where the line has none: NCCL prints the bus id's hexadecimal digits in a row."""
-    found = _DEVICE.search(line)
-    if not found:
+    if not (found := _DEVICE.search(line)):
         return ""
     number = int(found[1], 16)
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"

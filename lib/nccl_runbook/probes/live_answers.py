@@ -38,7 +38,7 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
             continue
         beside += [Path(argv0).parent] if argv0.startswith("/") else []
     found = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
-    return found or Gap("absent", "py-spy is not installed here: pip install py-spy, into any folder, and look again")
+    return found or Gap("absent", "py-spy is not installed here: pip install py-spy, put its folder on PATH, and look again")
 
 
 def _may_run(path: Path) -> bool:

@@ -97,7 +97,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     if stop.why():
         return Gap("not-run", stop.why())
     if left_s < _LEAST_S:
-        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left for it; alone: methods={method}")
+        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left for it; alone: --methods {method}, or methods={method}")
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, and CUDA shows none")
     if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):

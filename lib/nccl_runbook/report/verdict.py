@@ -134,7 +134,7 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     for step, finding in found:
         (contra if (finding.status == "ruled-out" and best.status != "ruled-out") else pro).extend(_sourced(step, finding.evidence))
         contra.extend(_sourced(step, finding.against))
-    remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
+    remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status == best.status for r in f.remedy]
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
                  remedy=list(dict.fromkeys(remedies)))
 
@@ -151,8 +151,7 @@ def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
 def _judged(records: Iterable[Record]) -> Judged:
     """The software of the first step that names any, completed from later steps that judged the same interpreter."""
     known = [r.judged for r in records if r.judged != Judged()]
-    named = [j for j in known if j.torch] or known
-    if not named:
+    if not (named := [j for j in known if j.torch] or known):
         return Judged()
     first = named[0]
     same = [j for j in known if not j.python or j.python == first.python]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 
 from nccl_runbook.facts import Gap
@@ -26,8 +27,7 @@ def unread_variable(s: Setting) -> Finding | None:
     if s.name in unread():
         says, instead = unread()[s.name]
         return told("unread-variable", Severity.WARN, s, says, "It does nothing. Take it out; what does the work:", instead)
-    near = nearest(s.name)
-    if not near:
+    if not (near := nearest(s.name)):
         return None
     return told("unread-variable", Severity.WARN, s, f"no reader known; the nearest name is {near}", "Write the name that is read:",
                 f"{near}={s.value}")
@@ -47,7 +47,8 @@ def _what_happens(v: Variable, value: str) -> str:
     if v.name in (known := table("environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
-        return "; NCCL reads what is no number as 0"
+        led = re.match(r"\s*([+-]?\d+)", value)  # strtoll: what follows the digits is not looked at (NCCL 2.30.7 misc/param.cc, read)
+        return f"; NCCL reads only the digits at its beginning: {led[1]}" if led else "; NCCL reads what is no number as 0"
     return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 
 

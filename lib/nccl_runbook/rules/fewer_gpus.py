@@ -39,16 +39,14 @@ def _sizes(ladder: Ladder) -> str:
 
 
 def _rehearsal(ladder: Ladder) -> list[Finding]:
-    failing = ladder.first_failing
-    if failing:
+    if failing := ladder.first_failing:
         return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)]
     evidence = Evidence("barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked", "table below")
     return [Finding("rehearsed", Severity.UNKNOWN, f"{REHEARSED_ON} with {_sizes(ladder)}, all right", (evidence,))]
 
 
 def _ladder(ladder: Ladder) -> list[Finding]:
-    failing = ladder.first_failing
-    if failing:
+    if failing := ladder.first_failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
     if untried := [str(n) for n in ladder.wanted[len(ladder.rungs) :]]:
         title = f"the budget ended before {', '.join(untried)} ranks"

@@ -105,8 +105,7 @@ def clocks_held_down(machine: Machine) -> Finding | None:
 
 def compute_mode_blocks(machine: Machine) -> Finding | None:
     """Compute mode forbids processes (prohibited), or a second one (exclusive) while somebody holds the GPU. Exclusive and free: a note."""
-    gpus = [g for g in _gpus(machine) if g.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread")]
-    if not gpus:
+    if not (gpus := [g for g in _gpus(machine) if g.compute_mode in ("prohibited", "exclusive-process", "exclusive-thread")]):
         return None
     taken = [g for g in gpus if g.compute_mode == "prohibited" or not isinstance(g.owners, Gap)
              and any(o.kind != "graphics" and not o.is_ours for o in g.owners)]

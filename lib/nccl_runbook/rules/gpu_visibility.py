@@ -92,8 +92,7 @@ def nvml_refuses(machine: Machine) -> Finding | None:
 
 def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
     """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init, so hiding the GPU does not help."""
-    refused = [(i, g) for i, g in enumerate(_nvml_gpus(machine)) if isinstance(g, Gap)]
-    if not refused:
+    if not (refused := [(i, g) for i, g in enumerate(_nvml_gpus(machine)) if isinstance(g, Gap)]):
         return None
     said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused)
     if all(g.reason == "no-permission" for _, g in refused) and 0 < len(_nvml_gpus(machine)) - len(refused) <= _cuda_count(machine):
@@ -140,8 +139,7 @@ def gpus_hidden(machine: Machine) -> Finding | None:
     selection = _selection(machine)
     if selection is None or selection.problem:
         return None
-    hidden = _hidden(machine, selection)
-    if not hidden:
+    if not (hidden := _hidden(machine, selection)):
         return None
     variables = machine.surroundings.variables
     names = ", ".join(map(str, hidden))

@@ -91,8 +91,7 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
     late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
     late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
     late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
-    known = {a.rank: a for a in reversed([*first, *late])}
-    if not known:
+    if not (known := {a.rank: a for a in reversed([*first, *late])}):
         known = {a.rank: a for a in [*_in_circles(hang, found), *(_silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
@@ -315,8 +314,7 @@ def _is_hung(hang: Hang, wait: Wait) -> bool:
 def _nothing_open(hang: Hang) -> Told:
     """No operation is open anywhere."""
     world = {r for g in hang.groups for r in g.ranks}
-    seen = {d.rank for d in hang.dumps if d.entries}
-    if not seen:
+    if not (seen := {d.rank for d in hang.dumps if d.entries}):
         return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
     if world - seen:
         said = f"nothing is open in {counted(len(seen), 'dump')}; of {rank_names(sorted(world - seen))} there is none."

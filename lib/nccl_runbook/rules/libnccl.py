@@ -99,8 +99,7 @@ def roles_differ(env: Environment) -> Finding | None:
 
 def replaced(role: Role) -> Finding | None:
     """The file of a mapped libnccl was deleted or overwritten: what runs is not what is installed now."""
-    gone = [p for p in nccl_paths(role) if p.endswith(" (deleted)")]
-    if not gone:
+    if not (gone := [p for p in nccl_paths(role) if p.endswith(" (deleted)")]):
         return None
     return Finding("library-replaced", Severity.WARN, f"{role.name}: the mapped libnccl was replaced on disk while the process ran",
                    tuple(Evidence(p, "environment.roles.mapped") for p in gone),

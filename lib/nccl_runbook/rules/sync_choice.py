@@ -30,8 +30,7 @@ def topology(runs: SyncRuns | Gap) -> str:
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
     row = table("sync_choice")["topology"].get(topology(runs), {"order": ()})
-    fit = [a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m]
-    if not fit:
+    if not (fit := [a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
     quickest = min(seconds, key=lambda m: seconds[m])

@@ -103,7 +103,7 @@ def _beside(usual: dict[str, tuple[float, list[str]]], found: list[Pointer]) -> 
 def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[Pointer]:
     """Causes that words make likelier, and by how much: the place is that, negative. ``usual``: chances by learned words."""
     failed = logs.context or failed_line(logs)
-    if not (failed or logs.unknown and not logs.foreign):
+    if not (failed or logs.unknown) or logs.foreign and not logs.context:
         return []  # words alone are no complaint
     lines: dict[str, list[tuple[float, LogLine]]] = collections.defaultdict(list)
     for expression, weights in hints().items():
@@ -171,6 +171,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs, usual: dict[str, tuple[
     if others_speak or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMFUL:
         return others[: MOST - 1] + benign
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
+    if known and not logs.context:  # nobody complains, and nothing but single words speaks for them
+        others = [h for h in others if not any(a.startswith(WORDS) for a in h.against)]
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 

@@ -171,8 +171,7 @@ def calls_differ(logs: Logs) -> list[Pointer]:
 
 def all_wait_alike(logs: Logs) -> list[Pointer]:
     """A timeout, and nothing says who was missing."""
-    waiting = _waiting(logs)
-    if not waiting:
+    if not (waiting := _waiting(logs)):
         return [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)] if logs.timeout else []
     lines = tuple(r.timeouts[0].at for r in waiting[:2])
     told = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
