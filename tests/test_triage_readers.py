@@ -431,3 +431,13 @@ def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(a
     os.close(quiet)
     os.close(ours)
     assert (running.returncode, *said) == (130, "", "interrupted (SIGINT): there is no answer yet\n" * (arguments[0] == "hang"))
+
+
+def test_a_line_that_tells_by_itself_is_quoted_by_itself_and_once(tmp_path):
+    """Only a message that was broken inside is put together; one below another is not."""
+    (tmp_path / "a.log").write_text("torch.AcceleratorError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call\nstep\n")
+    quoted = {line.text for seen in reader.collect([str(tmp_path / "a.log")]).seen.values() for line in seen.lines}
+    assert not [text for text in quoted if "memoryCUDA" in text] and any(text.endswith("out of memory") for text in quoted)
+    (tmp_path / "a.log").write_text("n1:7:7 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA dev\nice 60\n")
+    quoted = {line.text for seen in reader.collect([str(tmp_path / "a.log")]).seen.values() for line in seen.lines}
+    assert any("Duplicate GPU" in text for text in quoted)

@@ -92,8 +92,11 @@ class _Reader:
         who = said(text if quoted else whole or text)
         line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins
         kind.first = kind.first or line
+        own = self._line(name, number, said(text), own_rank) if whole else line
+        parts = [plain(text), plain(above.decode("utf-8", "replace"))] if whole and not quoted else []
         for expression in kind.matched:
-            self._keep(expression, line, text, whole, who.times)
+            alone = any(map(compiled(expression).search, parts))  # not a message that was broken: each line is quoted as it is
+            self._keep(expression, own if alone else line, text, "" if alone else whole, who.times)
         if kind.tells:
             told, kind.told = not whole and kind.told, None
             told = told or {e: m for e in (log_events.HINTS if whole else kind.tells) if (m := compiled(e).search(whole or who.text))}

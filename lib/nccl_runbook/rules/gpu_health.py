@@ -123,8 +123,7 @@ def _held_by(gpu: NvmlGpu) -> str:
 
 def mig_splits_gpus(machine: Machine) -> Finding | None:
     """MIG is on: broken without instances; else a warning, as CUDA shows a process one slice only (CUDA 13.0)."""
-    on = [] if isinstance(machine.nvml, Gap) else with_mig(machine.nvml)
-    if not on:
+    if not (on := [] if isinstance(machine.nvml, Gap) else with_mig(machine.nvml)):
         return None
     empty = [g for g in on if not g.mig.instances]
     said = _seen(on, "mig", lambda g: f"MIG on, {len(g.mig.instances)} instances")

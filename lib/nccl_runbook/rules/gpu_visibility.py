@@ -51,8 +51,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     said = [Evidence(str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU", "gpus.nvml")]
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
         said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
-    on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
-    if not on_bus:
+    if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
         there = Remedy("you", "Run this where the job runs, in its container or allocation. Containers are given GPUs at their start:",
                        usual("container-gpu-access")[0].lines)
         return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
