@@ -12,6 +12,7 @@ BARRIER = "Waiting in store based barrier to initialize process group for rank: 
 CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {n} datatype {t} op 0 root 0 comm 0x5{d} [nranks=2] stream 0x55\n"
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
+    ("rendezvous-port-in-use", "bind on local address (10.0.0.9:29500) failed: Address already in use\n", "", "bind on local address (10.0.0.9:0) failed\n: Address already in use (98)\n"),
     ("peer-crashed", "kernel: Out of memory: Killed process 3321 (python3) total-vm:412kB\n", "", "kernel: Out of memory: Killed process 3321 (mysqld) total-vm:412kB\n"),
     ("shm-too-small", "could not resize shared memory segment \"/nccl-x\" to 8388608 bytes: No space left on device\n", "", "could not resize shared memory segment \"/PostgreSQL.1804289383\" to 8388608 bytes: No space left on device\n"),
     ("more-ranks-than-gpus", "CUDA error: Failed call to cuDeviceGet: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal\n", "srun --ntasks-per-node=8 --gpus-per-node=4", "srun --ntasks-per-node=4 --gpus-per-node=4\n"),
