@@ -13,8 +13,8 @@ CALL = "node0:{p}:{p} [{d}] NCCL INFO {op}: opCount 0 sendbuff 0x7f recvbuff 0x7
 FINGER = "[rank{r}]:[I0102 03:04:05.6 ProcessGroupWrapper.cpp:587] [Rank {r}] Running collective: CollectiveFingerPrint(SequenceNumber={s}, OpType=ALLREDUCE, TensorShape=[{n}, 1], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))\n"
 MORE: list[tuple[str, str, str, str]] = [
     ("rendezvous-port-in-use", "bind on local address (10.0.0.9:29500) failed: Address already in use\n", "", "bind on local address (10.0.0.9:0) failed\n: Address already in use (98)\n"),
-    ("peer-crashed", "kernel: Out of memory: Killed process 3321 (python3) total-vm:412kB\n", "", "kernel: Out of memory: Killed process 3321 (mysqld) total-vm:412kB\n"),
-    ("shm-too-small", "could not resize shared memory segment \"/nccl-x\" to 8388608 bytes: No space left on device\n", "", "could not resize shared memory segment \"/PostgreSQL.1804289383\" to 8388608 bytes: No space left on device\n"),
+    ("peer-crashed", "kernel: Out of memory: Killed process 3320 (mysqld) total-vm:412kB\nkernel: Out of memory: Killed process 3321 (python3) total-vm:412kB\n", "", "kernel: Out of memory: Killed process 3321 (mysqld) total-vm:412kB\n"),
+    ("shm-too-small", "could not resize shared memory segment \"/PostgreSQL.1804289383\" to 8388608 bytes: No space left on device\ncould not resize shared memory segment \"/nccl-x\" to 8388608 bytes: No space left on device\n", "", "could not resize shared memory segment \"/PostgreSQL.1804289383\" to 8388608 bytes: No space left on device\n"),
     ("more-ranks-than-gpus", "CUDA error: Failed call to cuDeviceGet: CUDA_ERROR_INVALID_DEVICE: invalid device ordinal\n", "srun --ntasks-per-node=8 --gpus-per-node=4", "srun --ntasks-per-node=4 --gpus-per-node=4\n"),
     ("more-ranks-than-gpus", "LOCAL_RANK: 1 - CUDA_VISIBLE_DEVICES: [0]\nncclInvalidUsage: invalid usage\n", "", "LOCAL_RANK: 1 - CUDA_VISIBLE_DEVICES: [0,1]\nncclInvalidUsage: invalid usage\n"),
     ("more-ranks-than-gpus", "LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0]\ninitializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2\ninitializing ddp: GLOBAL_RANK: 1, MEMBER: 2/2\nNCCL error: invalid usage\n", "one GPU in the machine",
@@ -1227,6 +1227,8 @@ def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, fa
     ("RuntimeError: The server socket has failed to listen: [Errno 98] Address already in use, port 29500\n", "", "torchrun --master-port"),
     ("CUDA error 803: system has unsupported display driver / cuda driver combination\n", "", "compat"),
     ("Failed to initialize NVML: Driver/library version mismatch\n", "", "sudo reboot"),
+    ("n1:803:803 [0] NCCL WARN nvmlInit failed: Driver/library version mismatch\n", "", "sudo reboot"),
+    (W + "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1\n", "InfiniBand between two nodes, the path is blocked", "ibstat"),
     (W + "NET/OFI Request completed with error. RC: 2\n", "EFA on two nodes; the port is blocked by a firewall and it hangs", "security group"),
     (W + "socketStartConnect: Connect to 10.0.0.2<41235> failed : No route to host\n", "", "nc -vz HOST PORT")])
 def test_advice_is_that_for_the_message_seen(tmp_path, log, words, advice):

@@ -123,7 +123,7 @@ def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
 
     path = Path(target)
     if not os.path.lexists(target):
-        slip = set("/~") & set(target) and not set(" :+") & set(target)  # in a path, not in an allocation
+        slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)  # no allocation
         if slip or " " not in target and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py")):
             raise ValueError(f"there is no file {target}")
         return [_of_text(target, "", asked)], []
@@ -249,12 +249,12 @@ def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan
     from nccl_runbook.rules import frameworks as judge
 
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    told = {name: int(values[0]) for name, values in flat.items() if values and values[0].isdigit()}
+    told = {name: int(values[0]) for name, values in flat.items() if values and values[0].isdecimal()}
     gpus = _gpus(asked, told.get("trainer.n_gpus_per_node", 0))
-    nodes = asked.nodes or told.get("trainer.nnodes", 0) + told.get("rollout.nnodes", 0) or 1  # verl's own
+    nodes = asked.nodes or max(1, told.get("trainer.nnodes", 0), told.get("rollout.nnodes", 0))  # verl's own
     launch = frameworks.merged(known, said, gpus)
     mode, placed = frameworks.place(launch, gpus, nodes)
-    return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes), mode, placed)
+    return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes, gpus), mode, placed)
 
 
 def document(one: Plan) -> dict[str, Any]:

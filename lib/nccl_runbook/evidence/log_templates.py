@@ -25,7 +25,7 @@ KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|evice(?:: |=')|"
-    rb"eturn (?:code|value)|onnect|frozen|throttled|MEMBER|\.cc:\d+ -> ")
+    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> ")
 ODD = re.compile(r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b")
 _ERRORS = ("error", "fail", "fatal", "abort", "warn", "exception", "timeout", "timed", "time out", "killed", "panic", "refused")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")

@@ -9,25 +9,25 @@ from nccl_runbook.planning.groups import Placed
 from nccl_runbook.rules.allocation import CAUSE, SEVERITY, shared_lines, sizes
 
 
-def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> Finding:
+def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
     """The verdict on a launch; flags that sound like placement and are not in the table are named as evidence."""
     evidence = [*shared_lines(placed), *placed.notes, *(f"--{n}: not known to us" for n in launch.unknown[:8])]
     title = f"{launch.framework.name}: {table('allocation')['launches'][placed.verdict]} ({sizes(mode, gpus)})"
-    fixes = () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus))
+    fixes = () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, per_node))
     cause = CAUSE if placed.verdict == "duplicate" else None
     return Finding(f"allocation-{placed.verdict}", SEVERITY[placed.verdict], title,
                    tuple(Evidence(e, launch.framework.source if i == 0 else "") for i, e in enumerate(evidence)), fixes, cause,
                    cause and "likely")
 
 
-def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int) -> list[Remedy]:
+def _fixes(launch: Launch, mode: Mode, placed: Placed, per_node: int) -> list[Remedy]:
     if placed.verdict == "refused":
         return [Remedy("you", f"Change the launch: {placed.notes[0]}.")]
     found = []
     asked = sum(p.alloc_size for p in mode.parts)
     if launch.framework.name == "trl" and placed.verdict == "duplicate":
         server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
-        trainer = min(trainer, gpus - server)
+        trainer = min(trainer, per_node - server)
         lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
                  f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
         found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
