@@ -442,10 +442,15 @@ def test_a_launch_of_verl_tells_its_own_number_of_nodes():
     said = "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 {} actor_rollout_ref.rollout.tensor_model_parallel_size=4"
     assert plan(said.format("trainer.nnodes=2"))["verdict"] == "clean"
     assert plan(said.format("trainer.nnodes=2"), "--nodes", "1")["verdict"] != "clean"
+    apart = ("python3 -m verl.experimental.one_step_off_policy.main_ppo actor_rollout_ref.hybrid_engine=False trainer.n_gpus_per_node=6 trainer.nnodes=1 rollout.n_gpus_per_node=4 "
+             "rollout.nnodes=1 actor_rollout_ref.rollout.tensor_model_parallel_size=2")
+    assert plan(apart, "--gpus", "8")["verdict"] != "clean"  # two pools of one node are one node
 
 
 def test_no_remedy_names_a_gpu_that_is_not_there():
     lines = [x for gpus in ("2", "1") for r in plan("accelerate launch --num_processes 2 -m trl.scripts.grpo --use_vllm true --vllm_mode server", "--gpus", gpus)["remedies"] for x in r["lines"]]
+    more = plan("accelerate launch --num_processes 8 -m trl.scripts.grpo --use_vllm true --vllm_mode server", "--gpus", "8", "--nodes", "2")["remedies"]
+    assert not [x for r in more for x in r["lines"] if ",8 " in x]
     assert "CUDA_VISIBLE_DEVICES=1 accelerate launch --num_processes 1 ..." in lines and not [x for x in lines if "CUDA_VISIBLE_DEVICES=1," in x or "=,1" in x or "num_processes 0" in x]
 
 
@@ -453,7 +458,7 @@ def test_an_allocation_over_two_nodes_is_one_for_ray():
     assert (plan("sglang:d8+fsdp:d8", "--gpus", "8", "--nodes", "2")["launcher"], plan("sglang:d4+fsdp:d4", "--gpus", "8")["launcher"]) == ("ray", "local")
 
 
-@pytest.mark.parametrize("path", ["examples/math", "conf/grpo.py", "../nofolder", "train.py", "~/x"])
+@pytest.mark.parametrize("path", ["examples/math", "conf/grpo.py", "../nofolder", "train.py", "~/x", "/my run/grpo.yaml", "./my config.yaml"])
 def test_a_slip_in_a_path_is_no_allocation(path):
     done = run(path, "--gpus", "8")
     assert (done.returncode, done.stdout) == (2, "") and f"there is no file {path}" in done.stderr

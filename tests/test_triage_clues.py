@@ -21,6 +21,9 @@ MORE: list[tuple[str, str, str, str]] = [
      "LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0]\ninitializing ddp: GLOBAL_RANK: 0, MEMBER: 1/1\n"),
     ("more-ranks-than-gpus", "NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 50\n", "train.sh on an a2-ultragpu-1g instance", "on an a2-ultragpu-4g instance\n"),
     ("net-plugin-failed", "#0  0x0000000000000000 in ?? ()\n#1  0x00007fefc64b890f in nccl_p2p_ib_init (num_devs=0x7f) at p2p_plugin.c:315\n", "", "#1  0x00007fefc64b890f in nccl_p2p_ib_init (num_devs=0x7f) at p2p_plugin.c:315\n"),
+    ("net-plugin-failed", "Segmentation fault (core dumped)\n#1  0x7f in nccl_net_ofi_test ()\n", "", "Watchdog caught collective operation timeout\nAborted (core dumped)\n#1  0x7f in nccl_net_ofi_test ()\n"),
+    ("ulimit-too-low", "Max locked memory         65536                unlimited            bytes\n", "ibv_reg_mr fails", "max locked memory       (kbytes, -l) unlimited\n"),
+    ("peer-stopped", "received SIGSTOP\n", "", "Thread 1 \"python\" received signal SIGSTOP, Stopped (signal)\n"),
     ("gdr-broken-acs", "FAIL ACS for root port 0008:00:00.0 has incorrect values 0011101\n", "RoCE between two nodes stays slow", "PASS ACS for root port 0008:00:00.0 has expected values\n"),
     ("p2p-broken-acs-iommu", "tensor([1, 2], device='cuda:0')\ntensor([0, 0], device='cuda:1')\n", "a tensor is sent from one GPU to the other", "tensor([1, 2], device='cuda:0')\ntensor([1, 2], device='cuda:1')\n"),
     ("peer-stopped", "thread #1, stop reason = SIGSTOP\n", "", "thread #16, name = 'python', stop reason = signal SIGSTOP\n"),
@@ -1197,8 +1200,8 @@ def test_an_error_beside_results_that_are_right_is_noise(tmp_path, log, words, f
 
 
 @pytest.mark.parametrize("before, line, cause", [
-    ("exits with return code = 1", "exits with return code = -9", "peer-crashed"),
-    ("failed to connect to (10.0.1.75, 44737).", "The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).", "socket-interface-wrong"),
+    ("exits with return code = -6", "exits with return code = -9", "peer-crashed"),
+    ("The client socket has timed out after 900s while trying to connect to (10.0.1.9, 29500).", "The client socket has timed out after 1800s while trying to connect to (172.17.0.2, 44737).", "socket-interface-wrong"),
     ("frozen 0", "frozen 1", "peer-stopped"), ("nr_throttled 3", "nr_throttled 88214", "cpu-affinity"),
     ("n1:7:7 [0] NCCL INFO bootstrap.cc:701 -> 2", "n1:7:9 [0] NCCL WARN socketProgress: Connection closed by remote peer 192.0.2.3<36138>\nn1:7:9 [0] NCCL INFO bootstrap.cc:701 -> 6", "foreign-connection")])
 def test_the_same_line_with_other_numbers_hides_no_message(tmp_path, before, line, cause):
@@ -1222,6 +1225,7 @@ def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, fa
     ("error: unrecognized arguments: --local-rank=1\n", "", "LOCAL_RANK"),
     ("ValueError: the world size is 2 and 1 clients joined\n1/2 clients joined\n", "", "MASTER_"),
     ("CUDA error: invalid device ordinal\n", "srun --gpus-per-task=1 python train.py", "--gpu-bind=none"),
+    ("CUDA error: invalid device ordinal\n", "CUDA_VISIBLE_DEVICES=0 srun --gpu-bind=none --gpus-per-node=8 python train.py", "nvidia-smi -L"),
     ("ValueError: Port could not be cast to integer value as 'fd00::1:29500'\n", "", "brackets"),
     ("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:5570')\n", "", "VLLM_PORT"),
     ("RuntimeError: The server socket has failed to listen: [Errno 98] Address already in use, port 29500\n", "", "torchrun --master-port"),
@@ -1260,7 +1264,7 @@ def test_what_only_sounds_harmless_is_not_called_known(tmp_path):
     (tmp_path / "job.log").write_text("train.c:12: warning: unused variable 'rank'\n")
     logs = reader.collect([str(tmp_path / "job.log")], "is this warning harmless? everything works fine")
     lead = triage.judge(logs)
-    assert not lead or lead[0].cause != "benign" or "no message that is known here" in triage.sentence(logs, lead)
+    assert lead[0].cause == "benign" and "no message that is known here" in triage.sentence(logs, lead)
     (tmp_path / "job.log").write_text("n1:7:7 [0] NCCL INFO NET/Plugin : No plugin found (libnccl-net.so), using internal implementation\n")
     logs = reader.collect([str(tmp_path / "job.log")], "is this warning harmless? everything works fine")
     assert "known to be harmless" in triage.sentence(logs, triage.judge(logs))

@@ -1,5 +1,6 @@
 """The verdict document: sums, merges, sentences, exit codes, schemas."""
 
+import dataclasses
 import json
 import resource
 from pathlib import Path
@@ -169,6 +170,15 @@ def test_merging_takes_the_best_status_and_joins_evidence():
     assert merged.status == "established" and len(merged.remedy) == 2
     assert [e.source.split(":")[0] for e in merged.evidence] == ["01-gpu-visibility"] * 2  # the second step saw the same
     assert merged.against == [Evidence("4 UUIDs", "04-transports: gpus")]
+
+
+def test_a_remedy_is_told_once_and_without_if_where_one_step_is_sure():
+    plain, other = Remedy("your launcher", "Give it more room:", ("docker run --shm-size=8g ...",)), Remedy("the administrator", "If so: Look at it.")
+    first = Remedy("you", "End the other process.")
+    told = [dataclasses.replace(samples.shared_gpu(), remedy=(first,)), dataclasses.replace(samples.shared_gpu(Severity.WARN, "likely"), remedy=(plain,)),
+            dataclasses.replace(samples.shared_gpu(Severity.WARN, "possible"), remedy=(dataclasses.replace(plain, text="If so: Give it more room:"), other))]
+    (merged,) = merge_causes([samples.record(f"0{n}-step", [one]) for n, one in enumerate(told, 1)])
+    assert merged.status == "established" and merged.remedy == [first, plain, other]  # what the surest step does not say, another one does
 
 
 def test_a_ruled_out_cause_offers_no_remedy():

@@ -134,7 +134,9 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     for step, finding in found:
         (contra if (finding.status == "ruled-out" and best.status != "ruled-out") else pro).extend(_sourced(step, finding.evidence))
         contra.extend(_sourced(step, finding.against))
-    remedies = [] if best.status == "ruled-out" else [r for _, f in found if f.status == best.status for r in f.remedy]
+    told = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
+    plainly = {(f"If so: {r.text}", r.lines) for r in told}
+    remedies = [r for r in told if (r.text, r.lines) not in plainly]
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
                  remedy=list(dict.fromkeys(remedies)))
 

@@ -47,7 +47,7 @@ def _what_happens(v: Variable, value: str) -> str:
     if v.name in (known := table("environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
-        led = re.match(r"\s*([+-]?\d+)", value)  # strtoll: what follows the digits is not looked at (NCCL 2.30.7 misc/param.cc, read)
+        led = re.match(r"\s*([+-]?\d+)", value)  # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
         return f"; NCCL reads only the digits at its beginning: {led[1]}" if led else "; NCCL reads what is no number as 0"
     return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 

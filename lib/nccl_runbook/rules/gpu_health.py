@@ -52,8 +52,7 @@ def rows_need_reset(machine: Machine) -> Finding | None:
     """Row remapping waits for a reset (warn) or found no spare row (broken). Rows that were remapped well are history."""
     rows = [g for g in _gpus(machine) if isinstance(g.remapped_rows, RemappedRows)]
     failed, pending = [g for g in rows if g.remapped_rows.has_failed], [g for g in rows if g.remapped_rows.is_pending]
-    bad = failed or pending
-    if not bad:
+    if not (bad := failed or pending):
         return None
     words = "a bad memory row could not be replaced" if failed else "a bad memory row is replaced only at the next reset"
     return Finding("rows-need-reset", Severity.BROKEN if failed else Severity.WARN, f"{_named(bad)}: {words}",
