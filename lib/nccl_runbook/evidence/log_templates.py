@@ -117,10 +117,6 @@ class Templates:
         """Every kind, None for what tells nothing."""
         return zip(self.kinds.values(), map(self._telling.get, self.kinds))
 
-    def latest(self) -> Iterator[tuple[At, Kind | None]]:
-        """The same, the last that appeared first."""
-        return zip(reversed(self.kinds.values()), map(self._telling.get, reversed(self.kinds)))
-
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What is alike in lines of one kind; most are known, or short and without a number."""
         text, known = b"\n".join(rows), self.kinds

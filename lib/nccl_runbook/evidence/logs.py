@@ -21,11 +21,9 @@ from nccl_runbook.evidence.log_templates import ODD, Kind, Templates, Texts, end
 from nccl_runbook.evidence.log_text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.facts.logs import LogLine, Logs, Seen, Template
 from nccl_runbook.knowledge.clues import apart, clues, compiled, folded, hints, may_match, printed, spoken
-from nccl_runbook.knowledge.words import words_of
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
-MAX_QUOTED = 40  # kinds of lines are taken word for word: the last that appear, as what went wrong is new and stands below
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
@@ -154,15 +152,7 @@ class _Reader:
         told = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
-        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, self._words(context))
-
-    def _words(self, context: str) -> dict[str, LogLine]:
-        """Not those of what every job prints, nor of what is known as harmless."""
-        harmless = {clue.line for clue in clues() if clue.cause == "benign"}
-        late = ((at, kind) for at, kind in itertools.islice(self._templates.latest(), MAX_SPOKEN) if not _CHATTER.search(at[2]))
-        kinds = (kind or Kind(at) for at, kind in late if not (kind and kind.matched and harmless.issuperset(kind.matched)))
-        texts = [*((text, kind) for kind in itertools.islice(kinds, MAX_QUOTED) for text in kind.texts()), (context, None)]
-        return {word: line for text, kind in texts for line in [self._first(text, kind)] for word in words_of(plain(text))}
+        return Logs(files, context, seen, *told, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts)
 
     def _ask(self, texts: Texts, expressions: Iterable[str]) -> None:
         """Keep the first line that matches, of each that was not found yet."""

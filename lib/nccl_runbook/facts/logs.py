@@ -112,8 +112,7 @@ class Logs:
     fatal line,
     and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
     clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently; ``here``:
-    the host on which they were read; ``attempts``: how often the launcher started the ranks; ``words``: every word of the reporter and of
-    the last kinds of lines that appeared -> where it stands first.
+    the host on which they were read; ``attempts``: how often the launcher started the ranks.
     """
 
     files: List[FileRead]
@@ -131,7 +130,6 @@ class Logs:
     apart: List[LogLine] = dataclasses.field(default_factory=list)
     here: str = ""
     attempts: int = 1
-    words: Dict[str, LogLine] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, fitting
 from nccl_runbook.knowledge.clues import ABORT, SLOW, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
-from nccl_runbook.knowledge.words import chances, mark, words_of
 from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
 from nccl_runbook.rules.failures import usual
@@ -20,9 +19,6 @@ from nccl_runbook.rules.triage_ranks import Pointer
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
 ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-# what learned words without doubt add to hints; by them a rarer cause is not named, a likely one only possible, a matter harmless, or not
-CHANCE, TOLD, RARELY, UNLIKELY, HARMLESS, HARMFUL = 12, 0.33, 0.04, 0.3, 0.5, 0.1
-SAID = {"established": 3.0, "likely": 3.0, "possible": 1.5}  # how much more a message counts than words that go with many others
 WORDS = "no message of it was seen, only words that are usual with it"
 MOST = 5  # hypotheses that are worth a reader's time
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
@@ -54,18 +50,15 @@ class Hypothesis:
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     found = pointers(logs)
-    told = chances(logs.words, marks(logs, found)) if chances(words_of(logs.context)) else {}
-    usual = told or (_beside(chances(logs.words), found) if logs.context or failed_line(logs) else {})
-    kept, hinted = [_weighed(p, logs, told) for p in found], _from_hints(logs, usual)
+    kept, hinted = [_weighed(p, logs) for p in found], _from_hints(logs)
     score = {p.cause: -p.place for p in hinted}
     kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
     sure = {p.status for p in kept} - {"possible"}
     if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
-        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if told or not sure or p.place <= -PLAIN]
-    said = {p.cause: SAID[p.status] for p in sorted(found, key=lambda p: -STATUSES.index(p.status))}
-    kept.sort(key=lambda p: -told.get(p.cause, (0,))[0] * said.get(p.cause, 1) if told else p.place)
+        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
+    kept.sort(key=lambda p: p.place)
     merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
-    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs, told)[:MOST]
+    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)[:MOST]
 
 
 def pointers(logs: Logs) -> list[Pointer]:
@@ -73,12 +66,6 @@ def pointers(logs: Logs) -> list[Pointer]:
     named = _from_clues(logs)
     known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
     return [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
-
-
-def marks(logs: Logs, found: list[Pointer]) -> set[str]:
-    """The same and the hints that were seen, as words.json names them."""
-    told = {f"{p.cause} {p.status}" + " told" * (p.evidence[0].file == "--context") for p in found}
-    return told | {mark(expression) for expression in hints() if expression in logs.seen}
 
 
 def _from_clues(logs: Logs) -> list[Pointer]:
@@ -90,18 +77,12 @@ def _from_clues(logs: Logs) -> list[Pointer]:
         if not background and all(e in logs.seen for e in clue.also) and not any(e in logs.seen for e in clue.without):
             beside = [logs.seen[e].lines[0] for e in clue.also]
             first = 100 + 300 * place // len(clues()) - HINT * bool(clue.also)  # what must stand beside it makes a message say more
-            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first, False))
+            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
     return found
 
 
-def _beside(usual: dict[str, tuple[float, list[str]]], found: list[Pointer]) -> dict[str, tuple[float, list[str]]]:
-    """Chances by learned words; beside a line that tells of something, other causes get less, and likely ones."""
-    printed = {p.cause: p.status for p in found if p.place < GENERIC and p.cause != "benign"}
-    return {c: (p if not printed or printed.get(c) == "possible" else min(p, TOLD), words) for c, (p, words) in usual.items()}
-
-
-def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[Pointer]:
-    """Causes that words make likelier, and by how much: the place is that, negative. ``usual``: chances by learned words."""
+def _from_hints(logs: Logs) -> list[Pointer]:
+    """Causes that hints make likelier, and by how much: the place is that, negative."""
     failed = logs.context or failed_line(logs)
     if not (failed or logs.unknown) or logs.foreign and not logs.context:
         return []  # words alone are no complaint
@@ -109,28 +90,21 @@ def _from_hints(logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[P
     for expression, weights in hints().items():
         for cause, weight in weights.items() if expression in logs.seen else ():
             lines[cause].append((weight, logs.seen[expression].lines[0]))
-    likely = {cause: told for cause, told in usual.items() if told[0] > RARELY and told[1]}
-    for cause, (chance, (word, *_)) in likely.items():
-        lines[cause] += [(CHANCE * chance, logs.words[word])] * (cause != "benign" or cause in lines)
     if "benign" in lines and _calm(logs):
         lines["benign"].append((PLAIN, lines["benign"][0][1]))
     total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
     surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
-    why = {cause: f"{WORDS}: {', '.join(words)}" for cause, (_, words) in likely.items()}
-    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (why.get(c, WORDS),), -total[c]) for c in lines if total[c] >= 0.3]
+    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
 
 
-def _weighed(pointer: Pointer, logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> Pointer:
-    """Less sure where it is only told, not printed, where it came after the timeout that it should explain, where words tell of others."""
+def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
+    """Less sure if only the reporter says it, or if it was printed after the timeout that it should explain."""
     status, against = pointer.status, pointer.against
     if pointer.evidence[0].file == "--context" and status != "possible":
         status, against = "possible", (*against, "it was told, not printed by the job")
     may_follow = pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
     if may_follow and status != "possible" and _after_timeout(pointer, logs):
         status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
-    shown = pointer.compared or pointer.evidence[0] in [row.first_error for row in logs.ranks]
-    if status == "likely" and not shown and usual.get(pointer.cause, (1,))[0] < min(UNLIKELY, max([p for p, _ in usual.values()] + [0])):
-        status, against = "possible", (*against, "the rest of what was said speaks more for another cause")
     return dataclasses.replace(pointer, status=status, against=against)
 
 
@@ -147,32 +121,24 @@ def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesi
     texts = [line.text for line in evidence]
     cause = fitting(cause_id, *texts)
     surest = [p for p in best if p.status == best[0].status]
-    against = tuple(dict.fromkeys(text for p in surest for text in p.against if not text.startswith(WORDS) or len(best) == 1))
+    against = tuple(dict.fromkeys(text for p in surest for text in p.against if text != WORDS or len(best) == 1))
     remedy = usual(cause_id, best[0].status, texts, launcher)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
     return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)
 
 
-def _without_noise(ranked: list[Hypothesis], logs: Logs, usual: dict[str, tuple[float, list[str]]]) -> list[Hypothesis]:
-    """`benign` leads where nothing failed and nothing surer is known, and stands last where the words are not those of a harmless matter;
-    beside a failure, or what was told as one, it has no place."""
+def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
+    """`benign` leads if nothing failed and nothing surer is known. Beside a failure, or a complaint of the reporter, it is left out."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
     reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
     grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
-    heard = reassured or "?" in logs.context or _reassured(logs, ITSELF)
-    chance = {cause: share for cause, (share, _) in usual.items()}
-    if chance.get("benign", 0) > HARMLESS and {h.status for h in others} <= {"possible"} and _calm(logs):
-        return benign + others
     if grave or not _calm(logs):
         return others
-    others_speak = chance.get("benign", 1) < HARMFUL and others and chance.get(others[0].cause, 0) > HARMLESS and reassured < 2
-    if others_speak or logs.context and not heard and chances(logs.words).get("benign", (1,))[0] < HARMFUL:
-        return others[: MOST - 1] + benign
     known = reassured or any(c.line in logs.seen and (c.cause == "benign" or logs.seen[c.line].resumed) for c in clues())
     if known and not logs.context:  # nobody complains, and nothing but single words speaks for them
-        others = [h for h in others if not any(a.startswith(WORDS) for a in h.against)]
+        others = [h for h in others if WORDS not in h.against]
     return benign + others if known else ranked if ranked[:1] == benign else others
 
 
@@ -224,7 +190,7 @@ def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
     lead = hypotheses[0]
     if lead.cause == "benign":
-        if lead.against[:1] and lead.against[0].startswith(WORDS):
+        if lead.against[:1] == (WORDS,):
             return "Unknown: no message that is known here was found; the words are those of a harmless matter, which proves nothing."
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
     word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")

@@ -22,15 +22,13 @@ _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:
 
 @dataclasses.dataclass(frozen=True)
 class Pointer:
-    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads; ``compared``: not one message, but what the
-    ranks' lines say together."""
+    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads."""
 
     cause: str
     status: str
     evidence: tuple[LogLine, ...]
     against: tuple[str, ...] = ()
     place: int = 0
-    compared: bool = True
 
 
 def judge(logs: Logs) -> list[Pointer]:
