@@ -73,7 +73,7 @@ def test_tables_parsed_ahead_are_those_of_toml(monkeypatch: pytest.MonkeyPatch, 
         shutil.copy(KNOWLEDGE / f"{name}.toml", tmp_path)
     (tmp_path / "clues.toml").write_text('words = {"<x>" = "of this minute"}\nclue = []\n')
     monkeypatch.setattr(knowledge, "HERE", tmp_path)
-    assert table.__wrapped__("hints") == table("hints")
+    assert table.__wrapped__("hints") == table("knowledge/hints")
     assert table.__wrapped__("clues") == {"words": {"<x>": "of this minute"}, "clue": ()}, "a table that was changed is parsed, not taken as it was"
 
 

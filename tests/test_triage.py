@@ -265,7 +265,7 @@ def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, ex
 
 def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
     lines = [line for cause in causes().values() for _, _, lines in cause.remedy for line in lines]
-    for form in table("launchers")["form"]:
+    for form in table("knowledge/launchers")["form"]:
         assert any(re.fullmatch(form["of"], line) for line in lines), form["of"]
 
 

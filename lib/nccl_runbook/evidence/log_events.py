@@ -63,7 +63,7 @@ HINTS = {
 STEPS = frozenset([_PROGRESS])
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
 Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
-LAUNCHERS: Mapping[str, str] = {line: launcher for launcher, line in table("launchers")["said"].items()}
+LAUNCHERS: Mapping[str, str] = {line: launcher for launcher, line in table("knowledge/launchers")["said"].items()}
 
 
 class Ranks:

@@ -1,4 +1,4 @@
-"""Tables as data, one TOML file a subject, and their loaders. No opinion on any machine."""
+"""Loads the TOML tables that lie beside the code that reads them."""
 from __future__ import annotations
 
 import functools
@@ -7,14 +7,14 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 
 @functools.cache
 def table(name: str) -> dict[str, Any]:
-    """What ``name``.toml holds, arrays as tuples; read once for all, so not to be changed."""
-    raw = (HERE / f"{name}.toml").read_bytes()
-    checksum, parsed = worked_out("tables").get(name, (None, {}))
+    """The table ``name``.toml, a path below the package, with arrays as tuples. It is shared: do not change it."""
+    raw = (PACKAGE / f"{name}.toml").read_bytes()
+    checksum, parsed = worked_out("tables").get(name.rpartition("/")[2], (None, {}))
     if checksum != zlib.crc32(raw):
         import tomllib  # takes 50 ms with the tables of triage, so that tables.json holds those (tests/test_docs.py)
 
@@ -25,7 +25,7 @@ def table(name: str) -> dict[str, Any]:
 @functools.cache
 def worked_out(name: str) -> dict[str, Any]:
     """What tests/test_docs.py wrote down ahead, as it costs too much at each start."""
-    return json.loads((HERE / f"{name}.json").read_bytes())
+    return json.loads((PACKAGE / "knowledge" / f"{name}.json").read_bytes())
 
 
 def _fixed(value: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from pathlib import Path
 
-from nccl_runbook.knowledge import HERE, table
+from nccl_runbook.knowledge import table
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(rc|post)\.?(\d+))?$")
 _KIND = {"rc": -1, None: 0, "post": 1}
@@ -52,7 +53,7 @@ class Rules:
 @functools.cache
 def rows() -> tuple[Rules, ...]:
     """Every row, oldest first, each with its last tag as the one that was asked for."""
-    data, found, so_far = table("allocation"), [], {}
+    data, found, so_far = table("knowledge/allocation"), [], {}
     for row in data["rows"]:
         so_far |= row
         fields = {k: v for k, v in so_far.items() if k not in ("from", "switch")}
@@ -85,4 +86,4 @@ def _order(tag: str) -> tuple[int, ...] | None:
 
 def grammar(name: str) -> str:
     """The text of one grammar, for lark."""
-    return (HERE / name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")

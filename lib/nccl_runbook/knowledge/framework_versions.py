@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from nccl_runbook.knowledge import table
 
-_TABLE = table("framework_versions")
+_TABLE = table("knowledge/framework_versions")
 
 
 def names() -> list[str]:

@@ -29,7 +29,7 @@ class Framework:
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
-    return {name: Framework(name=name, **row) for name, row in table("frameworks").items()}
+    return {name: Framework(name=name, **row) for name, row in table("knowledge/frameworks").items()}
 
 
 def of(text: str) -> Framework | None:

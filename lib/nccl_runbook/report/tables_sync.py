@@ -52,7 +52,7 @@ def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
     columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
     rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
-            for key, r in table("sync_choice")["topology"].items()]
+            for key, r in table("knowledge/sync_choice")["topology"].items()]
     return Table("Which way to move the weights", columns, rows)
 
 

@@ -119,7 +119,7 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
 
 def _others(rules: Rules) -> list[Remedy]:
     fit = {"take-turns": rules.era == "C", "adapter": rules.switch.honours_option, "opt-in": True}
-    return [Remedy("you", **table("allocation")["remedy"][name]) for name, fits in fit.items() if fits]
+    return [Remedy("you", **table("knowledge/allocation")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
 def fitting(mode: Mode, site: Site) -> str:

@@ -41,7 +41,7 @@ def judge(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
 
 def _finding(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
-    says, cause, who, advice = table("allocation")["clash"][clash.kind]
+    says, cause, who, advice = table("knowledge/allocation")["clash"][clash.kind]
     title = f"{ranks} of the {group.name} group {says} ({clash.what})"
     return Finding(f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN, title,
                    (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,

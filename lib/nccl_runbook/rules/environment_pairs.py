@@ -32,7 +32,7 @@ def _contradict(when: Sequence[str], one: str, other: str) -> bool:
 
 def contradictions(s: Set) -> Iterator[Finding]:
     """Two settings of which one undoes the other, or that fail together."""
-    for row in table("environment")["contradiction"]:
+    for row in table("knowledge/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
         if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
             yield _against(*both, f": {row['says']}", "Decide for one of them:", row["line"])
@@ -70,7 +70,7 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings. With another /dev/shm NCCL
     rules out P2P and shared memory between them (shmDev in src/transport/shm.cc, NCCL 2.7.8, and in p2p.cc later)."""
     held = [{n: v for n, (v, _, _) in effective(role).items()} for role in env.roles]
-    for name in table("environment")["must_agree"]:
+    for name in table("knowledge/environment")["must_agree"]:
         agree = Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.", (f"unset {name}",))
         yield from _differ(env, name, f"variables.{name}", [one.get(name, "not set") for one in held], Severity.WARN, agree)
     shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))

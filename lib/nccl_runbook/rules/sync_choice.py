@@ -29,7 +29,7 @@ def topology(runs: SyncRuns | Gap) -> str:
 
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
-    row = table("sync_choice")["topology"].get(topology(runs), {"order": ()})
+    row = table("knowledge/sync_choice")["topology"].get(topology(runs), {"order": ()})
     if not (fit := [a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
@@ -49,5 +49,5 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
     evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
-    advice = table("sync_choice")["own"]["advice"].get(phase, "See what your code does in that phase.")
+    advice = table("knowledge/sync_choice")["own"]["advice"].get(phase, "See what your code does in that phase.")
     return [Finding("own-sync-phases", Severity.NOTE, title, (evidence,), (Remedy("you", advice),))]
