@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from nccl_runbook import look_live
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Sample, Stack, Thread
 from nccl_runbook.rules import live as rules
 

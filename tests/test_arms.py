@@ -7,12 +7,12 @@ import sys
 import time
 
 import pytest
-from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.facts.experiments import Arms
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.planning.halving import halve
 from nccl_runbook.probes import arms
-from nccl_runbook.redact import Redactor
 from nccl_runbook.report.tables_worlds import arms_table
 from nccl_runbook.rules import transports
 from pydantic import TypeAdapter

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.machine import GpuLinks
 from nccl_runbook.report.curve import Curve, size_words
 from nccl_runbook.report.link_limits import limit

@@ -21,10 +21,10 @@ import live_worlds as worlds
 import pytest
 from book_samples import run_cli, with_library
 from nccl_runbook import look_live
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.look_page import page, text
 from nccl_runbook.probes import live_processes
-from nccl_runbook.redact import Redactor
 from nccl_runbook.rules import live as rules
 from processes import ROOT
 

@@ -14,7 +14,7 @@ import live_samples as s
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
 from nccl_runbook.look_page import first_text, page, text
 from nccl_runbook.probes import live_answers, live_processes

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.experiments import Arm, Guilty, Trial
 from nccl_runbook.rules import transports
 from world_samples import P2P, SHM, arms, hung, world

@@ -4,9 +4,9 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
-from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.rules import fewer_gpus, transports
 from nccl_runbook.rules.failures import explain

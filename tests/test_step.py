@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from nccl_runbook import records
-from nccl_runbook.facts import Gap
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.parameters import ParameterError
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.facts.experiments import Ladder
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.findings import Finding, Severity
-from nccl_runbook.parameters import ParameterError
 from nccl_runbook.probes import worlds
 from nccl_runbook.rules import fewer_gpus
 from nccl_runbook.step import Step, open_step

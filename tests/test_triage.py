@@ -16,18 +16,18 @@ import papermill
 import pytest
 from book_samples import run_cli
 from literals import matcher_of
-from nccl_runbook import records
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.findings import Severity, verdict_of
+from nccl_runbook.core.parameters import read_cell
 from nccl_runbook.evidence import hang as hang_files
 from nccl_runbook.evidence import log_events, log_templates
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
-from nccl_runbook.findings import Severity, verdict_of
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes, fitting, recognise
 from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
 from nccl_runbook.knowledge.launchers import for_launcher
-from nccl_runbook.parameters import read_cell
 from nccl_runbook.report.badges import badge
 from nccl_runbook.rules import hang, triage
 from processes import ROOT, quickest_s

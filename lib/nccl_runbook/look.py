@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.facts.experiments import Trial
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
@@ -34,7 +35,6 @@ from nccl_runbook.look_live import record as live_record
 from nccl_runbook.look_page import page, text
 from nccl_runbook.planning import group_testing, guard, halving, placement
 from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
-from nccl_runbook.redact import Redactor, plain
 from nccl_runbook.rules import live as live_rules
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"

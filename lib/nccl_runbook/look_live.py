@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Sequence
 
-from nccl_runbook.facts import to_json
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.facts.live import Live
 from nccl_runbook.look_page import first_text
 from nccl_runbook.probes.live import Look

@@ -5,7 +5,7 @@ import html
 from collections import Counter
 from typing import List, Sequence, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.live import Live, LiveRank
 from nccl_runbook.rules.live import Picture, verdict
 from nccl_runbook.rules.live_ranks import WAITING, RankView, main_stacks, words_of

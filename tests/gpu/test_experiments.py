@@ -4,7 +4,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.planning.halving import halve
 from nccl_runbook.probes import arms, nvml
 from nccl_runbook.report.link_limits import limit

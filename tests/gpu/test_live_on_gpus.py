@@ -11,7 +11,7 @@ import live_worlds as worlds
 import pytest
 from live_samples import looked
 from nccl_runbook import look_live
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 pytestmark = pytest.mark.gpu
 GAP_S = 5.0

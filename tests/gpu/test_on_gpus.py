@@ -7,10 +7,10 @@ import time
 
 import pytest
 from fake_nvml import fake_nvml
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.evidence import environment as environment_probe
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.findings import Severity
 from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement
 from nccl_runbook.planning.halving import halve

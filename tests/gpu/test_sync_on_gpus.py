@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from book_samples import CLI
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.sync import METHODS, SyncArm
 from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement

@@ -14,10 +14,10 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.facts import Gap
+    from nccl_runbook.core.facts import Gap
+    from nccl_runbook.core.findings import Finding
     from nccl_runbook.facts.comparison import Comparison
     from nccl_runbook.facts.environment import Environment
-    from nccl_runbook.findings import Finding
     from nccl_runbook.launch.engine import Engine
     from nccl_runbook.probes.compare import Subject
 
@@ -77,9 +77,9 @@ def ab(
 
 
 def _engine(python: str) -> Engine:
+    from nccl_runbook.core.redact import Redactor
     from nccl_runbook.launch.engine import Engine
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.redact import Redactor
 
     return Engine(choose(python).prefix, None, Redactor(os.environ))
 
@@ -87,9 +87,9 @@ def _engine(python: str) -> Engine:
 def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
               allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
+    from nccl_runbook.core.facts import Gap
     from nccl_runbook.evidence import arms as reader
     from nccl_runbook.evidence import environment
-    from nccl_runbook.facts import Gap
     from nccl_runbook.launch import stop
     from nccl_runbook.probes import compare, users
     from nccl_runbook.rules import busy, comparison
@@ -108,7 +108,7 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.findings import exit_code, verdict_of, worst_first
+    from nccl_runbook.core.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.launch import stop
     from nccl_runbook.report.tables_comparison import tables as tables_of
     from nccl_runbook.rules import comparison
@@ -127,7 +127,7 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    from nccl_runbook.facts import Gap
+    from nccl_runbook.core.facts import Gap
     from nccl_runbook.rules.comparison import names, ratio
 
     ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 
 app = typer.Typer(name="dev", no_args_is_help=True, rich_markup_mode=None, help="For those who work on the runbook itself.")
 CONFIDENT = ("established", "likely")

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts import Gap, gaps_in
+from nccl_runbook.core.facts import Gap, gaps_in
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.findings import Finding, exit_code, verdict_of, worst_first
 
 EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
 SCHEMA = "nccl-runbook/env/1"

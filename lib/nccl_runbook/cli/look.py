@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.core.findings import exit_code
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.facts.live import Live
-from nccl_runbook.findings import exit_code
-from nccl_runbook.redact import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 def _save(live: Live, wall_s: float, path: Path) -> None:
     from nccl_runbook import look_live
-    from nccl_runbook.records import Record, save
+    from nccl_runbook.core.records import Record, save
 
     try:
         save(Record.model_validate(look_live.record(live, wall_s)), path, Redactor(os.environ))
@@ -77,8 +77,8 @@ def _save(live: Live, wall_s: float, path: Path) -> None:
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; leaves with one sentence where a file is none."""
+    from nccl_runbook.core.records import RecordError, load_all
     from nccl_runbook.evidence.stacks import whole_looks
-    from nccl_runbook.records import RecordError, load_all
 
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]

@@ -12,11 +12,11 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
+    from nccl_runbook.core.findings import Finding
+    from nccl_runbook.core.gpu_identity import Identity
     from nccl_runbook.evidence.training_file import Training
-    from nccl_runbook.findings import Finding
     from nccl_runbook.knowledge.allocation import Rules
     from nccl_runbook.planning.allocation import Mode
-    from nccl_runbook.planning.devices import Identity
     from nccl_runbook.planning.groups import Placed
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
@@ -101,7 +101,7 @@ def plan(
 
 def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
-    from nccl_runbook.facts import Gap
+    from nccl_runbook.core.facts import Gap
     from nccl_runbook.probes import nvml
     from nccl_runbook.rules import devices
 

@@ -42,8 +42,8 @@ def run(
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
     from nccl_runbook.book import Book, Options, UsageError, duration_s, from_here, make_plan
-    from nccl_runbook.parameters import ParameterError
-    from nccl_runbook.records import RecordError
+    from nccl_runbook.core.parameters import ParameterError
+    from nccl_runbook.core.records import RecordError
 
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()

@@ -41,10 +41,10 @@ def sync(
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.core.parameters import check_range
     from nccl_runbook.launch import stop
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
-    from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
     if trace and pid or areal and not allocation:
@@ -63,8 +63,8 @@ def sync(
 
 
 def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+    from nccl_runbook.core.facts import Gap
     from nccl_runbook.evidence import sync_trace
-    from nccl_runbook.facts import Gap
     from nccl_runbook.knowledge.sync_choice import phase_of
     from nccl_runbook.launch import stop
     from nccl_runbook.look_live import checked_pids

@@ -30,9 +30,9 @@ def triage(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
+    from nccl_runbook.core.findings import exit_code
     from nccl_runbook.evidence.log_sources import piped
     from nccl_runbook.evidence.logs import collect
-    from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
 
     answer.named(against)

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.facts.recorder import needs_all
 
 MAX_RANKS = 1 << 17

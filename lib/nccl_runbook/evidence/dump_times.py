@@ -6,9 +6,9 @@ import dataclasses
 import math
 import statistics
 
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.evidence.dump_columns import ISSUED, LEAST, STATES, Reading
 from nccl_runbook.evidence.log_clock import Clocks
-from nccl_runbook.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset
 from nccl_runbook.facts.recorder import Op
 

@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, log_file, logs, stacks
 from nccl_runbook.evidence.dump_columns import Column, Reading
 from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
-from nccl_runbook.facts import Gap, grouped
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
 from nccl_runbook.facts.recorder import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 _BRIDGE = 0x0604
 _EXTENDED = 0x100

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.evidence.log_file import opened
-from nccl_runbook.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, OwnSyncTime
 
 PREFIX = "NCCL_GUARD "

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 NOT_SET, HIDDEN = "not set", "set, not shown"
 

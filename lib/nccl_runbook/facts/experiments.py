@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional, Union
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.world import World
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import World
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.planning.allocation import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import List, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.machine import GpuUse, GpuUsers, Owner
 
 UNLISTED_MIB = 1024        # memory that no process is listed for: another container's job; contexts of services stay below

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.knowledge.allocation import at, newest
 from nccl_runbook.planning.allocation import Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place

@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 
 REHEARSAL_SHARE = 8  # on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
 

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
-from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.probes import worlds
 from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus

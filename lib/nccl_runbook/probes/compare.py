@@ -7,14 +7,14 @@ import os
 import time
 from typing import Any, Callable, Collection, Dict, List, Optional, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.facts.comparison import Comparison, Sample, Walk
 from nccl_runbook.facts.sync import METHODS
-from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch import command, stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED
-from nccl_runbook.redact import Redactor
 
 Env = Dict[str, Optional[str]]
 Devices = List[Optional[int]]

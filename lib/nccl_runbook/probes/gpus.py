@@ -6,9 +6,9 @@ import subprocess
 import sys
 from typing import Any, Dict, Optional, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import RankResult, WorldRequest
 from nccl_runbook.facts.machine import CudaGpu, CudaView, DeviceFile, Machine, Surroundings, from_json
-from nccl_runbook.facts.world import RankResult, WorldRequest
 from nccl_runbook.launch.warm_link import source_of
 from nccl_runbook.probes import nvml
 

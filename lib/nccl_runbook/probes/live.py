@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap, grouped
+from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.facts.live import Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.probes import live_answers, nvml
 from nccl_runbook.probes import live_processes as proc

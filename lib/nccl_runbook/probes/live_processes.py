@@ -11,9 +11,9 @@ import stat
 import struct
 from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.facts.live import Ended, Listener, Socket, Thread
-from nccl_runbook.redact import Redactor
 
 # values are read and kept for these names alone
 NAMES = frozenset((

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Tuple, Union
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts import machine as m
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import machine as m
 from nccl_runbook.facts.machine import from_json
 
 DEADLINE_S = 15.0

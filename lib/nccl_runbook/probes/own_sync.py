@@ -5,7 +5,7 @@ import os
 import time
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.live import Stack
 from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, OwnSyncTime
 from nccl_runbook.launch import stop

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from nccl_runbook.facts import Gap, counted
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
-from nccl_runbook.facts.world import RankResult, World, WorldRequest
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes.worlds import LOGGED

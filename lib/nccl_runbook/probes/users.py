@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from typing import Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.machine import GpuUsers
 from nccl_runbook.probes import nvml
 

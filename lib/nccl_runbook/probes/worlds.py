@@ -7,9 +7,9 @@ import functools
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
-from nccl_runbook.facts.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 
 # NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.machine import GpuLinks
 from nccl_runbook.knowledge.links import nvlink_gb_per_s, pcie_lane_gb_per_s
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from nccl_runbook import records
+from nccl_runbook.core import records
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.facts.run import RunFolder
-from nccl_runbook.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import statistics
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.comparison import Comparison, Sample
 from nccl_runbook.report.tables import Cell, Table, titled
 

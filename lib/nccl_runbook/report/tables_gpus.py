@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.machine import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
 from nccl_runbook.report.tables import Cell, Table, titled
 

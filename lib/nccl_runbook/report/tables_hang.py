@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.facts.recorder import Group, Hang, Track
 from nccl_runbook.report.tables import Cell, Table
 

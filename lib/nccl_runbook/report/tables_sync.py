@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
 from nccl_runbook.knowledge import table
 from nccl_runbook.report.tables import Cell, Table, titled

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nccl_runbook.facts import grouped
-from nccl_runbook.findings import Evidence
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.findings import Evidence
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VerdictDocument

@@ -1,9 +1,9 @@
 """May GPU tests run now: only where nobody else works on the GPUs."""
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.machine import GpuUsers
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.planning.guard import in_the_way
 
 

@@ -7,10 +7,10 @@ import shlex
 import statistics
 from collections.abc import Callable, Collection, Sequence
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, worst_first
 from nccl_runbook.facts.comparison import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity, worst_first
 from nccl_runbook.planning.halving import halve
 from nccl_runbook.rules import libnccl
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.world import World
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
-from nccl_runbook.facts.world import World
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.group_testing import Diagnosis, most_runs
 from nccl_runbook.planning.recorded import replay, wilson

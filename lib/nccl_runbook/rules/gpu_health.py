@@ -5,9 +5,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 
-from nccl_runbook.facts import Gap, grouped
+from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.machine import Fabric, Machine, Mig, NvLinks, NvmlGpu, NvmlView, RemappedRows
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.rules.failures import usual
 
 SLOWED_BY_FAULT = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")

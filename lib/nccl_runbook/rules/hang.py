@@ -7,10 +7,10 @@ import re
 import shlex
 from collections import Counter
 
-from nccl_runbook.facts import counted, grouped
+from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.facts.recorder import EARLIER, Hang, Op
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import fitting, recognise
 from nccl_runbook.knowledge.clues import ECHO, LAST_WORDS, LOST
 from nccl_runbook.rules import hang_graph as graphs

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.facts.recorder import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from nccl_runbook.core.findings import Evidence
 from nccl_runbook.facts.recorder import Hang
-from nccl_runbook.findings import Evidence
 from nccl_runbook.rules import live
 from nccl_runbook.rules.joined_looks import together
 

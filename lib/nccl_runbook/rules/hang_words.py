@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from nccl_runbook.facts import counted
+from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import Evidence
 from nccl_runbook.facts.recorder import Hang, Stack, Track
-from nccl_runbook.findings import Evidence
 from nccl_runbook.rules.hang_graph import Wait
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.facts.live import Live
 from nccl_runbook.rules.live_hosts import Members, sockets
 

@@ -10,7 +10,7 @@ import shlex
 import time
 from typing import Dict, List, Optional, Pattern, Sequence, Set, Tuple
 
-from nccl_runbook.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Gap, counted, grouped
 from nccl_runbook.facts.live import Live, LiveRank, Socket
 from nccl_runbook.rules.live_picture import Picture, Seen, names, told_of
 from nccl_runbook.rules.live_ranks import INIT, WAITING, main_stacks, of_ras, waits_in

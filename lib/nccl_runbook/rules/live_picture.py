@@ -5,7 +5,7 @@ import collections
 import dataclasses
 from typing import Iterable, List, Optional
 
-from nccl_runbook.facts import counted
+from nccl_runbook.core.facts import counted
 from nccl_runbook.rules.live_ranks import WAITING, RankView
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import re
 from typing import Callable, List, Optional, Tuple
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms

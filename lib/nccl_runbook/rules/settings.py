@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.environment import Environment, Role
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.variables import Variable, variables, version
 
 

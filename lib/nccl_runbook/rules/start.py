@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap, counted
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.facts.start import Message, Start
-from nccl_runbook.findings import Evidence, Finding, Severity
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.steps import decides, recognised
 from nccl_runbook.rules.failures import usual

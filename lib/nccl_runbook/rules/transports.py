@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.world import World
 from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
-from nccl_runbook.facts.world import World
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies

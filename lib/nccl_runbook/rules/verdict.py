@@ -1,9 +1,9 @@
 """What 99-verdict itself has to say: whether the records could be read. The verdict is the sum of the steps, not judged here."""
 from __future__ import annotations
 
-from nccl_runbook.facts import counted
+from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.facts.run import RunFolder
-from nccl_runbook.findings import Evidence, Finding, Severity
 
 RESTS_ON: tuple[str, ...] = ()
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.machine import NvmlGpu
 
 GRANTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "NVIDIA_VISIBLE_DEVICES")

@@ -1,9 +1,9 @@
 """Did every method bring every byte, and what does the choice of method cost here?"""
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.sync import METHODS, SyncArm, SyncRuns
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.planning.placement import Placement
 from nccl_runbook.rules.failures import remedies

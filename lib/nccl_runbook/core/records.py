@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
-from nccl_runbook.findings import Finding
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.redact import Redactor
 
 SCHEMA = "nccl-runbook/record/1"
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
