@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.causes.toml import models
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.facts.sync import SyncArm
-from nccl_runbook.knowledge import models
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.probes import sync
 

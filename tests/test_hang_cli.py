@@ -24,11 +24,11 @@ import pytest
 from bench_hang import make
 from book_samples import run_cli, start_cli
 from hang_samples import Job
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.evidence import hang as reader
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.report.tables_hang import matrix, ranges, ranks_table, tables
 from nccl_runbook.rules import hang as rules
 from processes import ROOT

@@ -10,8 +10,8 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_runbook.causes.toml import allocation as knowledge
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.knowledge import allocation as knowledge
 from nccl_runbook.planning.allocation import Refused, from_roles, parse
 from nccl_runbook.planning.groups import LAUNCHERS, Site, place
 from nccl_runbook.planning.intended import intend

@@ -8,11 +8,11 @@ import pytest
 from environments import NCCL, NOT_RUN, environment, host, library, role, with_set
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.evidence import environment_file
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.knowledge.variables import unread, variables
 from nccl_runbook.report.tables_environment import variables_table
 from nccl_runbook.rules import environment as rules
 from nccl_runbook.rules.environment import judge

@@ -17,6 +17,7 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook import cockpit
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli.main import app, spread
 from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.core import records
@@ -26,7 +27,6 @@ from nccl_runbook.evidence import log_file
 from nccl_runbook.evidence import start as start_files
 from nccl_runbook.evidence.start import collect
 from nccl_runbook.facts.start import Start
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import matching, step_texts, symptoms
 from nccl_runbook.planning.steps import WITHOUT_REASON, plan
 from nccl_runbook.report.tables_start import brought_table

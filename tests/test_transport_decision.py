@@ -6,7 +6,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.knowledge.causes import causes
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.probes.arms import ARMS
 from nccl_runbook.rules import transport_decision as d
 from nccl_runbook.rules.transport_decision import Seen, cures, decide

@@ -16,6 +16,9 @@ import papermill
 import pytest
 from book_samples import run_cli
 from literals import matcher_of
+from nccl_runbook.causes.causes import causes, fitting, recognise
+from nccl_runbook.causes.launchers import for_launcher
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of
@@ -24,10 +27,7 @@ from nccl_runbook.evidence import hang as hang_files
 from nccl_runbook.evidence import log_events, log_templates
 from nccl_runbook.evidence import logs as reader
 from nccl_runbook.facts.logs import Logs
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.causes import causes, fitting, recognise
 from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
-from nccl_runbook.knowledge.launchers import for_launcher
 from nccl_runbook.report.badges import badge
 from nccl_runbook.rules import hang, triage
 from processes import ROOT, quickest_s
@@ -265,7 +265,7 @@ def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, ex
 
 def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
     lines = [line for cause in causes().values() for _, _, lines in cause.remedy for line in lines]
-    for form in table("knowledge/launchers")["form"]:
+    for form in table("causes/launchers")["form"]:
         assert any(re.fullmatch(form["of"], line) for line in lines), form["of"]
 
 

@@ -9,9 +9,9 @@ import learn_words
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.toml import worked_out
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge import worked_out
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import hints
 from nccl_runbook.knowledge.words import MOST, chances, mark, words_of
 from nccl_runbook.rules import triage

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from nccl_runbook.causes.toml import models
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.evidence import arms
 from nccl_runbook.evidence import environment as environment_probe
-from nccl_runbook.knowledge import models
 from nccl_runbook.probes import compare
 from nccl_runbook.rules import comparison, environment, libnccl
 

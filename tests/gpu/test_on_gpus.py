@@ -7,17 +7,17 @@ import time
 
 import pytest
 from fake_nvml import fake_nvml
+from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.evidence import environment as environment_probe
-from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement
 from nccl_runbook.planning.halving import halve
 from nccl_runbook.probes import arms as arms_probe
 from nccl_runbook.probes import gpus, sync, users, worlds
 from nccl_runbook.rules import busy, environment, fewer_gpus, gpu_visibility, transports, weight_sync
-from nccl_runbook.rules.failures import explain
 
 pytestmark = pytest.mark.gpu
 FINE = {Severity.OK, Severity.NOTE}

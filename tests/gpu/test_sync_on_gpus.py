@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 from book_samples import CLI
+from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.sync import METHODS, SyncArm
-from nccl_runbook.knowledge import models
 from nccl_runbook.planning import placement
 from nccl_runbook.probes import sync
 from nccl_runbook.rules import sync_choice, weight_sync

@@ -79,7 +79,7 @@ def plan(
     html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
-    from nccl_runbook.knowledge import allocation as knowledge
+    from nccl_runbook.causes.toml import allocation as knowledge
     from nccl_runbook.planning.groups import LAUNCHERS
 
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
@@ -157,8 +157,8 @@ def _clean(plans: list[Plan]) -> str:
 
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
+    from nccl_runbook.causes.toml import frameworks
     from nccl_runbook.evidence import launch_lines, training_file
-    from nccl_runbook.knowledge import frameworks
 
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):

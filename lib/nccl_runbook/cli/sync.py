@@ -84,7 +84,7 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
 
 
 def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.knowledge import models
+    from nccl_runbook.causes.toml import models
     from nccl_runbook.launch import stop
     from nccl_runbook.planning import placement
     from nccl_runbook.planning.intended import check, intend

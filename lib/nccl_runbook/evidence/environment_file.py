@@ -11,11 +11,11 @@ import select
 import time
 from pathlib import Path
 
+from nccl_runbook.causes.variables import prefixes, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret
 from nccl_runbook.evidence.log_file import opened
 from nccl_runbook.facts.environment import Role
-from nccl_runbook.knowledge.variables import prefixes, variables
 
 MOST_BYTES = 4 << 20
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done

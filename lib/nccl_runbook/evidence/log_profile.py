@@ -7,10 +7,10 @@ import time
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import Said, pieces, said
 from nccl_runbook.facts.logs import RunProfile
-from nccl_runbook.knowledge import table
 
 LIMIT_S = 60.0
 MAX_VALUES = 16  # of one setting

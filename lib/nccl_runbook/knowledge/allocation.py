@@ -6,7 +6,7 @@ import functools
 import re
 from pathlib import Path
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 _TAG = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(rc|post)\.?(\d+))?$")
 _KIND = {"rc": -1, None: 0, "post": 1}

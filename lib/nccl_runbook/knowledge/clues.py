@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 
-from nccl_runbook.knowledge import table, worked_out
+from nccl_runbook.causes.toml import table, worked_out
 
 try:
     import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike

@@ -1,7 +1,7 @@
 """Frameworks and the torch that each release was published for."""
 from __future__ import annotations
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 _TABLE = table("knowledge/framework_versions")
 

@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 # a flag with one of these in its name is worth a word where we do not know it
 _ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|nproc|visible|placement|sync_backend|world_size", re.I)

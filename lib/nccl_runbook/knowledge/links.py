@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 def nvlink_gb_per_s(gpu_name: str) -> float | None:

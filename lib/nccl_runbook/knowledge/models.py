@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
 _PREFIX = "model.layers.{i}."

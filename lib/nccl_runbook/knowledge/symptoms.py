@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Iterable
 
-from nccl_runbook.knowledge import worked_out
+from nccl_runbook.causes.toml import worked_out
 
 MOST, FEW = 4, 10  # words that are named, none of fewer reports
 SHORT = 20  # the length of one report in fifty; a sentence or two is no report, and what they say is in hints.toml

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
-from nccl_runbook.knowledge import table
 from nccl_runbook.report.tables import Cell, Table, titled
 
 

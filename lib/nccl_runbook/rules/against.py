@@ -6,11 +6,11 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
+from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.variables import variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.logs import RunProfile
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.variables import variables
 
 SLOWER = 1.2  # ratio of medians that somebody would act on; the noise of one set-up on one host was below 5 % (4 H200, 2026-11-20)
 LEAST = 3  # samples on each side: with fewer nobody knows the spread

@@ -4,9 +4,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.allocation import Rules, at, newest
 from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place

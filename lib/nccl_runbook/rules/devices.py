@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.facts.machine import NvmlGpu
-from nccl_runbook.knowledge import table
 from nccl_runbook.planning.groups import Group
 from nccl_runbook.rules.visible_devices import read_selection
 

@@ -5,11 +5,11 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator
 
+from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.rules import environment_host, environment_pairs, libnccl
 from nccl_runbook.rules.settings import Setting, settings, told
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.knowledge import table
 from nccl_runbook.rules.settings import Setting, effective, settings
 
 Set = Mapping[str, Setting]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.group_testing import Diagnosis, most_runs
 from nccl_runbook.planning.recorded import replay, wilson
-from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.rules.narrowest import A_PART, culprits, gpus, look_at
 
 RESTS_ON = ()  # a ladder that was not run is judged below

@@ -4,11 +4,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from nccl_runbook.causes.variables import version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.environment import Role
 from nccl_runbook.knowledge.framework_versions import published, watched
-from nccl_runbook.knowledge.variables import version
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?")
 _CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([0-9][\w.+*!-]*)")

@@ -1,8 +1,8 @@
 """What a launch of verl, OpenRLHF, TRL or open-instruct means for its groups, and the line to change."""
 from __future__ import annotations
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
-from nccl_runbook.knowledge import table
 from nccl_runbook.planning.allocation import Mode
 from nccl_runbook.planning.frameworks import Launch
 from nccl_runbook.planning.groups import Placed

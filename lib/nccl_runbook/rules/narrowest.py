@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from nccl_runbook.causes.failures import NOT_SEEN
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy
 from nccl_runbook.core.world import World
 from nccl_runbook.facts.experiments import Pairs
 from nccl_runbook.planning.group_testing import Diagnosis, Group
 from nccl_runbook.planning.recorded import of_pairs
-from nccl_runbook.rules.failures import NOT_SEEN
 
 A_PART = "gpu-or-link-fault"
 

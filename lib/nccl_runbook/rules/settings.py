@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from nccl_runbook.causes.variables import Variable, variables, version
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.environment import Environment, Role
-from nccl_runbook.knowledge.variables import Variable, variables, version
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Which way to move the weights here: the decision table with what was measured, and what the user's own sync spends its seconds on."""
 from __future__ import annotations
 
+from nccl_runbook.causes.causes import recognise
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, SyncRuns
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.causes import recognise
 from nccl_runbook.knowledge.sync_choice import lines_for
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told

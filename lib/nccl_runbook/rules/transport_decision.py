@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 # the words that outcomes and answers are told in
 CONTROL, AGAIN, ARM, CLEAN, KINDS = (table("knowledge/transports")["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.rules.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.rules.narrowest import narrowed
 from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
 

@@ -1,12 +1,12 @@
 """Did every method bring every byte, and what does the choice of method cost here?"""
 from __future__ import annotations
 
+from nccl_runbook.causes.causes import causes, recognise
+from nccl_runbook.causes.failures import remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.sync import METHODS, SyncArm, SyncRuns
-from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.planning.placement import Placement
-from nccl_runbook.rules.failures import remedies
 from nccl_runbook.rules.sync_choice import choice
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path ends in a digit

@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Cause:
 @functools.cache
 def causes() -> dict[str, Cause]:
     """Every cause, in the order in which signatures are tried."""
-    return {row["id"]: Cause(**{**row, **_advice(row)}) for row in table("knowledge/causes")["cause"]}
+    return {row["id"]: Cause(**{**row, **_advice(row)}) for row in table("causes/causes")["cause"]}
 
 
 def _advice(row: dict) -> dict[str, tuple]:
@@ -39,7 +39,7 @@ def _advice(row: dict) -> dict[str, tuple]:
 def fitting(cause_id: str, *lines: str) -> Cause:
     """The cause, with the advice for what the line which names it tells, the first one, or those beside it: a program's own exception
     needs no look at the kernel's log."""
-    rows = (row for row in table("knowledge/causes")["said"] if row["id"] == cause_id)
+    rows = (row for row in table("causes/causes")["said"] if row["id"] == cause_id)
     fit = (row for row in rows if any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
     return dataclasses.replace(causes()[cause_id], **next(map(_advice, fit), {}))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from nccl_runbook.causes.causes import Cause, causes, fitting, recognise
+from nccl_runbook.causes.launchers import for_launcher
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
 from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
-from nccl_runbook.knowledge.causes import Cause, causes, fitting, recognise
-from nccl_runbook.knowledge.launchers import for_launcher
 
 NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
 

@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
@@ -56,7 +56,7 @@ class Variable:
             return value.casefold() in words
         if kind == "list":
             return all(w.strip().casefold() in words for w in value.removeprefix("^").split(",") if w.strip())
-        form = table("knowledge/variables")["form"].get(kind, {})
+        form = table("causes/variables")["form"].get(kind, {})
         return "line" not in form or bool(re.fullmatch(form["line"], value, re.I))
 
     @property
@@ -67,7 +67,7 @@ class Variable:
             return f"a whole number from {low} to {high}" if high else f"a whole number from {low} on"
         if kind in ("words", "list"):
             return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
-        return table("knowledge/variables")["form"].get(kind, {}).get("words", "another form")
+        return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
 
 
 def _in_range(value: str, bounds: str) -> bool:
@@ -80,13 +80,13 @@ def _in_range(value: str, bounds: str) -> bool:
 
 @functools.cache
 def readers() -> dict[str, Reader]:
-    return {key: Reader(key, **row) for key, row in table("knowledge/variables")["reader"].items()}
+    return {key: Reader(key, **row) for key, row in table("causes/variables")["reader"].items()}
 
 
 @functools.cache
 def variables() -> dict[str, Variable]:
     """Every variable by name."""
-    return {name: _variable(name, reader, row) for key, reader in readers().items() for name, row in table("knowledge/variables")[key].items()}
+    return {name: _variable(name, reader, row) for key, reader in readers().items() for name, row in table("causes/variables")[key].items()}
 
 
 def _variable(name: str, reader: Reader, row: dict) -> Variable:
@@ -97,7 +97,7 @@ def _variable(name: str, reader: Reader, row: dict) -> Variable:
 @functools.cache
 def unread() -> dict[str, tuple[str, str]]:
     """Names that circulate and that nobody reads: what is so, and what to use instead."""
-    return {name: (row["says"], row["instead"]) for name, row in table("knowledge/variables")["unread"].items()}
+    return {name: (row["says"], row["instead"]) for name, row in table("causes/variables")["unread"].items()}
 
 
 def family(name: str) -> Reader | None:
