@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.machine import GpuLinks
+from nccl_runbook.machine.facts import GpuLinks
+from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.report.curve import Curve, size_words
-from nccl_runbook.report.link_limits import limit
 from nccl_runbook.report.page import _table
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.tables_worlds import bandwidth_table

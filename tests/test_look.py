@@ -23,11 +23,11 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
-from nccl_runbook.facts.machine import GpuUsers
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
-from nccl_runbook.rules.busy import gpus_busy
+from nccl_runbook.machine.facts import GpuUsers
+from nccl_runbook.machine.judge_busy import gpus_busy
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 

@@ -24,7 +24,6 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.facts.experiments import Trial
 from nccl_runbook.facts.live import Live
-from nccl_runbook.facts.machine import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
@@ -33,8 +32,12 @@ from nccl_runbook.look_live import REASON, checked_pids, unjudged, utc_now
 from nccl_runbook.look_live import look as look_live
 from nccl_runbook.look_live import record as live_record
 from nccl_runbook.look_page import page, text
-from nccl_runbook.planning import group_testing, guard, halving, placement
-from nccl_runbook.probes import arms, gpus, nvml, sync, users, worlds
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import guard
+from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
+from nccl_runbook.planning import group_testing, halving, placement
+from nccl_runbook.probes import arms, gpus, sync, worlds
 from nccl_runbook.rules import live as live_rules
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"

@@ -6,9 +6,10 @@ import time
 import pytest
 from nccl_runbook.causes.failures import explain
 from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.planning.halving import halve
-from nccl_runbook.probes import arms, nvml
-from nccl_runbook.report.link_limits import limit
+from nccl_runbook.probes import arms
 from nccl_runbook.rules import transports
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.probes import nvml
+from nccl_runbook.machine import ask_nvml as nvml
 
 LIB = Path(__file__).resolve().parents[2] / "lib"
 

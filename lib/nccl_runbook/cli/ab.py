@@ -91,8 +91,10 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
     from nccl_runbook.evidence import arms as reader
     from nccl_runbook.evidence import environment
     from nccl_runbook.launch import stop
-    from nccl_runbook.probes import compare, users
-    from nccl_runbook.rules import busy, comparison
+    from nccl_runbook.machine import ask_users as users
+    from nccl_runbook.machine import judge_busy as busy
+    from nccl_runbook.probes import compare
+    from nccl_runbook.rules import comparison
 
     arms = reader.read(a, b)
     if somebody := busy.gpus_busy(users.collect(), allow_busy):

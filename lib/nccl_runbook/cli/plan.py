@@ -102,7 +102,7 @@ def plan(
 def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
     from nccl_runbook.core.facts import Gap
-    from nccl_runbook.probes import nvml
+    from nccl_runbook.machine import ask_nvml as nvml
     from nccl_runbook.rules import devices
 
     view = nvml.view()

@@ -86,13 +86,14 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
 def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.causes.toml import models
     from nccl_runbook.launch import stop
+    from nccl_runbook.machine import ask_users as users
+    from nccl_runbook.machine import judge_busy as busy
     from nccl_runbook.planning import placement
     from nccl_runbook.planning.intended import check, intend
     from nccl_runbook.probes import sync as probe
-    from nccl_runbook.probes import users
     from nccl_runbook.report.tables_plan import intended_tables
     from nccl_runbook.report.tables_sync import choice_table, methods_table, placement_table, sweeps_table
-    from nccl_runbook.rules import allocation, busy, sync_choice, weight_sync
+    from nccl_runbook.rules import allocation, sync_choice, weight_sync
 
     p, shapes = step.parameters, models.find(step.parameters["model"])
     check(p["allocation"], p["areal"])

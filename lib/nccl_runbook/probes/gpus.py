@@ -8,9 +8,9 @@ from typing import Any, Dict, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import RankResult, WorldRequest
-from nccl_runbook.facts.machine import CudaGpu, CudaView, DeviceFile, Machine, Surroundings, from_json
 from nccl_runbook.launch.warm_link import source_of
-from nccl_runbook.probes import nvml
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine.facts import CudaGpu, CudaView, DeviceFile, Machine, Surroundings, from_json
 
 RANK_DEADLINE_S = 60.0
 

@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.facts.live import Live, LiveGpu, LiveRank, RasCommunicator, Sample
-from nccl_runbook.probes import live_answers, nvml
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.probes import live_answers
 from nccl_runbook.probes import live_processes as proc
 from nccl_runbook.probes.live_processes import Process
 

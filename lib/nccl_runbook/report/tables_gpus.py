@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.machine import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
+from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
 from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest

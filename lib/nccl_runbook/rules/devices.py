@@ -7,9 +7,9 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
-from nccl_runbook.facts.machine import NvmlGpu
+from nccl_runbook.machine.facts import NvmlGpu
+from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.planning.groups import Group
-from nccl_runbook.rules.visible_devices import read_selection
 
 _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 

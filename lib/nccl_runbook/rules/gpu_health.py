@@ -8,7 +8,7 @@ from collections.abc import Callable
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.machine import Fabric, Machine, Mig, NvLinks, NvmlGpu, NvmlView, RemappedRows
+from nccl_runbook.machine.facts import Fabric, Machine, Mig, NvLinks, NvmlGpu, NvmlView, RemappedRows
 
 SLOWED_BY_FAULT = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 UUIDS_SINCE_NCCL = (2, 30)  # up to 2.29 NCCL tells GPUs apart by bus id, from 2.30 by UUID (src/init.cc)

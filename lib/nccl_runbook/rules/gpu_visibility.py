@@ -8,9 +8,9 @@ from nccl_runbook.causes.failures import usual
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.machine import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
+from nccl_runbook.machine.facts import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
+from nccl_runbook.machine.visible_devices import Selection, granted_by, read_selection
 from nccl_runbook.rules import gpu_health
-from nccl_runbook.rules.visible_devices import Selection, granted_by, read_selection
 
 RESTS_ON = ("gpus", "gpus.nvml", "gpus.cuda", "gpus.surroundings")
 

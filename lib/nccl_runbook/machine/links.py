@@ -9,8 +9,8 @@ from nccl_runbook.causes.toml import table
 
 def nvlink_gb_per_s(gpu_name: str) -> float | None:
     """One NVLink of that GPU; None where it is not in the table."""
-    return next((row["per_link"] for row in table("knowledge/links")["nvlink"] if re.search(row["name"], gpu_name)), None)
+    return next((row["per_link"] for row in table("machine/links")["nvlink"] if re.search(row["name"], gpu_name)), None)
 
 
 def pcie_lane_gb_per_s(generation: int) -> float | None:
-    return table("knowledge/links")["pcie"].get(str(generation))
+    return table("machine/links")["pcie"].get(str(generation))

@@ -10,11 +10,11 @@ from typing import Any, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts import machine as m
-from nccl_runbook.facts.machine import from_json
+from nccl_runbook.machine.facts import from_json
 
 DEADLINE_S = 15.0
 _HOME = Path(__file__).absolute().parents[2]  # the folder or zip that holds the package, and in the zip pynvml beside it
-_START = "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.probes.nvml_child', None, '__main__', True)"
+_START = "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', None, '__main__', True)"
 _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped; it is left behind
 
 

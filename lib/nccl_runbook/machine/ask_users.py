@@ -5,8 +5,8 @@ import os
 from typing import Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.machine import GpuUsers
-from nccl_runbook.probes import nvml
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine.facts import GpuUsers
 
 
 def collect(deadline_s: float = nvml.DEADLINE_S) -> Union[GpuUsers, Gap]:

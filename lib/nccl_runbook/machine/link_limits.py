@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.machine import GpuLinks
-from nccl_runbook.knowledge.links import nvlink_gb_per_s, pcie_lane_gb_per_s
+from nccl_runbook.machine.facts import GpuLinks
+from nccl_runbook.machine.links import nvlink_gb_per_s, pcie_lane_gb_per_s
 
 Links = list[GpuLinks | Gap] | Gap
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.machine import GpuUsers
-from nccl_runbook.planning.guard import in_the_way
+from nccl_runbook.machine.facts import GpuUsers
+from nccl_runbook.machine.guard import in_the_way
 
 
 def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:

@@ -9,7 +9,7 @@ import dataclasses
 from typing import List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.machine import GpuUse, GpuUsers, Owner
+from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
 
 UNLISTED_MIB = 1024        # memory that no process is listed for: another container's job; contexts of services stay below
 UNLISTED_WSL_MIB = 6144    # on WSL2 the Windows desktop's own memory is never listed

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.machine import NvmlGpu
+from nccl_runbook.machine.facts import NvmlGpu
 
 GRANTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "NVIDIA_VISIBLE_DEVICES")
 _NO_GPUS = ("", "NoDevFiles", "-1", "none", "void")  # NoDevFiles: Slurm, for a step without GPUs
