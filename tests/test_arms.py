@@ -11,10 +11,10 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.facts.experiments import Arms
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.planning.halving import halve
 from nccl_runbook.probes import arms
 from nccl_runbook.report.tables_worlds import arms_table
 from nccl_runbook.rules import transports
+from nccl_runbook.search.halving import halve
 from pydantic import TypeAdapter
 
 

@@ -13,10 +13,10 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.facts.experiments import Pair, Pairs, Trial
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.planning.recorded import of_pairs
 from nccl_runbook.probes import arms as probe
 from nccl_runbook.report.tables_worlds import pairs_table
 from nccl_runbook.rules import transports
+from nccl_runbook.search.recorded import of_pairs
 from pydantic import TypeAdapter
 from world_samples import P2P, SHM, arms, hung, world
 

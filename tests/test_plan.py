@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.causes.toml import allocation as knowledge
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.placement.placement import place as place_ranks
 from nccl_runbook.planning.allocation import Refused, from_roles, parse
 from nccl_runbook.planning.groups import LAUNCHERS, Site, place
 from nccl_runbook.planning.intended import intend
 from nccl_runbook.planning.other_eras import spans, valid_at, written_for
-from nccl_runbook.planning.placement import place as place_ranks
 from nccl_runbook.report.tables_plan import intended_table, intended_tables
 from nccl_runbook.rules import allocation as rules
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.facts.sync import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
-from nccl_runbook.planning import placement
+from nccl_runbook.placement import placement
 from nccl_runbook.report.tables_sync import methods_table, placement_table
 from nccl_runbook.rules import weight_sync
 

@@ -24,7 +24,7 @@ from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.facts.sync import METHODS, SyncRuns
-from nccl_runbook.planning.placement import place
+from nccl_runbook.placement.placement import place
 from nccl_runbook.probes import sync
 from nccl_runbook.rules import weight_sync as rules
 from processes import children, gone, start_time

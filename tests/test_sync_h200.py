@@ -8,8 +8,8 @@ import pytest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, utc_now
 from nccl_runbook.facts.sync import SyncRuns
+from nccl_runbook.placement.placement import place
 from nccl_runbook.planning.intended import intend
-from nccl_runbook.planning.placement import place
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables_plan import intended_tables
 from nccl_runbook.report.tables_sync import methods_table, sweeps_table

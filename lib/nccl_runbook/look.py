@@ -36,9 +36,10 @@ from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
-from nccl_runbook.planning import group_testing, halving, placement
+from nccl_runbook.placement import placement
 from nccl_runbook.probes import arms, gpus, sync, worlds
 from nccl_runbook.rules import live as live_rules
+from nccl_runbook.search import group_testing, halving
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 

@@ -10,7 +10,7 @@ from book_samples import CLI
 from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.sync import METHODS, SyncArm
-from nccl_runbook.planning import placement
+from nccl_runbook.placement import placement
 from nccl_runbook.probes import sync
 from nccl_runbook.rules import sync_choice, weight_sync
 from test_own_sync import check_phases, watched

@@ -88,7 +88,7 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     from nccl_runbook.launch import stop
     from nccl_runbook.machine import ask_users as users
     from nccl_runbook.machine import judge_busy as busy
-    from nccl_runbook.planning import placement
+    from nccl_runbook.placement import placement
     from nccl_runbook.planning.intended import check, intend
     from nccl_runbook.probes import sync as probe
     from nccl_runbook.report.tables_plan import intended_tables

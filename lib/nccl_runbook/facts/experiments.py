@@ -99,7 +99,7 @@ class Arm:
 @dataclasses.dataclass(frozen=True)
 class Guilty:
     """``variables`` with their values; ``among``: how many there were; ``asked``: worlds it took; ``why_not``: "" where it is settled,
-    that is: they alone bring the effect back and the others do not (see planning/halving.py)."""
+    that is: they alone bring the effect back and the others do not (see search/halving.py)."""
 
     variables: Dict[str, str]
     among: int

@@ -5,9 +5,9 @@ import dataclasses
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.knowledge.allocation import at, newest
+from nccl_runbook.placement.placement import Placement
 from nccl_runbook.planning.allocation import Refused, parse
 from nccl_runbook.planning.groups import Placed, Site, place
-from nccl_runbook.planning.placement import Placement
 
 
 @dataclasses.dataclass(frozen=True)

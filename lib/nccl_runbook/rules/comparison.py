@@ -11,8 +11,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, worst_first
 from nccl_runbook.facts.comparison import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.facts.environment import Environment
-from nccl_runbook.planning.halving import halve
 from nccl_runbook.rules import libnccl
+from nccl_runbook.search.halving import halve
 
 # two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller one counts
 _T = {1: (12.706, 63.657), 2: (4.303, 9.925), 3: (3.182, 5.841), 4: (2.776, 4.604), 5: (2.571, 4.032), 6: (2.447, 3.707), 7: (2.365, 3.499),

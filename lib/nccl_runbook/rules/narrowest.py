@@ -10,8 +10,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy
 from nccl_runbook.core.world import World
 from nccl_runbook.facts.experiments import Pairs
-from nccl_runbook.planning.group_testing import Diagnosis, Group
-from nccl_runbook.planning.recorded import of_pairs
+from nccl_runbook.search.group_testing import Diagnosis, Group
+from nccl_runbook.search.recorded import of_pairs
 
 A_PART = "gpu-or-link-fault"
 

@@ -6,7 +6,7 @@ from nccl_runbook.causes.failures import remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.sync import METHODS, SyncArm, SyncRuns
-from nccl_runbook.planning.placement import Placement
+from nccl_runbook.placement.placement import Placement
 from nccl_runbook.rules.sync_choice import choice
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path ends in a digit

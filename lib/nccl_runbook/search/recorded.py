@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from nccl_runbook.planning.group_testing import REPEATS, Answers, Diagnosis, Group, Round, Walk, identify
+from nccl_runbook.search.group_testing import REPEATS, Answers, Diagnosis, Group, Round, Walk, identify
 
 Z95 = 1.959964
 
