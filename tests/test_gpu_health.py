@@ -9,7 +9,7 @@ from machines import change, change_all, change_gpu, cuda, machine, owner
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts import machine as m
 from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.rules import gpu_health as rules
+from nccl_runbook.gpus import judge_health as rules
 
 
 def of(rule: str, seen: m.Machine) -> Finding | None:

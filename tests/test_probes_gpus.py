@@ -14,13 +14,13 @@ import pytest
 from fake_nvml import fake_nvml
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.gpus import judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine.facts import Fabric, GpuUsers, Machine, NvmlView
 from nccl_runbook.machine.judge_busy import gpus_busy
-from nccl_runbook.probes import gpus
-from nccl_runbook.rules import gpu_health
 from pydantic import TypeAdapter
 
 PACKAGE = Path(nccl_runbook.__file__).parent

@@ -25,6 +25,7 @@ from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.facts.experiments import Trial
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.sync import SyncArm
+from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
@@ -37,7 +38,7 @@ from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
-from nccl_runbook.probes import arms, gpus, sync, worlds
+from nccl_runbook.probes import arms, sync, worlds
 from nccl_runbook.rules import live as live_rules
 from nccl_runbook.search import group_testing, halving
 

@@ -13,12 +13,14 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.evidence import environment as environment_probe
+from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.gpus import judge as gpu_visibility
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.probes import arms as arms_probe
-from nccl_runbook.probes import gpus, sync, worlds
-from nccl_runbook.rules import environment, fewer_gpus, gpu_visibility, transports, weight_sync
+from nccl_runbook.probes import sync, worlds
+from nccl_runbook.rules import environment, fewer_gpus, transports, weight_sync
 from nccl_runbook.search.halving import halve
 
 pytestmark = pytest.mark.gpu

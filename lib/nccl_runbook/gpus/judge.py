@@ -8,9 +8,9 @@ from nccl_runbook.causes.failures import usual
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.gpus import judge_health as gpu_health
 from nccl_runbook.machine.facts import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
 from nccl_runbook.machine.visible_devices import Selection, granted_by, read_selection
-from nccl_runbook.rules import gpu_health
 
 RESTS_ON = ("gpus", "gpus.nvml", "gpus.cuda", "gpus.surroundings")
 
@@ -198,9 +198,9 @@ def cuda_cannot_start(machine: Machine) -> Finding | None:
     if isinstance(cuda, Gap) or not cuda.error or cuda.gpus or not cuda.cuda or (selection and not selection.shown):
         return None
     said = (Evidence(cuda.error, "gpus.cuda.error"),)
-    for row in table("knowledge/cuda_errors")["error"]:
+    for row in table("gpus/cuda_errors")["error"]:
         if re.search(row["said"], cuda.error):
-            fixes = {"usual": usual(row["cause"]), **{n: (Remedy(**r),) for n, r in table("knowledge/cuda_errors")["remedy"].items()}}
+            fixes = {"usual": usual(row["cause"]), **{n: (Remedy(**r),) for n, r in table("gpus/cuda_errors")["remedy"].items()}}
             return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {row['means']}", said,
                            tuple(r for name in row["fix"] for r in fixes[name]), row["cause"], "established")
     if missing := _unusable_files(machine):
