@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
-from nccl_runbook.evidence import environment as probe
-from nccl_runbook.evidence import environment_file
-from nccl_runbook.evidence.environment_file import is_kept, parse, read
-from nccl_runbook.evidence.pci import acs_redirects
-from nccl_runbook.facts.environment import Environment
-from nccl_runbook.rules.environment import RESTS_ON, judge
+from nccl_runbook.environment import read as probe
+from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.judge import RESTS_ON, judge
+from nccl_runbook.environment.read_file import is_kept, parse, read
+from nccl_runbook.environment.read_pci import acs_redirects
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"

@@ -15,7 +15,7 @@ import pytest
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import MASK, Redactor
 from nccl_runbook.core.world import WorldRequest
-from nccl_runbook.evidence.environment import request
+from nccl_runbook.environment.read import request
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import WarmLink, environment

@@ -12,7 +12,8 @@ from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.world import WorldRequest
-from nccl_runbook.evidence import environment as environment_probe
+from nccl_runbook.environment import judge as environment
+from nccl_runbook.environment import read as environment_probe
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.gpus import judge as gpu_visibility
 from nccl_runbook.machine import ask_users as users
@@ -20,7 +21,7 @@ from nccl_runbook.machine import judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.probes import arms as arms_probe
 from nccl_runbook.probes import sync, worlds
-from nccl_runbook.rules import environment, fewer_gpus, transports, weight_sync
+from nccl_runbook.rules import fewer_gpus, transports, weight_sync
 from nccl_runbook.search.halving import halve
 
 pytestmark = pytest.mark.gpu

@@ -16,8 +16,8 @@ from nccl_runbook.cli import answer
 if TYPE_CHECKING:
     from nccl_runbook.core.facts import Gap
     from nccl_runbook.core.findings import Finding
+    from nccl_runbook.environment.facts import Environment
     from nccl_runbook.facts.comparison import Comparison
-    from nccl_runbook.facts.environment import Environment
     from nccl_runbook.launch.engine import Engine
     from nccl_runbook.probes.compare import Subject
 
@@ -88,8 +88,8 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
               allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     from nccl_runbook.core.facts import Gap
+    from nccl_runbook.environment import read as environment
     from nccl_runbook.evidence import arms as reader
-    from nccl_runbook.evidence import environment
     from nccl_runbook.launch import stop
     from nccl_runbook.machine import ask_users as users
     from nccl_runbook.machine import judge_busy as busy

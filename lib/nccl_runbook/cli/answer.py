@@ -18,7 +18,7 @@ from nccl_runbook.evidence.log_file import HELD
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nccl_runbook.facts.environment import Environment
+    from nccl_runbook.environment.facts import Environment
     from nccl_runbook.report.tables import Table
 
 # a line to run next

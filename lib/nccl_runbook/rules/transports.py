@@ -211,7 +211,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
     found, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
     names = arms.clean.env if found.why_not in ("confounded", "not tried") else found.variables  # confounded: others do it too
-    named = [cause for k in names for pattern, cause in table("knowledge/environment")["causes"].items() if re.fullmatch(pattern, k)]
+    named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items() if re.fullmatch(pattern, k)]
     cause = causes()[named[0] if named and settled else decision.cause]
     left = f"{found.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in found.why_not else ""
     which = _names(found) if settled else f"its variables ({left or f'which of {len(names)}: {found.why_not}'})"

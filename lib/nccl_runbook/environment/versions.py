@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from nccl_runbook.causes.toml import table
 
-_TABLE = table("knowledge/framework_versions")
+_TABLE = table("environment/versions")
 
 
 def names() -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.environment import Host, Role
-from nccl_runbook.rules.settings import Setting, told
+from nccl_runbook.environment.facts import Host, Role
+from nccl_runbook.environment.judge_settings import Setting, told
 
 LEAST_SHM = 256 << 20   # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
 LEAST_FILES = 4096      # sockets and shared memory of a rank grow with the world; 1024 has been too few

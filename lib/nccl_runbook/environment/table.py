@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, counted
-from nccl_runbook.facts.environment import Environment
+from nccl_runbook.environment.facts import Environment
 from nccl_runbook.report.tables import Cell, Table, titled
 
 LONG = 120

@@ -5,7 +5,7 @@ import dataclasses
 
 from nccl_runbook.causes.variables import Variable, variables, version
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.environment import Environment, Role
+from nccl_runbook.environment.facts import Environment, Role
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,11 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.facts.environment import Environment
-from nccl_runbook.rules import environment_host, environment_pairs, libnccl
-from nccl_runbook.rules.settings import Setting, settings, told
+from nccl_runbook.environment import judge_host as environment_host
+from nccl_runbook.environment import judge_libnccl as libnccl
+from nccl_runbook.environment import judge_pairs as environment_pairs
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.judge_settings import Setting, settings, told
 
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
@@ -44,7 +46,7 @@ def wrong_value(s: Setting) -> Finding | None:
 
 def _what_happens(v: Variable, value: str) -> str:
     kind = v.values.partition(":")[0]
-    if v.name in (known := table("knowledge/environment")["otherwise"]):
+    if v.name in (known := table("environment/environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
         led = re.match(r"\s*([+-]?\d+)", value)  # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
@@ -57,7 +59,7 @@ def _right(v: Variable, value: str) -> str:
         return f"{v.name}={value.upper()}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
         return f"{v.name}={_MEANT[value.casefold()]}"
-    return table("knowledge/environment")["needed"].get(v.name) or (f"{v.name}={v.default}" if v.default else f"unset {v.name}")
+    return table("environment/environment")["needed"].get(v.name) or (f"{v.name}={v.default}" if v.default else f"unset {v.name}")
 
 
 def renamed_variable(s: Setting) -> Finding | None:
@@ -114,7 +116,7 @@ def debugging_left_on(s: Setting) -> Finding | None:
     v = s.known
     if v is None or s.value in ("", v.default) or not v.accepts(s.value):
         return None
-    chatty, costs = s.value.casefold() in table("knowledge/environment")["chatty"].get(s.name, ()), table("knowledge/environment")["costs"]
+    chatty, costs = s.value.casefold() in table("environment/environment")["chatty"].get(s.name, ()), table("environment/environment")["costs"]
     if s.name in costs and s.value not in ("0", ""):
         return told("debugging-left-on", Severity.WARN, s, f"left on; {costs[s.name]}",
                      "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")
@@ -126,8 +128,8 @@ def debugging_left_on(s: Setting) -> Finding | None:
 
 
 def in_two_minds(s: Setting) -> Finding | None:
-    """Read, and right as it stands, but with a catch (knowledge/environment.toml: cumem-must-agree, ranks-share-a-gpu)."""
-    row = table("knowledge/environment")["catch"].get(s.name)
+    """Read, and right as it stands, but with a catch (environment/environment.toml: cumem-must-agree, ranks-share-a-gpu)."""
+    row = table("environment/environment")["catch"].get(s.name)
     if row is None or s.value in row["quiet"] or (s.in_use and s.in_use < version(row["since"])):
         return None
     return told(row["id"], Severity(row["severity"]), s, row["says"], row["advice"], *row["lines"])

@@ -20,10 +20,10 @@ from nccl_runbook.causes.variables import prefixes, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
 from nccl_runbook.core.world import WorldRequest
-from nccl_runbook.evidence import environment_file
-from nccl_runbook.evidence.environment_file import is_kept
-from nccl_runbook.evidence.pci import acs_redirects
-from nccl_runbook.facts.environment import Environment, Host, Library, Role
+from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment.facts import Environment, Host, Library, Role
+from nccl_runbook.environment.read_file import is_kept
+from nccl_runbook.environment.read_pci import acs_redirects
 
 _LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
 _MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from nccl_runbook.causes.variables import version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.environment import Role
-from nccl_runbook.knowledge.framework_versions import published, watched
+from nccl_runbook.environment.facts import Role
+from nccl_runbook.environment.versions import published, watched
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?")
 _CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([0-9][\w.+*!-]*)")

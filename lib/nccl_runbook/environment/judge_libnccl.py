@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from nccl_runbook.causes.variables import version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.environment import Environment, Library, Role
-from nccl_runbook.rules.framework_versions import framework_version_incompatible
+from nccl_runbook.environment.facts import Environment, Library, Role
+from nccl_runbook.environment.judge_versions import framework_version_incompatible
 
 _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "python3 -m pip install --force-reinstall torch")
 

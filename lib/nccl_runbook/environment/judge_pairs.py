@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.environment import Environment
-from nccl_runbook.rules.settings import Setting, effective, settings
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.judge_settings import Setting, effective, settings
 
 Set = Mapping[str, Setting]
 _OFF = ("", "0", "n", "no", "f", "false")
@@ -19,7 +19,7 @@ def _number(value: str) -> int:
 
 
 def _fits(how: str, value: str) -> bool:
-    """One side of knowledge/environment.toml's ``when``."""
+    """One side of environment/environment.toml's ``when``."""
     word, *values = how.split()
     return {"on": value not in _OFF, "set": True, "is": value in values, "not": value not in ("", *values)}[word]
 
@@ -32,7 +32,7 @@ def _contradict(when: Sequence[str], one: str, other: str) -> bool:
 
 def contradictions(s: Set) -> Iterator[Finding]:
     """Two settings of which one undoes the other, or that fail together."""
-    for row in table("knowledge/environment")["contradiction"]:
+    for row in table("environment/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
         if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
             yield _against(*both, f": {row['says']}", "Decide for one of them:", row["line"])
@@ -70,7 +70,7 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings. With another /dev/shm NCCL
     rules out P2P and shared memory between them (shmDev in src/transport/shm.cc, NCCL 2.7.8, and in p2p.cc later)."""
     held = [{n: v for n, (v, _, _) in effective(role).items()} for role in env.roles]
-    for name in table("knowledge/environment")["must_agree"]:
+    for name in table("environment/environment")["must_agree"]:
         agree = Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.", (f"unset {name}",))
         yield from _differ(env, name, f"variables.{name}", [one.get(name, "not set") for one in held], Severity.WARN, agree)
     shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
