@@ -22,7 +22,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor, plain
-from nccl_runbook.facts.experiments import Trial
 from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.gpus import ask as gpus
@@ -38,9 +37,12 @@ from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
-from nccl_runbook.probes import arms, sync, worlds
+from nccl_runbook.probes import sync
 from nccl_runbook.rules import live as live_rules
 from nccl_runbook.search import group_testing, halving
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds import ask_arms as arms
+from nccl_runbook.worlds.facts import Trial
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 

@@ -19,10 +19,13 @@ from nccl_runbook.gpus import judge as gpu_visibility
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import judge_busy as busy
 from nccl_runbook.placement import placement
-from nccl_runbook.probes import arms as arms_probe
-from nccl_runbook.probes import sync, worlds
-from nccl_runbook.rules import fewer_gpus, transports, weight_sync
+from nccl_runbook.probes import sync
+from nccl_runbook.rules import weight_sync
 from nccl_runbook.search.halving import halve
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds import ask_arms as arms_probe
+from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds import judge_transports as transports
 
 pytestmark = pytest.mark.gpu
 FINE = {Severity.OK, Severity.NOTE}

@@ -14,7 +14,7 @@ from nccl_runbook.facts.comparison import Comparison, Sample, Walk
 from nccl_runbook.facts.sync import METHODS
 from nccl_runbook.launch import command, stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.probes.worlds import LOGGED
+from nccl_runbook.worlds.ask import LOGGED
 
 Env = Dict[str, Optional[str]]
 Devices = List[Optional[int]]

@@ -14,7 +14,7 @@ Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
 REPEATS = 20  # runs that give the rate of a fault that comes and goes
-MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (probes/worlds.py)
+MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
 CONFIRM = 4  # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 
 

@@ -9,9 +9,9 @@ from nccl_runbook.causes.failures import NOT_SEEN
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy
 from nccl_runbook.core.world import World
-from nccl_runbook.facts.experiments import Pairs
 from nccl_runbook.search.group_testing import Diagnosis, Group
 from nccl_runbook.search.recorded import of_pairs
+from nccl_runbook.worlds.facts import Pairs
 
 A_PART = "gpu-or-link-fault"
 

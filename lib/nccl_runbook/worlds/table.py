@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World
-from nccl_runbook.facts.experiments import Arms, Ladder, Pairs, Search, Singles, Trial
 from nccl_runbook.machine.link_limits import Links, limit
 from nccl_runbook.report.curve import Curve, size_words
 from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Trial
 
 OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
 

@@ -9,10 +9,10 @@ from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
-from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, Singles
-from nccl_runbook.rules.narrowest import A_PART, culprits, gpus, look_at
 from nccl_runbook.search.group_testing import Diagnosis, most_runs
 from nccl_runbook.search.recorded import replay, wilson
+from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, Singles
+from nccl_runbook.worlds.judge_narrowest import A_PART, culprits, gpus, look_at
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"

@@ -11,10 +11,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World, WorldRequest
-from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.probes import worlds
-from nccl_runbook.probes.worlds import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds.ask import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus
+from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
 
 OPS = "all_reduce,broadcast,send_recv,all_gather"
 GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)

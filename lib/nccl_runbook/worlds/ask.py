@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World, WorldRequest
-from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
 # NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
 # would hide it, so they are left out.

@@ -11,9 +11,9 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
-from nccl_runbook.facts.experiments import Arm, Arms, Guilty, Pairs, Trial
-from nccl_runbook.rules.narrowest import narrowed
-from nccl_runbook.rules.transport_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
+from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
+from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
+from nccl_runbook.worlds.judge_narrowest import narrowed
 
 RESTS_ON = ()  # arms that were not run are judged below
 NOT_NARROWED = Gap("not-run")
