@@ -23,7 +23,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.facts.live import Live
-from nccl_runbook.facts.sync import SyncArm
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
@@ -37,9 +36,10 @@ from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
-from nccl_runbook.probes import sync
 from nccl_runbook.rules import live as live_rules
 from nccl_runbook.search import group_testing, halving
+from nccl_runbook.sync import ask as sync
+from nccl_runbook.sync.facts import SyncArm
 from nccl_runbook.worlds import ask as worlds
 from nccl_runbook.worlds import ask_arms as arms
 from nccl_runbook.worlds.facts import Trial

@@ -19,9 +19,9 @@ from nccl_runbook.gpus import judge as gpu_visibility
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import judge_busy as busy
 from nccl_runbook.placement import placement
-from nccl_runbook.probes import sync
-from nccl_runbook.rules import weight_sync
 from nccl_runbook.search.halving import halve
+from nccl_runbook.sync import ask as sync
+from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.worlds import ask as worlds
 from nccl_runbook.worlds import ask_arms as arms_probe
 from nccl_runbook.worlds import judge as fewer_gpus

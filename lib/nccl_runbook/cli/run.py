@@ -89,7 +89,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.probes import sync
+    from nccl_runbook.sync import ask as sync
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,

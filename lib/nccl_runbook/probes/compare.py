@@ -11,9 +11,9 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.facts.comparison import Comparison, Sample, Walk
-from nccl_runbook.facts.sync import METHODS
 from nccl_runbook.launch import command, stop
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.sync.facts import METHODS
 from nccl_runbook.worlds.ask import LOGGED
 
 Env = Dict[str, Optional[str]]

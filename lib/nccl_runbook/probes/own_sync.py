@@ -7,9 +7,9 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.live import Stack
-from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, OwnSyncTime
 from nccl_runbook.launch import stop
 from nccl_runbook.probes import live_answers
+from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync

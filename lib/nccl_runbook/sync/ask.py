@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import RankResult, World, WorldRequest
-from nccl_runbook.facts.sync import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 from nccl_runbook.worlds.ask import LOGGED
 
 _FOLDER = "nccl-runbook-sync-"
@@ -34,7 +34,7 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
             say: Callable[[str], None] = lambda _: None) -> SyncRuns:
     """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say`` hears of each.
 
-    ``spec``: the model's tensors as knowledge/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
+    ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
     ``directory``: where the disk methods write, the temporary folder if empty; nothing is left there, nor in /dev/shm. ``methods``:
     usual, all, or names; nccl-flat@64+512 takes buckets of 64 MiB, then of 512. ``busy``: edges of the matrices that engines multiply in
     further syncs; ``tp``: ranks of one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.

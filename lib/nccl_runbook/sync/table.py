@@ -6,8 +6,8 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.sync import OwnSync, SyncArm, SyncRuns
 from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 
 @titled("The weight-update group")
@@ -52,7 +52,7 @@ def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
     columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
     rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
-            for key, r in table("knowledge/sync_choice")["topology"].items()]
+            for key, r in table("sync/choice")["topology"].items()]
     return Table("Which way to move the weights", columns, rows)
 
 

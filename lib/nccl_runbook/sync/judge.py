@@ -5,9 +5,9 @@ from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.causes.failures import remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.sync import METHODS, SyncArm, SyncRuns
 from nccl_runbook.placement.placement import Placement
-from nccl_runbook.rules.sync_choice import choice
+from nccl_runbook.sync.facts import METHODS, SyncArm, SyncRuns
+from nccl_runbook.sync.judge_choice import choice
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path ends in a digit
 RESTS_ON = ("plan", "runs", *(f"runs.arms.{m}{buckets}" for m in METHODS if m != "nccl-one-gpu" for buckets in ("", "@*[0-9]")))

@@ -5,8 +5,8 @@ from nccl_runbook.causes.causes import recognise
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.sync import ALL_OF_THEM, OwnSync, SyncRuns
-from nccl_runbook.knowledge.sync_choice import lines_for
+from nccl_runbook.sync.choice import lines_for
+from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, SyncRuns
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
 
@@ -29,7 +29,7 @@ def topology(runs: SyncRuns | Gap) -> str:
 
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
-    row = table("knowledge/sync_choice")["topology"].get(topology(runs), {"order": ()})
+    row = table("sync/choice")["topology"].get(topology(runs), {"order": ()})
     if not (fit := [a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
@@ -49,5 +49,5 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
     evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
-    advice = table("knowledge/sync_choice")["own"]["advice"].get(phase, "See what your code does in that phase.")
+    advice = table("sync/choice")["own"]["advice"].get(phase, "See what your code does in that phase.")
     return [Finding("own-sync-phases", Severity.NOTE, title, (evidence,), (Remedy("you", advice),))]

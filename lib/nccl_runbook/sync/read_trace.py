@@ -10,7 +10,7 @@ from typing import Any
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.evidence.log_file import opened
-from nccl_runbook.facts.sync import OwnSync, OwnSyncTime
+from nccl_runbook.sync.facts import OwnSync, OwnSyncTime
 
 PREFIX = "NCCL_GUARD "
 MOST_LINES = 100_000     # lines of guards that are kept; a job that syncs each second for a day prints fewer

@@ -116,7 +116,7 @@ def size_bytes(spec: dict[str, Any]) -> int:
 @functools.cache
 def load() -> dict[str, Model]:
     """Every known model by its published name."""
-    return {name: Model(name=name, **fields) for name, fields in table("knowledge/models").items()}
+    return {name: Model(name=name, **fields) for name, fields in table("sync/models").items()}
 
 
 def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
