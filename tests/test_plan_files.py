@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.cli import plan as plan_command
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes, normal_bus
-from nccl_runbook.evidence import launch_lines, training_file
-from nccl_runbook.planning.groups import Group, RankAt
-from nccl_runbook.rules import devices
+from nccl_runbook.plan import judge_devices as devices
+from nccl_runbook.plan import read_launch_lines as launch_lines
+from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan.groups import Group, RankAt
 from processes import quickest_s
 
 ROOT = Path(__file__).resolve().parents[1]

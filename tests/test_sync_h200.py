@@ -8,11 +8,11 @@ import pytest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, utc_now
 from nccl_runbook.placement.placement import place
-from nccl_runbook.planning.intended import intend
+from nccl_runbook.plan import judge as allocation
+from nccl_runbook.plan.intended import intend
+from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.page import render_index
-from nccl_runbook.report.tables_plan import intended_tables
 from nccl_runbook.report.verdict import RunInfo, verdict_document
-from nccl_runbook.rules import allocation
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync.facts import SyncRuns
 from nccl_runbook.sync.table import methods_table, sweeps_table

@@ -89,9 +89,9 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     from nccl_runbook.machine import ask_users as users
     from nccl_runbook.machine import judge_busy as busy
     from nccl_runbook.placement import placement
-    from nccl_runbook.planning.intended import check, intend
-    from nccl_runbook.report.tables_plan import intended_tables
-    from nccl_runbook.rules import allocation
+    from nccl_runbook.plan import judge as allocation
+    from nccl_runbook.plan.intended import check, intend
+    from nccl_runbook.plan.table import intended_tables
     from nccl_runbook.sync import ask as probe
     from nccl_runbook.sync import judge as weight_sync
     from nccl_runbook.sync import judge_choice as sync_choice

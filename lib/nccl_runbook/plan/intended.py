@@ -4,10 +4,10 @@ from __future__ import annotations
 import dataclasses
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.knowledge.allocation import at, newest
 from nccl_runbook.placement.placement import Placement
-from nccl_runbook.planning.allocation import Refused, parse
-from nccl_runbook.planning.groups import Placed, Site, place
+from nccl_runbook.plan.areal.allocation import Refused, parse
+from nccl_runbook.plan.areal.tags import at, newest
+from nccl_runbook.plan.groups import Placed, Site, place
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_runbook.knowledge.allocation import Rules, rows
-from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
+from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
+from nccl_runbook.plan.areal.tags import Rules, rows
 
 # slips of the pen, one after the other: dots, names in round brackets, separators between dims, realhf's m for tensor parallel, capitals
 _SLIPS = ((r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"), (r"\b(sglang|vllm|fsdp|megatron|archon)\((\w+)\)", r"\1[\2]"),

@@ -15,7 +15,7 @@ _ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|n
 @dataclasses.dataclass(frozen=True)
 class Framework:
     """``marks``: words that give it away in a command; ``apart``: those that put engines on GPUs of their own; ``share_*``: how engine and
-    trainer are made to share; ``flags``: by name {"field": what it decides, a name of planning/frameworks.py, "" for nothing about
+    trainer are made to share; ``flags``: by name {"field": what it decides, a name of plan/frameworks.py, "" for nothing about
     groups, "default": the framework's}."""
 
     name: str
@@ -29,7 +29,7 @@ class Framework:
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
-    return {name: Framework(name=name, **row) for name, row in table("knowledge/frameworks").items()}
+    return {name: Framework(name=name, **row) for name, row in table("plan/flags").items()}
 
 
 def of(text: str) -> Framework | None:

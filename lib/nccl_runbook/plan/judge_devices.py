@@ -9,7 +9,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.planning.groups import Group
+from nccl_runbook.plan.groups import Group
 
 _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 
@@ -41,7 +41,7 @@ def judge(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
 
 def _finding(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
-    says, cause, who, advice = table("knowledge/allocation")["clash"][clash.kind]
+    says, cause, who, advice = table("plan/areal/tags")["clash"][clash.kind]
     title = f"{ranks} of the {group.name} group {says} ({clash.what})"
     return Finding(f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN, title,
                    (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,

@@ -1,6 +1,6 @@
 """AReaL's allocation strings: what a tag makes of one, or why it refuses it. Nothing is placed on a GPU yet.
 
-Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of knowledge/allocation.toml. The class of an error is the one that
+Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of plan/areal/tags.toml. The class of an error is the one that
 AReaL raises, decided in the order in which it looks: syntax, then the components from left to right, then what they are together.
 """
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from nccl_runbook.knowledge.allocation import Rules, grammar
+from nccl_runbook.plan.areal.tags import Rules, grammar
 
 if TYPE_CHECKING:
     from lark import Lark, Tree

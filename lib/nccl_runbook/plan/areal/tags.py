@@ -53,7 +53,7 @@ class Rules:
 @functools.cache
 def rows() -> tuple[Rules, ...]:
     """Every row, oldest first, each with its last tag as the one that was asked for."""
-    data, found, so_far = table("knowledge/allocation"), [], {}
+    data, found, so_far = table("plan/areal/tags"), [], {}
     for row in data["rows"]:
         so_far |= row
         fields = {k: v for k, v in so_far.items() if k not in ("from", "switch")}

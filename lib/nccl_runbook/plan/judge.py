@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge.allocation import Rules, at, newest
-from nccl_runbook.planning.allocation import Mode, Part, Refused, parse
-from nccl_runbook.planning.groups import Placed, Site, place
-from nccl_runbook.planning.intended import Intended
-from nccl_runbook.planning.other_eras import spans, valid_at, written_for
+from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
+from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
+from nccl_runbook.plan.areal.tags import Rules, at, newest
+from nccl_runbook.plan.groups import Placed, Site, place
+from nccl_runbook.plan.intended import Intended
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
@@ -119,7 +119,7 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
 
 def _others(rules: Rules) -> list[Remedy]:
     fit = {"take-turns": rules.era == "C", "adapter": rules.switch.honours_option, "opt-in": True}
-    return [Remedy("you", **table("knowledge/allocation")["remedy"][name]) for name, fits in fit.items() if fits]
+    return [Remedy("you", **table("plan/areal/tags")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
 def fitting(mode: Mode, site: Site) -> str:

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
-from nccl_runbook.planning.allocation import Mode
-from nccl_runbook.planning.frameworks import Launch
-from nccl_runbook.planning.groups import Placed
-from nccl_runbook.rules.allocation import CAUSE, SEVERITY, shared_lines, sizes
+from nccl_runbook.plan.areal.allocation import Mode
+from nccl_runbook.plan.frameworks import Launch
+from nccl_runbook.plan.groups import Placed
+from nccl_runbook.plan.judge import CAUSE, SEVERITY, shared_lines, sizes
 
 
 def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:

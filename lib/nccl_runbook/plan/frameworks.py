@@ -1,7 +1,7 @@
 """Placement of verl, OpenRLHF, TRL and open-instruct, out of the flags of their launch lines. Nothing is started.
 
 Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there; TRL's server and trainer
-are two programs, each of which counts from the first GPU that it sees. Sources: knowledge/frameworks.toml.
+are two programs, each of which counts from the first GPU that it sees. Sources: plan/flags.toml.
 """
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from nccl_runbook.knowledge.frameworks import Framework, about_placement
-from nccl_runbook.planning.allocation import Mode, Part
-from nccl_runbook.planning.groups import Group, Job, Placed, RankAt, groups_of
+from nccl_runbook.plan.areal.allocation import Mode, Part
+from nccl_runbook.plan.flags import Framework, about_placement
+from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
 
 
 @dataclasses.dataclass(frozen=True)
