@@ -22,8 +22,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor, plain
-from nccl_runbook.facts.live import Live
 from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.hang.live import judge as live_rules
+from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
@@ -36,7 +37,6 @@ from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
-from nccl_runbook.rules import live as live_rules
 from nccl_runbook.search import group_testing, halving
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync.facts import SyncArm

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import List, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live import Picture, verdict
-from nccl_runbook.rules.live_ranks import WAITING, RankView, main_stacks, words_of
+from nccl_runbook.hang.live.facts import Live, LiveRank
+from nccl_runbook.hang.live.judge import Picture, verdict
+from nccl_runbook.hang.live.judge_ranks import WAITING, RankView, main_stacks, words_of
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
 MOST_ROWS = 512

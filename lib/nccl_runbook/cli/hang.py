@@ -11,9 +11,9 @@ from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
     from nccl_runbook.core.findings import Finding
-    from nccl_runbook.facts.recorder import Hang
+    from nccl_runbook.hang.facts import Hang
+    from nccl_runbook.hang.judge import Told
     from nccl_runbook.report.tables import Table
-    from nccl_runbook.rules.hang import Told
 
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
 SCHEMA = "nccl-runbook/hang/1"
@@ -29,10 +29,10 @@ def hang(
 ) -> None:
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
     from nccl_runbook.core.findings import exit_code, verdict_of
-    from nccl_runbook.evidence.hang import collect
+    from nccl_runbook.hang import judge as rules
+    from nccl_runbook.hang.read import collect
+    from nccl_runbook.hang.table import tables
     from nccl_runbook.launch import stop
-    from nccl_runbook.report.tables_hang import tables
-    from nccl_runbook.rules import hang as rules
 
     stop.end()
     answer.named(paths, one=True)

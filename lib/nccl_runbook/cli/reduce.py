@@ -147,8 +147,8 @@ def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | Non
 
 def _looked_at(pid: int) -> str:
     """What a live look says of the hung job, before its evidence dies with it; "" for one without torch."""
-    from nccl_runbook.probes.live import Look
-    from nccl_runbook.rules.live import judge
+    from nccl_runbook.hang.live.ask import Look
+    from nccl_runbook.hang.live.judge import judge
 
     looking = Look([pid])
     if not any(r.has_torch for r in looking.ranks):

@@ -6,9 +6,9 @@ import time
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.live import Stack
+from nccl_runbook.hang.live import ask_answers as live_answers
+from nccl_runbook.hang.live.facts import Stack
 from nccl_runbook.launch import stop
-from nccl_runbook.probes import live_answers
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 INTERVAL_S = 0.1

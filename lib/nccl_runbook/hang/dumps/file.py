@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from nccl_runbook.evidence.dump_columns import Reading, Refused, condense
+from nccl_runbook.hang.dumps.columns import Reading, Refused, condense
 
 MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file

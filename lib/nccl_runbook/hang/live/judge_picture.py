@@ -6,7 +6,7 @@ import dataclasses
 from typing import Iterable, List, Optional
 
 from nccl_runbook.core.facts import counted
-from nccl_runbook.rules.live_ranks import WAITING, RankView
+from nccl_runbook.hang.live.judge_ranks import WAITING, RankView
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.live import Frame, GroupStatus, RasCommunicator, RasRank, Stack
+from nccl_runbook.hang.live.facts import Frame, GroupStatus, RasCommunicator, RasRank, Stack
 
 STACK_DEADLINE_S, RECORDER_DEADLINE_S, RAS_DEADLINE_S = 5.0, 2.0, 4.0
 MOST_BYTES = 1 << 26

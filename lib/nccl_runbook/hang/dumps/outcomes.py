@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from nccl_runbook.evidence import dump_file, stacks
-from nccl_runbook.evidence.dump_columns import Reading, Refused
+from nccl_runbook.hang import read_stacks as stacks
+from nccl_runbook.hang.dumps import file as dump_file
+from nccl_runbook.hang.dumps.columns import Reading, Refused
 
 FOREIGN = "is JSON, but no dump and no live look"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

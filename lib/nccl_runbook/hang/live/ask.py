@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.facts.live import Live, LiveGpu, LiveRank, RasCommunicator, Sample
+from nccl_runbook.hang.live import ask_answers as live_answers
+from nccl_runbook.hang.live import ask_processes as proc
+from nccl_runbook.hang.live.ask_processes import Process
+from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.probes import live_answers
-from nccl_runbook.probes import live_processes as proc
-from nccl_runbook.probes.live_processes import Process
 
 SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
 TICK_S = 0.1

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.facts.recorder import Hang
-from nccl_runbook.rules import live
-from nccl_runbook.rules.joined_looks import together
+from nccl_runbook.hang.facts import Hang
+from nccl_runbook.hang.live import judge as live
+from nccl_runbook.hang.live.judge_joined import together
 
 
 def by_look(hang: Hang, told: Any) -> Any:

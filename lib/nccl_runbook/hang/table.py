@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection, Sequence
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.facts.recorder import Group, Hang, Track
+from nccl_runbook.hang.facts import Group, Hang, Track
 from nccl_runbook.report.tables import Cell, Table
 
 _LETTERS = {"c": ("done", "ok"), "s": ("started", "note"), "o": ("issued", "warn"), "t": ("timed out", "broken"),

@@ -14,14 +14,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.evidence import dump_columns, dump_file, dump_outcomes, log_file, logs, stacks
-from nccl_runbook.evidence.dump_columns import Column, Reading
-from nccl_runbook.evidence.dump_times import Times, earlier, latecomers
+from nccl_runbook.evidence import log_file, logs
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
-from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import LogLine, Logs, RankLog
-from nccl_runbook.facts.recorder import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
+from nccl_runbook.hang import read_stacks as stacks
+from nccl_runbook.hang.dumps import columns as dump_columns
+from nccl_runbook.hang.dumps import file as dump_file
+from nccl_runbook.hang.dumps import outcomes as dump_outcomes
+from nccl_runbook.hang.dumps.columns import Column, Reading
+from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
+from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
+from nccl_runbook.hang.live.facts import Live
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8

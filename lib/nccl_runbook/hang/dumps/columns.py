@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.facts.recorder import needs_all
+from nccl_runbook.hang.facts import needs_all
 
 MAX_RANKS = 1 << 17
 HISTORY = 2000  # entries in which a rank's habits are looked for

@@ -13,7 +13,7 @@ from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.facts.live import Ended, Listener, Socket, Thread
+from nccl_runbook.hang.live.facts import Ended, Listener, Socket, Thread
 
 # values are read and kept for these names alone
 NAMES = frozenset((

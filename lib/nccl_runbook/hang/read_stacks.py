@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.evidence.log_text import rank_of_name
-from nccl_runbook.facts.live import Live
-from nccl_runbook.facts.recorder import Stack
+from nccl_runbook.hang.facts import Stack
+from nccl_runbook.hang.live.facts import Live
 
 MOST_FRAMES = 60
 _PYSPY_HEAD = re.compile(r"^Process (\d{1,8}): (.{0,400})$", re.M)

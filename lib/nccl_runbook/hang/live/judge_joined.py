@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.facts.live import Live
-from nccl_runbook.rules.live_hosts import Members, sockets
+from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.judge_hosts import Members, sockets
 
 
 def together(looks: Iterable[Live]) -> list[Live]:

@@ -7,8 +7,8 @@ from collections import Counter
 
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.facts.recorder import Hang, Stack, Track
-from nccl_runbook.rules.hang_graph import Wait
+from nccl_runbook.hang.facts import Hang, Stack, Track
+from nccl_runbook.hang.judge_graph import Wait
 
 
 def places(calls: Counter[str]) -> str:

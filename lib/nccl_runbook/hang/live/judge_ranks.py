@@ -6,7 +6,7 @@ import re
 from typing import Callable, List, Optional, Tuple
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
+from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
 STILL_SWITCHES_PER_S = 3  # a wake-up now and then; a step of 200 ms makes at least ten

@@ -11,9 +11,9 @@ import time
 from typing import Dict, List, Optional, Pattern, Sequence, Set, Tuple
 
 from nccl_runbook.core.facts import Gap, counted, grouped
-from nccl_runbook.facts.live import Live, LiveRank, Socket
-from nccl_runbook.rules.live_picture import Picture, Seen, names, told_of
-from nccl_runbook.rules.live_ranks import INIT, WAITING, main_stacks, of_ras, waits_in
+from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
+from nccl_runbook.hang.live.judge_picture import Picture, Seen, names, told_of
+from nccl_runbook.hang.live.judge_ranks import INIT, WAITING, main_stacks, of_ras, waits_in
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
 _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network

@@ -12,10 +12,20 @@ import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.core.facts import Gap, counted, grouped
-from nccl_runbook.facts.live import Live, LiveRank
-from nccl_runbook.rules.live_hosts import LOOK_THERE, Members, lost, missing_ranks, stale, unreachable, unseen, without_store, world_size
-from nccl_runbook.rules.live_picture import Picture, Seen, is_are, names, stack_line, told_of
-from nccl_runbook.rules.live_ranks import (
+from nccl_runbook.hang.live.facts import Live, LiveRank
+from nccl_runbook.hang.live.judge_hosts import (
+    LOOK_THERE,
+    Members,
+    lost,
+    missing_ranks,
+    stale,
+    unreachable,
+    unseen,
+    without_store,
+    world_size,
+)
+from nccl_runbook.hang.live.judge_picture import Picture, Seen, is_are, names, stack_line, told_of
+from nccl_runbook.hang.live.judge_ranks import (
     INIT,
     ON_A_LOCK,
     WAITING,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.facts.recorder import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
+from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
-from nccl_runbook.facts.live import Live
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs
+from nccl_runbook.hang.live.facts import Live
 
 # no member completes these before each has issued them; a broadcast's root may
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
