@@ -19,13 +19,13 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_runbook.compare import ask as compare
+from nccl_runbook.compare import judge as rules
+from nccl_runbook.compare import read as reader
+from nccl_runbook.compare.facts import Comparison, Difference, Sample
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.evidence import arms as reader
-from nccl_runbook.facts.comparison import Comparison, Difference, Sample
 from nccl_runbook.launch import command
-from nccl_runbook.probes import compare
-from nccl_runbook.rules import comparison as rules
 from pydantic import TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -52,7 +52,7 @@ def reduce(
     json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
-    from nccl_runbook.planning import reduction
+    from nccl_runbook.compare import reduction
 
     try:
         axes, wanted = reduction.axes_of(axis), re.compile(fail_on)

@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any, Callable, Collection, Dict, List, Optional, Union
 
+from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import World, WorldRequest
-from nccl_runbook.facts.comparison import Comparison, Sample, Walk
 from nccl_runbook.launch import command, stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.sync.facts import METHODS

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import statistics
 
+from nccl_runbook.compare.facts import Comparison, Sample
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.facts.comparison import Comparison, Sample
 from nccl_runbook.report.tables import Cell, Table, titled
 
 

@@ -7,11 +7,11 @@ import shlex
 import statistics
 from collections.abc import Callable, Collection, Sequence
 
+from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, worst_first
 from nccl_runbook.environment import judge_libnccl as libnccl
 from nccl_runbook.environment.facts import Environment
-from nccl_runbook.facts.comparison import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.search.halving import halve
 
 # two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller one counts

@@ -13,10 +13,10 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret
 from nccl_runbook.environment.read_file import assigned, is_kept, text_of
-from nccl_runbook.facts.comparison import HIDDEN, NOT_SET, Difference
 
 GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
            "between; after @trainer for that role only")
