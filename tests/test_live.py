@@ -20,12 +20,12 @@ import live_samples as s
 import live_worlds as worlds
 import pytest
 from book_samples import run_cli, with_library
-from nccl_runbook import look_live
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import ask_processes as live_processes
 from nccl_runbook.hang.live import judge as rules
-from nccl_runbook.look_page import page, text
+from nccl_runbook.look import live as look_live
+from nccl_runbook.look.page import page, text
 from processes import ROOT
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
@@ -360,7 +360,7 @@ def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
     mine = subprocess.Popen(["sleep", "30"])
     code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook import look_live; look_live.look([{mine.pid}], 0, print)"
     try:
-        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look_live, nccl_runbook.hang.live.ask\n" + code], env=with_library(),
+        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look.live, nccl_runbook.hang.live.ask\n" + code], env=with_library(),
                                capture_output=True, text=True)
     finally:
         mine.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from live_worlds import free_port
 from nccl_runbook.hang.live.facts import Frame, Stack
-from nccl_runbook.probes import own_sync
+from nccl_runbook.look import own_sync
 from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync.choice import phase_of
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync

@@ -16,7 +16,7 @@ from nccl_runbook.causes.toml import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record
-from nccl_runbook.probes import own_sync
+from nccl_runbook.look import own_sync
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import read_trace as sync_trace

@@ -36,7 +36,7 @@ def look(
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
     from nccl_runbook.hang.live import judge as rules
     from nccl_runbook.hang.live.judge_joined import together
-    from nccl_runbook.look_page import page, text
+    from nccl_runbook.look.page import page, text
 
     if record and (pid or save):
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
@@ -55,8 +55,8 @@ def look(
 
 
 def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
-    from nccl_runbook import look_live
     from nccl_runbook.launch import stop
+    from nccl_runbook.look import live as look_live
 
     stop.end()
     try:
@@ -66,8 +66,8 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 
 def _save(live: Live, wall_s: float, path: Path) -> None:
-    from nccl_runbook import look_live
     from nccl_runbook.core.records import Record, save
+    from nccl_runbook.look import live as look_live
 
     try:
         save(Record.model_validate(look_live.record(live, wall_s)), path, Redactor(os.environ))

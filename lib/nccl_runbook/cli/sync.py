@@ -65,8 +65,8 @@ def sync(
 def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.core.facts import Gap
     from nccl_runbook.launch import stop
-    from nccl_runbook.look_live import checked_pids
-    from nccl_runbook.probes import own_sync
+    from nccl_runbook.look import own_sync
+    from nccl_runbook.look.live import checked_pids
     from nccl_runbook.sync import judge_choice as sync_choice
     from nccl_runbook.sync import read_trace as sync_trace
     from nccl_runbook.sync.choice import phase_of

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Sequence
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.look_page import first_text
+from nccl_runbook.look.page import first_text
 
 STEP = "06-timeouts"
 REASON = "not judged yet: nccl-runbook look --record FILE"

@@ -28,10 +28,10 @@ from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.look_live import REASON, checked_pids, unjudged, utc_now
-from nccl_runbook.look_live import look as look_live
-from nccl_runbook.look_live import record as live_record
-from nccl_runbook.look_page import page, text
+from nccl_runbook.look.live import REASON, checked_pids, unjudged, utc_now
+from nccl_runbook.look.live import look as look_live
+from nccl_runbook.look.live import record as live_record
+from nccl_runbook.look.page import page, text
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
