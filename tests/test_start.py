@@ -17,8 +17,8 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook import cockpit
+from nccl_runbook.__main__ import app, spread
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.cli.main import app, spread
 from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json

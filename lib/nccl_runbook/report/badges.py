@@ -15,7 +15,7 @@ class Badge:
     tone: str
 
 
-BADGES = {status: Badge(*look) for status, look in table("knowledge/badges").items()}
+BADGES = {status: Badge(*look) for status, look in table("report/badges").items()}
 
 
 def badge(status: str) -> Badge:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.facts.run import RunFolder
+from nccl_runbook.report.facts_run import RunFolder
 
 RESTS_ON: tuple[str, ...] = ()
 
