@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def compare(folder: Path, ranks: int, args: argparse.Namespace) -> None:
-    ours = [sys.executable, "-m", "nccl_runbook.cli.main", "hang", str(folder), "--json"]
+    ours = [sys.executable, "-m", "nccl_runbook", "hang", str(folder), "--json"]
     theirs = [str(Path(sys.executable).with_name("torchfrtrace")), "--prefix", "nccl_trace_rank_", str(folder)]
     rows: dict[str, list[tuple[float, float, float, str]]] = {"hang": [], "torchfrtrace": []}
     for _ in range(args.repeats or (5 if ranks <= 256 else 1)):

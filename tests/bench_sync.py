@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.facts.sync import SyncArm
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.knowledge import models
+from nccl_runbook.causes.toml import models
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.probes import sync
-from nccl_runbook.redact import Redactor
+from nccl_runbook.sync import ask as sync
+from nccl_runbook.sync.facts import SyncArm
 
 MODEL = "Qwen/Qwen2.5-7B"  # 15.2 GB
 # what each figure over its peer has to be; the peer of the first two is nccl-tests' broadcast on the same two GPUs

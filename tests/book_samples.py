@@ -13,7 +13,7 @@ import psutil
 from nbformat import v4
 
 PARAMETERS = 'run_dir: str = ""  # folder of this run\nrecord_path: str = ""  # a record to judge\nbudget_s: int = 20  # seconds'
-GOOD = """from nccl_runbook.findings import Finding, Severity
+GOOD = """from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.step import open_step
 step = open_step("{name}", globals())
 step.finish([Finding("seen", Severity.OK, "all was seen to be right")])"""

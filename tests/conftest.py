@@ -11,8 +11,8 @@ import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.redact import Redactor
 
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -4,8 +4,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.environment import Environment, Host, Library, Role
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.environment.facts import Environment, Host, Library, Role
 
 NCCL = "/venv/lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2"
 SHA = "a5" * 32

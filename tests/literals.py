@@ -10,7 +10,7 @@ import re._parser as parser
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.knowledge import worked_out
+from nccl_runbook.causes.toml import worked_out
 from nccl_runbook.knowledge.clues import Matcher, alternatives
 
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)

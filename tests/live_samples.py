@@ -4,10 +4,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from nccl_runbook import look_live
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Sample, Stack, Thread
-from nccl_runbook.rules import live as rules
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.live import judge as rules
+from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Sample, Stack, Thread
+from nccl_runbook.look import live as look_live
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 IN_ALL_REDUCE = [Frame("all_reduce", TORCH, 3252), Frame("wrapper", TORCH.replace("distributed_c10d", "c10d_logger"), 83),

@@ -4,8 +4,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts import machine as m
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import machine as m
 
 NO_NVML = Gap("absent", "nvmlInit() failed: NVML Shared Library Not Found")
 NO_LIBCUDA = "libcuda.so.1: cannot open shared object file: No such file or directory"

@@ -1,4 +1,4 @@
-"""Compare knowledge/variables.toml with an unpacked NCCL tree: `python tests/refresh_variables.py PATH [--write]`.
+"""Compare causes/variables.toml with an unpacked NCCL tree: `python tests/refresh_variables.py PATH [--write]`.
 
 Prints what that tree reads and the table lacks, and documented names that the table does not mark so. --write adds the missing names
 with an empty meaning, which the tests refuse until somebody has written one.
@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-TABLE = Path(__file__).resolve().parents[1] / "lib/nccl_runbook/knowledge/variables.toml"
+TABLE = Path(__file__).resolve().parents[1] / "lib/nccl_runbook/causes/variables.toml"
 sys.path.insert(0, str(TABLE.parents[2]))
 
 _HEADING = re.compile(r"^(NCCL_\w+)(?: \(formerly \w+\))?\n[-^~=]{4,}\n", re.M)
@@ -36,7 +36,7 @@ def in_sources(tree: Path) -> set[str]:
 
 def missing(tree: Path) -> dict[str, str]:
     """Names that the tree has and the table lacks, and where they stand."""
-    from nccl_runbook.knowledge.variables import variables
+    from nccl_runbook.causes.variables import variables
 
     guide = in_guide(tree)
     told = {n: f"documented{f', since {v}' if v else ''}" for n, v in guide.items()}
@@ -45,7 +45,7 @@ def missing(tree: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    from nccl_runbook.knowledge.variables import variables
+    from nccl_runbook.causes.variables import variables
 
     tree = Path(arguments[0])
     for name in sorted(in_guide(tree)):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity, step_status, worst_first
-from nccl_runbook.records import Command, Judged, Record
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, step_status, worst_first
+from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import RunInfo
 

@@ -19,13 +19,13 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import arms as reader
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.comparison import Comparison, Difference, Sample
-from nccl_runbook.findings import Severity
+from nccl_runbook.compare import ask as compare
+from nccl_runbook.compare import judge as rules
+from nccl_runbook.compare import read as reader
+from nccl_runbook.compare.facts import Comparison, Difference, Sample
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import Severity
 from nccl_runbook.launch import command
-from nccl_runbook.probes import compare
-from nccl_runbook.rules import comparison as rules
 from pydantic import TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,7 +46,7 @@ HARMLESS = {"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": 
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "ab", *arguments], capture_output=True, text=True, timeout=120,
+    return subprocess.run([sys.executable, "-m", "nccl_runbook", "ab", *arguments], capture_output=True, text=True, timeout=120,
                           env={**CLEAN, **(env or {})})
 
 
@@ -287,7 +287,7 @@ STUBBORN = "import os, signal, subprocess, sys, time\nif len(sys.argv) < 3:\n su
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_of_the_command_outlives_a_killed_runner(how):
     mark = f"mark{os.getpid()}{how}"
-    runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook.cli.main", "ab", ".", "A=1", "--", sys.executable, "-c", STUBBORN, mark], env=CLEAN,
+    runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook", "ab", ".", "A=1", "--", sys.executable, "-c", STUBBORN, mark], env=CLEAN,
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 20
     while len(alive(mark)) < 3 and time.monotonic() < until:  # the supervisor, the command, its worker
@@ -303,7 +303,7 @@ def test_nothing_of_the_command_outlives_a_killed_runner(how):
 def test_an_interrupt_tells_the_runs_so_far(tmp_path):
     """Three runs end at once, the fourth never: A to warm up, then A B B."""
     code = f"echo x >> {tmp_path}/n; [ $(wc -l < {tmp_path}/n) -lt 4 ] || exec sleep 613"
-    runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook.cli.main", "ab", ".", "A=1", "--json", "--", "sh", "-c", code], env=CLEAN,
+    runner = subprocess.Popen([sys.executable, "-m", "nccl_runbook", "ab", ".", "A=1", "--json", "--", "sh", "-c", code], env=CLEAN,
                               stdout=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
     while len(alive("613")) < 1 and time.monotonic() < until:

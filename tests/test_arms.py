@@ -7,14 +7,14 @@ import sys
 import time
 
 import pytest
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.experiments import Arms
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.planning.halving import halve
-from nccl_runbook.probes import arms
-from nccl_runbook.redact import Redactor
-from nccl_runbook.report.tables_worlds import arms_table
-from nccl_runbook.rules import transports
+from nccl_runbook.search.halving import halve
+from nccl_runbook.worlds import ask_arms as arms
+from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds.facts import Arms
+from nccl_runbook.worlds.table import arms_table
 from pydantic import TypeAdapter
 
 

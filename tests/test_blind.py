@@ -13,9 +13,9 @@ from book_samples import run_cli, start_cli
 from fake_nvml import fake_nvml
 from injector import Injector
 from machines import change_gpu, machine, owner
-from nccl_runbook import records
-from nccl_runbook.facts import to_json
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.redact import Redactor
 from processes import ROOT
 
 

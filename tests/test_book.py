@@ -16,11 +16,11 @@ import pytest
 from book_samples import GOOD, MARK, gone_after, make_book, publish, run_cli, start_cli, still_there, tell_process, wait_for, with_library
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook import records
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
 from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
 from nccl_runbook.book.visit import Kernels, Stop, Visit
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core import records
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import quickest_s
 

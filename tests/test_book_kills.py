@@ -13,8 +13,8 @@ from nccl_runbook.report.verdict import VerdictDocument
 from processes import children, gone, start_time
 
 RANKS = 3
-BUSY = """from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.findings import Finding, Severity
+BUSY = """from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.step import open_step
 step = open_step("{name}", globals())
 arguments = ["--ops", "all_reduce", "--sizes", "4", "--repeats", "100000000"]

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import pytest
 from machines import owner
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.machine import GpuUse, GpuUsers, Owner
-from nccl_runbook.findings import Severity
-from nccl_runbook.rules.busy import gpus_busy
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
+from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
 UNKNOWN = Gap("absent", "pid 4711 is not a GPU process of this pid namespace")

@@ -19,17 +19,17 @@ import pytest
 from book_samples import CLI, GOOD, make_book, run_cli, start_cli, wait_for, with_library
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook import records
+from nccl_runbook.__main__ import spread
 from nccl_runbook.book.plan import Planned
 from nccl_runbook.cli import answer
-from nccl_runbook.cli.main import spread
-from nccl_runbook.parameters import ParameterError, check_given, coerce, read_cell
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core import records
+from nccl_runbook.core.parameters import ParameterError, check_given, coerce, read_cell
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import gone, start_time
 
 HERE = ["--python", sys.executable]
-REPLAY = """from nccl_runbook.findings import Finding, Severity
+REPLAY = """from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.step import open_step
 step = open_step("{name}", globals())
 step.finish([Finding("seen", Severity.OK, f"judged again: {bool(record_path)}")])"""

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.machine import GpuLinks
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.machine.facts import GpuLinks
+from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.report.curve import Curve, size_words
-from nccl_runbook.report.link_limits import limit
 from nccl_runbook.report.page import _table
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.report.tables_worlds import bandwidth_table
+from nccl_runbook.worlds.table import bandwidth_table
 from world_samples import NET, P2P, SHM, arms, hung
 
 H200 = GpuLinks("NVIDIA H200", 18, 5, 16)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from literals import branches
-from nccl_runbook import knowledge
+from nccl_runbook.causes import toml as knowledge
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.toml import clues, table
 from nccl_runbook.evidence import log_templates
 from nccl_runbook.evidence.log_events import LAUNCHERS
-from nccl_runbook.knowledge import clues, table
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import symptoms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,7 +73,7 @@ def test_tables_parsed_ahead_are_those_of_toml(monkeypatch: pytest.MonkeyPatch, 
         shutil.copy(KNOWLEDGE / f"{name}.toml", tmp_path)
     (tmp_path / "clues.toml").write_text('words = {"<x>" = "of this minute"}\nclue = []\n')
     monkeypatch.setattr(knowledge, "HERE", tmp_path)
-    assert table.__wrapped__("hints") == table("hints")
+    assert table.__wrapped__("hints") == table("knowledge/hints")
     assert table.__wrapped__("clues") == {"words": {"<x>": "of this minute"}, "clue": ()}, "a table that was changed is parsed, not taken as it was"
 
 

@@ -14,13 +14,13 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import environment as probe
-from nccl_runbook.evidence import environment_file
-from nccl_runbook.evidence.environment_file import is_kept, parse, read
-from nccl_runbook.evidence.pci import acs_redirects
-from nccl_runbook.facts import Gap, gaps_in, to_json
-from nccl_runbook.facts.environment import Environment
-from nccl_runbook.rules.environment import RESTS_ON, judge
+from nccl_runbook.core.facts import Gap, gaps_in, to_json
+from nccl_runbook.environment import read as probe
+from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.judge import RESTS_ON, judge
+from nccl_runbook.environment.read_file import is_kept, parse, read
+from nccl_runbook.environment.read_pci import acs_redirects
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
@@ -29,7 +29,7 @@ CLEAN = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONPATH": str(R
 
 
 def run(*arguments: str, env: dict[str, str] | None = None, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "env", *arguments], capture_output=True, text=True, timeout=60,
+    return subprocess.run([sys.executable, "-m", "nccl_runbook", "env", *arguments], capture_output=True, text=True, timeout=60,
                           env={**CLEAN, **(env or {})}, input=given)
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, words, tmp_pat
 
 
 def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
-    command = f"{sys.executable} -m nccl_runbook.cli.main env --json <(sleep 0.3; echo NCCL_TIMEOUT=1800; sleep 0.3; echo NCCL_DEBUG=ERROR)"
+    command = f"{sys.executable} -m nccl_runbook env --json <(sleep 0.3; echo NCCL_TIMEOUT=1800; sleep 0.3; echo NCCL_DEBUG=ERROR)"
     told = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=CLEAN).stdout)
     assert {f["variable"] for f in told["findings"]} == {"NCCL_TIMEOUT", "NCCL_DEBUG"}
     monkeypatch.setattr(environment_file, "PIPE_S", 0.2)

@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.planning.halving import halve
+from nccl_runbook.search.halving import halve
 
 
 def needs(*guilty):

@@ -24,13 +24,13 @@ import pytest
 from bench_hang import make
 from book_samples import run_cli, start_cli
 from hang_samples import Job
-from nccl_runbook import records
-from nccl_runbook.evidence import hang as reader
-from nccl_runbook.facts import to_json
-from nccl_runbook.findings import Evidence
-from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.report.tables_hang import matrix, ranges, ranks_table, tables
-from nccl_runbook.rules import hang as rules
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.findings import Evidence
+from nccl_runbook.hang import judge as rules
+from nccl_runbook.hang import read as reader
+from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
 from processes import ROOT
 
 DATA = Path(__file__).parent / "data" / "hang"

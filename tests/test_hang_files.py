@@ -20,9 +20,11 @@ import pytest
 from hang_samples import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import dump_columns, dump_file, stacks
-from nccl_runbook.evidence import hang as reader
-from nccl_runbook.rules import hang as rules
+from nccl_runbook.hang import judge as rules
+from nccl_runbook.hang import read as reader
+from nccl_runbook.hang import read_stacks as stacks
+from nccl_runbook.hang.dumps import columns as dump_columns
+from nccl_runbook.hang.dumps import file as dump_file
 from processes import quickest_s
 
 DATA = Path(__file__).parent / "data" / "hang"

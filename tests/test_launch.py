@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.evidence.environment import request
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import MASK, Redactor
+from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.environment.read import request
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import WarmLink, environment
-from nccl_runbook.redact import MASK, Redactor
 from processes import ROOT, children, gone, start_time
 
 # of the job: that of our .venv puts its own libraries before those that PYTHONPATH names
@@ -149,7 +149,7 @@ def test_a_log_that_cannot_be_written_costs_neither_the_world_nor_the_time(tmp_p
 def test_a_process_that_ends_without_closing_its_engine_leaves_no_folder(tmp_path):
     (tmp_path / "tmp").mkdir()
     source = (f"import sys; sys.path[:0] = {sys.path!r}\nfrom pathlib import Path\nfrom nccl_runbook.launch.engine import Engine\n"
-              f"from nccl_runbook.redact import Redactor\nEngine([sys.executable], Path({str(tmp_path)!r}), Redactor({{}})).software()")
+              f"from nccl_runbook.core.redact import Redactor\nEngine([sys.executable], Path({str(tmp_path)!r}), Redactor({{}})).software()")
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")})
     assert not list((tmp_path / "tmp").glob("nccl-runbook-*"))
 
@@ -216,8 +216,8 @@ OWNER = """
 import sys, os
 from pathlib import Path
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.core.redact import Redactor
 engine = Engine([sys.executable], Path(sys.argv[1]), Redactor({}))
 engine.software()
 print("ready", flush=True)

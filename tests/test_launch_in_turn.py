@@ -9,9 +9,9 @@ import threading
 import time
 
 import pytest
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.redact import Redactor
 from processes import ROOT, children, gone, start_time
 
 
@@ -103,8 +103,8 @@ def test_cancel_ends_those_that_wait_too(engine):
 OWNER = """
 import sys
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.core.redact import Redactor
 engine = Engine([sys.executable], None, Redactor({}))
 engine.software()
 print("ready", flush=True)

@@ -20,12 +20,12 @@ import live_samples as s
 import live_worlds as worlds
 import pytest
 from book_samples import run_cli, with_library
-from nccl_runbook import look_live
-from nccl_runbook.facts import Gap
-from nccl_runbook.look_page import page, text
-from nccl_runbook.probes import live_processes
-from nccl_runbook.redact import Redactor
-from nccl_runbook.rules import live as rules
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live import ask_processes as live_processes
+from nccl_runbook.hang.live import judge as rules
+from nccl_runbook.look import live as look_live
+from nccl_runbook.look.page import page, text
 from processes import ROOT
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
@@ -360,7 +360,7 @@ def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
     mine = subprocess.Popen(["sleep", "30"])
     code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook import look_live; look_live.look([{mine.pid}], 0, print)"
     try:
-        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look_live, nccl_runbook.probes.live\n" + code], env=with_library(),
+        ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look.live, nccl_runbook.hang.live.ask\n" + code], env=with_library(),
                                capture_output=True, text=True)
     finally:
         mine.kill()
@@ -370,7 +370,7 @@ def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
 
 def test_the_shell_from_which_one_looks_is_no_rank() -> None:
     """`srun --overlap --pty bash` has SLURM_PROCID, and MASTER_PORT where that was exported: as rank 0 it would be accused of not starting."""
-    code = "from nccl_runbook.probes.live import chosen; print([p.rank for p in chosen([])[0] if p.job.startswith('10.9.8.7:29544')])"
+    code = "from nccl_runbook.hang.live.ask import chosen; print([p.rank for p in chosen([])[0] if p.job.startswith('10.9.8.7:29544')])"
     env = {**with_library(), "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29544"}
     beside = subprocess.Popen(["sleep", "30"], env={**env, "SLURM_PROCID": "1"})
     try:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import live_samples as s
 import pytest
-from nccl_runbook.evidence.stacks import whole_looks
-from nccl_runbook.facts.live import Frame, Live, LiveRank, Socket
-from nccl_runbook.look_page import page, text
-from nccl_runbook.probes import live_processes
-from nccl_runbook.rules.joined_looks import together
-from nccl_runbook.rules.live import Picture, judge
+from nccl_runbook.hang.live import ask_processes as live_processes
+from nccl_runbook.hang.live.facts import Frame, Live, LiveRank, Socket
+from nccl_runbook.hang.live.judge import Picture, judge
+from nccl_runbook.hang.live.judge_joined import together
+from nccl_runbook.hang.read_stacks import whole_looks
+from nccl_runbook.look.page import page, text
 from pydantic import TypeAdapter
 
 SEEN = json.loads((Path(__file__).parent / "data" / "live-hosts.json").read_text())["seen"]
@@ -144,7 +144,7 @@ def test_the_kernel_tells_how_often_it_sent_something_again() -> None:
     """A connection whose interface goes away, in a network namespace of its own."""
     code = """
 import fcntl, os, socket, struct, sys, time
-from nccl_runbook.probes.live_processes import sockets, table
+from nccl_runbook.hang.live.ask_processes import sockets, table
 def lo(flags):
     with socket.socket() as one:
         fcntl.ioctl(one, 0x8914, struct.pack("16sh14x", b"lo", flags))  # SIOCSIFFLAGS

@@ -19,15 +19,15 @@ import pytest
 import test_structure as house
 from book_samples import run_cli, with_library
 from fake_nvml import fake_nvml
-from nccl_runbook import records
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.machine import GpuUsers
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
-from nccl_runbook.redact import Redactor
-from nccl_runbook.rules.busy import gpus_busy
+from nccl_runbook.machine.facts import GpuUsers
+from nccl_runbook.machine.judge_busy import gpus_busy
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 
@@ -341,10 +341,10 @@ def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:
 
 OWNER = """
 import shlex, sys
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core.redact import Redactor
 engine = Engine(choose(sys.argv[1]).prefix, None, Redactor({}))
 world = engine.run(WorldRequest("healthy", "check.py", [None] * 2, ["--ops", "all_reduce", "--sizes", "4"], {}, 60.0))
 print(world.passed, flush=True)

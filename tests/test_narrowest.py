@@ -9,14 +9,14 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.experiments import Pair, Pairs, Trial
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.planning.recorded import of_pairs
-from nccl_runbook.probes import arms as probe
-from nccl_runbook.redact import Redactor
-from nccl_runbook.report.tables_worlds import pairs_table
-from nccl_runbook.rules import transports
+from nccl_runbook.search.recorded import of_pairs
+from nccl_runbook.worlds import ask_arms as probe
+from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds.facts import Pair, Pairs, Trial
+from nccl_runbook.worlds.table import pairs_table
 from pydantic import TypeAdapter
 from world_samples import P2P, SHM, arms, hung, world
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nccl_runbook.cli import main
-from nccl_runbook.cli.main import spread
+from nccl_runbook import __main__ as main
+from nccl_runbook.__main__ import spread
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[1]

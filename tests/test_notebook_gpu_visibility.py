@@ -9,10 +9,10 @@ import machines as made
 import papermill
 import pytest
 from machines import bare, change, cuda, machine
-from nccl_runbook import records
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.redact import Redactor
-from nccl_runbook.report import tables_gpus as tables
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.gpus import table as tables
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "01-gpu-visibility.ipynb"
 NAME = "01-gpu-visibility"

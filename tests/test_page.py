@@ -14,13 +14,13 @@ import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.records import Command, Judged, Record
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.cells import StepView, VerdictView, _by_hand
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
+from nccl_runbook.report.table_verdict import causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.report.tables_verdict import causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from processes import ROOT, quickest_s
 

@@ -10,15 +10,15 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap
-from nccl_runbook.knowledge import allocation as knowledge
-from nccl_runbook.planning.allocation import Refused, from_roles, parse
-from nccl_runbook.planning.groups import LAUNCHERS, Site, place
-from nccl_runbook.planning.intended import intend
-from nccl_runbook.planning.other_eras import spans, valid_at, written_for
-from nccl_runbook.planning.placement import place as place_ranks
-from nccl_runbook.report.tables_plan import intended_table, intended_tables
-from nccl_runbook.rules import allocation as rules
+from nccl_runbook.causes.toml import allocation as knowledge
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.placement.placement import place as place_ranks
+from nccl_runbook.plan import judge as rules
+from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse
+from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
+from nccl_runbook.plan.groups import LAUNCHERS, Site, place
+from nccl_runbook.plan.intended import intend
+from nccl_runbook.plan.table import intended_table, intended_tables
 
 V, A, S = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
 ONE_OF_EACH = ("v0.3.2", "v0.3.4", "v0.4.1", "v0.5.2", "v1.0.0", "v1.0.4")
@@ -223,8 +223,8 @@ def test_a_huge_world_is_counted_and_only_its_first_ranks_are_listed():
 @pytest.mark.parametrize("site", [{}, {"nodes": 10 ** 9}, {"launcher": "single-controller"}, {"launcher": "ray", "nodes": 2}])
 def test_sizes_beyond_any_machine_take_no_time(site):
     """The remedies look for what would be clean; they must not try every number up to it."""
-    code = (f"from nccl_runbook.knowledge import allocation as k; from nccl_runbook.planning.allocation import parse;"
-            f"from nccl_runbook.planning.groups import Site, place; from nccl_runbook.rules.allocation import judge;"
+    code = (f"from nccl_runbook.knowledge import allocation as k; from nccl_runbook.plan.areal.allocation import parse;"
+            f"from nccl_runbook.plan.groups import Site, place; from nccl_runbook.plan.judge import judge;"
             f"r, t, s = k.newest(), 'sglang:d99999999999999999999+fsdp:d1', Site(8, **{site!r}); m = parse(t, r);"
             f"print(judge(t, m, place(m, s), r, s).severity.value)")
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=10, check=True)

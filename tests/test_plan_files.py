@@ -16,10 +16,11 @@ from fake_nvml import fake_nvml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.cli import plan as plan_command
-from nccl_runbook.evidence import launch_lines, training_file
-from nccl_runbook.planning.devices import Identity, bus_of_message, clashes, normal_bus
-from nccl_runbook.planning.groups import Group, RankAt
-from nccl_runbook.rules import devices
+from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes, normal_bus
+from nccl_runbook.plan import judge_devices as devices
+from nccl_runbook.plan import read_launch_lines as launch_lines
+from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan.groups import Group, RankAt
 from processes import quickest_s
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +30,7 @@ START = "import sys; from nccl_runbook.cli.main import main; sys.argv[0] = 'x'\n
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LD_LIBRARY_PATH", "FAKE_NVML", "FAKE_NVML_PID")}
-    return subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "plan", *arguments], capture_output=True, text=True, timeout=60,
+    return subprocess.run([sys.executable, "-m", "nccl_runbook", "plan", *arguments], capture_output=True, text=True, timeout=60,
                           env={**clean, "PYTHONPATH": str(ROOT / "lib"), **env})
 
 
@@ -398,7 +399,7 @@ def test_the_device_of_ncclss_message_is_a_bus_id_in_hexadecimal(line, bus):
 def test_a_log_with_the_message_is_told_with_its_bus(tmp_path):
     for device, bus in (("1000", "0000:01:00.0"), ("0 (torch)", None)):
         (tmp_path / "a.log").write_text(f"h:1:1 [0] init.cc:943 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 {'both' if bus else 'run'} on CUDA device {device}\n")
-        done = subprocess.run([sys.executable, "-m", "nccl_runbook.cli.main", "triage", str(tmp_path / "a.log")], capture_output=True, text=True,
+        done = subprocess.run([sys.executable, "-m", "nccl_runbook", "triage", str(tmp_path / "a.log")], capture_output=True, text=True,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
         assert (f"it is {bus}." in done.stdout) == bool(bus) and ("PCI bus id" in done.stdout) == bool(bus)
 

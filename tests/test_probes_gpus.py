@@ -12,13 +12,15 @@ from pathlib import Path
 import nccl_runbook
 import pytest
 from fake_nvml import fake_nvml
-from nccl_runbook.facts import Gap, gaps_in, to_json
-from nccl_runbook.facts.machine import Fabric, GpuUsers, Machine, NvmlView
+from nccl_runbook.core.facts import Gap, gaps_in, to_json
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.gpus import judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.probes import gpus, nvml, users
-from nccl_runbook.redact import Redactor
-from nccl_runbook.rules import gpu_health
-from nccl_runbook.rules.busy import gpus_busy
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine.facts import Fabric, GpuUsers, Machine, NvmlView
+from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
 PACKAGE = Path(nccl_runbook.__file__).parent
@@ -167,7 +169,7 @@ def test_view_says_so_where_there_is_no_torch():
 
 
 def test_a_world_without_an_answer_is_a_gap():
-    from nccl_runbook.facts.world import RankResult
+    from nccl_runbook.core.world import RankResult
 
     assert gpus.cuda_of(RankResult(0, "timed-out", 9)).reason == "timed-out"
     assert "Segfault" in gpus.surroundings_of(RankResult(0, "signalled", 11, last_lines=["Segfault"])).detail

@@ -15,7 +15,7 @@ import pytest
 from book_samples import run_cli, start_cli, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.planning import reduction
+from nccl_runbook.compare import reduction
 from processes import ROOT, gone, start_time
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/reduce.json").read_text())

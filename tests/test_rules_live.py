@@ -14,11 +14,12 @@ import live_samples as s
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.live import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
-from nccl_runbook.look_page import first_text, page, text
-from nccl_runbook.probes import live_answers, live_processes
-from nccl_runbook.rules.live import Picture, judge, verdict
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.live import ask_answers as live_answers
+from nccl_runbook.hang.live import ask_processes as live_processes
+from nccl_runbook.hang.live.facts import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
+from nccl_runbook.hang.live.judge import Picture, judge, verdict
+from nccl_runbook.look.page import first_text, page, text
 from processes import quickest_s
 from pydantic import TypeAdapter
 

@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
-from nccl_runbook.findings import Severity
-from nccl_runbook.planning import placement
-from nccl_runbook.report.tables_sync import methods_table, placement_table
-from nccl_runbook.rules import weight_sync
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.placement import placement
+from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync.facts import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
+from nccl_runbook.sync.table import methods_table, placement_table
 
 # as NCCL 2.28.9 on an H200 ends it (torch 2.11), and the two later wordings
 DUPLICATE = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"

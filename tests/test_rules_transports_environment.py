@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Guilty, Trial
-from nccl_runbook.rules import transports
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds.facts import Arm, Guilty, Trial
 from world_samples import P2P, SHM, arms, hung, world
 
 NAMES = [f"NCCL_X{n}" for n in range(11)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Ladder, Pair, Pairs, Singles
-from nccl_runbook.findings import Severity
-from nccl_runbook.knowledge.causes import causes, recognise
-from nccl_runbook.rules import fewer_gpus, transports
-from nccl_runbook.rules.failures import explain
+from nccl_runbook.causes.causes import causes, recognise
+from nccl_runbook.causes.failures import explain
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Singles
 from world_samples import NET, P2P, SHM, arms, hung, rank, trial, world
 
 DUPLICATES = [

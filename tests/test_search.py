@@ -6,13 +6,13 @@ import os
 import sys
 
 import pytest
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.facts.experiments import Ladder, Search, SearchRound, Singles
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.planning.group_testing import identify, most_runs
-from nccl_runbook.probes import worlds
-from nccl_runbook.redact import Redactor
-from nccl_runbook.rules import fewer_gpus
+from nccl_runbook.search.group_testing import identify, most_runs
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds.facts import Ladder, Search, SearchRound, Singles
 from pydantic import TypeAdapter
 from world_samples import hung, rank, trial, world
 

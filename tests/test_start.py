@@ -16,16 +16,17 @@ import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook import cockpit, records
-from nccl_runbook.cli.main import app, spread
+from nccl_runbook import cockpit
+from nccl_runbook.__main__ import app, spread
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.cockpit.run_process import RunProcess
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import Severity
 from nccl_runbook.evidence import log_file
 from nccl_runbook.evidence import start as start_files
 from nccl_runbook.evidence.start import collect
-from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.start import Start
-from nccl_runbook.findings import Severity
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import matching, step_texts, symptoms
 from nccl_runbook.planning.steps import WITHOUT_REASON, plan
 from nccl_runbook.report.tables_start import brought_table

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from nccl_runbook import records
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Ladder
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.findings import Finding, Severity
-from nccl_runbook.parameters import ParameterError
-from nccl_runbook.probes import worlds
-from nccl_runbook.rules import fewer_gpus
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.parameters import ParameterError
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.step import Step, open_step
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds.facts import Ladder
 from processes import ROOT
 
 BUSY = Finding("gpus-busy", Severity.UNKNOWN, "not run: busy (pid 4711, alice, 40213 MiB on GPU 2)")

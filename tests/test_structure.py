@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
-from nccl_runbook.parameters import read_cell
+from nccl_runbook.core.parameters import read_cell
 
 ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib" / "nccl_runbook"

@@ -10,17 +10,18 @@ import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import sync_trace
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import METHODS, OwnSync, OwnSyncTime, SyncVariant
-from nccl_runbook.findings import Severity
-from nccl_runbook.knowledge import allocation
-from nccl_runbook.knowledge import sync_choice as table
-from nccl_runbook.knowledge import table as tables
-from nccl_runbook.probes import own_sync
-from nccl_runbook.records import Record
-from nccl_runbook.report.tables_sync import choice_table, methods_table, own_table, sweeps_table
-from nccl_runbook.rules import sync_choice, weight_sync
+from nccl_runbook.causes.toml import allocation
+from nccl_runbook.causes.toml import sync_choice as table
+from nccl_runbook.causes.toml import table as tables
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.core.records import Record
+from nccl_runbook.look import own_sync
+from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync import judge_choice as sync_choice
+from nccl_runbook.sync import read_trace as sync_trace
+from nccl_runbook.sync.facts import METHODS, OwnSync, OwnSyncTime, SyncVariant
+from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
 from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}

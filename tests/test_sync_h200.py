@@ -5,16 +5,17 @@ import json
 from pathlib import Path
 
 import pytest
-from nccl_runbook.facts.sync import SyncRuns
-from nccl_runbook.findings import Severity
-from nccl_runbook.planning.intended import intend
-from nccl_runbook.planning.placement import place
-from nccl_runbook.records import Record, utc_now
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.core.records import Record, utc_now
+from nccl_runbook.placement.placement import place
+from nccl_runbook.plan import judge as allocation
+from nccl_runbook.plan.intended import intend
+from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.page import render_index
-from nccl_runbook.report.tables_plan import intended_tables
-from nccl_runbook.report.tables_sync import methods_table, sweeps_table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
-from nccl_runbook.rules import allocation, weight_sync
+from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync.facts import SyncRuns
+from nccl_runbook.sync.table import methods_table, sweeps_table
 from pydantic import TypeAdapter
 
 SEEN = json.loads((Path(__file__).parent / "data" / "sync-h200.json").read_text())

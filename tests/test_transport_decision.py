@@ -6,10 +6,10 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.probes.arms import ARMS
-from nccl_runbook.rules import transport_decision as d
-from nccl_runbook.rules.transport_decision import Seen, cures, decide
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.worlds import judge_decision as d
+from nccl_runbook.worlds.ask_arms import ARMS
+from nccl_runbook.worlds.judge_decision import Seen, cures, decide
 
 FAIL = {name: "hung" for name in ("P2P off", "P2P and SHM off", "SHM off", "cuMem off", "interface pinned")}
 

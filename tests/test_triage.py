@@ -16,20 +16,21 @@ import papermill
 import pytest
 from book_samples import run_cli
 from literals import matcher_of
-from nccl_runbook import records
-from nccl_runbook.evidence import hang as hang_files
+from nccl_runbook.causes.causes import causes, fitting, recognise
+from nccl_runbook.causes.launchers import for_launcher
+from nccl_runbook.causes.toml import table
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.findings import Severity, verdict_of
+from nccl_runbook.core.parameters import read_cell
 from nccl_runbook.evidence import log_events, log_templates
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.facts import to_json
 from nccl_runbook.facts.logs import Logs
-from nccl_runbook.findings import Severity, verdict_of
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.causes import causes, fitting, recognise
+from nccl_runbook.hang import judge as hang
+from nccl_runbook.hang import read as hang_files
 from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
-from nccl_runbook.knowledge.launchers import for_launcher
-from nccl_runbook.parameters import read_cell
 from nccl_runbook.report.badges import badge
-from nccl_runbook.rules import hang, triage
+from nccl_runbook.rules import triage
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed
@@ -265,7 +266,7 @@ def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, ex
 
 def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
     lines = [line for cause in causes().values() for _, _, lines in cause.remedy for line in lines]
-    for form in table("launchers")["form"]:
+    for form in table("causes/launchers")["form"]:
         assert any(re.fullmatch(form["of"], line) for line in lines), form["of"]
 
 

@@ -8,10 +8,10 @@ import pytest
 from book_samples import run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import Severity
 from nccl_runbook.evidence import log_profile, logs
-from nccl_runbook.facts import Gap, to_json
 from nccl_runbook.facts.logs import RunProfile
-from nccl_runbook.findings import Severity
 from nccl_runbook.rules import against, triage
 from processes import ROOT
 from pydantic import TypeAdapter

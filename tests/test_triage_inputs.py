@@ -99,7 +99,7 @@ def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tm
     (tmp_path / "b.log").write_text(hung(1))
 
     def asked(arguments):
-        return subprocess.run(["bash", "-c", f"{sys.executable} -m nccl_runbook.cli.main triage {arguments}"], capture_output=True, text=True, cwd=tmp_path,
+        return subprocess.run(["bash", "-c", f"{sys.executable} -m nccl_runbook triage {arguments}"], capture_output=True, text=True, cwd=tmp_path,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, timeout=60)
 
     told = json.loads(asked("<(cat a.log) <(cat b.log) --json").stdout)

@@ -17,9 +17,9 @@ from book_samples import Running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from literals import matcher_of
+from nccl_runbook.causes.toml import worked_out
 from nccl_runbook.evidence import log_events, log_sources, log_templates, log_text
 from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge import worked_out
 from nccl_runbook.knowledge.clues import Matcher, alternatives, clues, compiled, hints, spoken
 from nccl_runbook.rules import triage
 from processes import ROOT, quickest_s

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.knowledge import variables as table
+from nccl_runbook.causes import variables as table
 from refresh_variables import TABLE, in_guide, in_sources, missing
 
 VERSION = re.compile(r"\d+(\.\d+){0,2}")

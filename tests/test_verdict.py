@@ -11,14 +11,14 @@ import pytest
 import report_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook import records
-from nccl_runbook.facts.run import RunFolder
-from nccl_runbook.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code
+from nccl_runbook.core import records
+from nccl_runbook.core.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code
+from nccl_runbook.report import records_read as rules
 from nccl_runbook.report import verdict as verdict_module
+from nccl_runbook.report.facts_run import RunFolder
 from nccl_runbook.report.run import info_of, write_run
-from nccl_runbook.report.tables_verdict import not_looked_at_table
+from nccl_runbook.report.table_verdict import not_looked_at_table
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, fixes, merge_causes, verdict_document
-from nccl_runbook.rules import verdict as rules
 
 SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"
 

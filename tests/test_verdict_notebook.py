@@ -6,7 +6,7 @@ from pathlib import Path
 import papermill
 import pytest
 import report_samples as samples
-from nccl_runbook import records
+from nccl_runbook.core import records
 from nccl_runbook.report.run import write_run
 from nccl_runbook.step import HEADLESS_VARIABLE
 

@@ -1,9 +1,9 @@
 """Worlds as NCCL 2.28.9 on H200 leaves them, built by hand for tests of the rules."""
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.experiments import Arm, Arms, Trial
-from nccl_runbook.facts.world import RankResult, World, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import RankResult, World, WorldRequest
+from nccl_runbook.worlds.facts import Arm, Arms, Trial
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 4}, {"NET/Socket": 8}
 TIMES = {("all_reduce", 16777216): 0.11e-3, ("all_reduce", 268435456): 1.1e-3, ("send_recv", 268435456): 0.75e-3}

@@ -14,17 +14,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from nccl_runbook import records
-from nccl_runbook.evidence.arms import may_be_shown
-from nccl_runbook.facts import Gap, gaps_in, to_json
-from nccl_runbook.facts.world import World, WorldRequest
-from nccl_runbook.findings import Evidence, Finding, Severity, step_status, worst_first
+from nccl_runbook.compare.read import may_be_shown
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap, gaps_in, to_json
+from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
+from nccl_runbook.core.parameters import check_names, check_range, coerce
+from nccl_runbook.core.redact import Redactor, plain
+from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
-from nccl_runbook.parameters import check_names, check_range, coerce
-from nccl_runbook.redact import Redactor, plain
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"

@@ -4,10 +4,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import InterpreterError, choose
-from nccl_runbook.redact import Redactor
 
 
 def _engine(logs, least: int):

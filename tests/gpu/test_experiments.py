@@ -4,12 +4,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.planning.halving import halve
-from nccl_runbook.probes import arms, nvml
-from nccl_runbook.report.link_limits import limit
-from nccl_runbook.rules import transports
-from nccl_runbook.rules.failures import explain
+from nccl_runbook.causes.failures import explain
+from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine.link_limits import limit
+from nccl_runbook.search.halving import halve
+from nccl_runbook.worlds import ask_arms as arms
+from nccl_runbook.worlds import judge_transports as transports
 
 pytestmark = pytest.mark.gpu
 HARMLESS = {"NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": "7", "NCCL_SOCKET_NTHREADS": "2", "NCCL_CROSS_NIC": "1", "NCCL_IB_TC": "106",

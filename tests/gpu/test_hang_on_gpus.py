@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from nccl_runbook.evidence import hang as reader
+from nccl_runbook.hang import judge as rules
+from nccl_runbook.hang import read as reader
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.rules import hang as rules
 
 pytestmark = pytest.mark.gpu
 JOB = Path(__file__).resolve().parents[1] / "hang_job.py"

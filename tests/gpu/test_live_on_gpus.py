@@ -10,8 +10,8 @@ from pathlib import Path
 import live_worlds as worlds
 import pytest
 from live_samples import looked
-from nccl_runbook import look_live
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.look import live as look_live
 
 pytestmark = pytest.mark.gpu
 GAP_S = 5.0

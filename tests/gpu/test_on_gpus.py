@@ -7,17 +7,25 @@ import time
 
 import pytest
 from fake_nvml import fake_nvml
-from nccl_runbook.evidence import environment as environment_probe
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.world import WorldRequest
-from nccl_runbook.findings import Severity
-from nccl_runbook.knowledge import models
-from nccl_runbook.planning import placement
-from nccl_runbook.planning.halving import halve
-from nccl_runbook.probes import arms as arms_probe
-from nccl_runbook.probes import gpus, sync, users, worlds
-from nccl_runbook.rules import busy, environment, fewer_gpus, gpu_visibility, transports, weight_sync
-from nccl_runbook.rules.failures import explain
+from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.toml import models
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.environment import judge as environment
+from nccl_runbook.environment import read as environment_probe
+from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.gpus import judge as gpu_visibility
+from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.placement import placement
+from nccl_runbook.search.halving import halve
+from nccl_runbook.sync import ask as sync
+from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds import ask_arms as arms_probe
+from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds import judge_transports as transports
 
 pytestmark = pytest.mark.gpu
 FINE = {Severity.OK, Severity.NOTE}

@@ -7,12 +7,13 @@ import subprocess
 
 import pytest
 from book_samples import CLI
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.sync import METHODS, SyncArm
-from nccl_runbook.knowledge import models
-from nccl_runbook.planning import placement
-from nccl_runbook.probes import sync
-from nccl_runbook.rules import sync_choice, weight_sync
+from nccl_runbook.causes.toml import models
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.placement import placement
+from nccl_runbook.sync import ask as sync
+from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync import judge_choice as sync_choice
+from nccl_runbook.sync.facts import METHODS, SyncArm
 from test_own_sync import check_phases, watched
 
 pytestmark = pytest.mark.gpu

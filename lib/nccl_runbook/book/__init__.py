@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook import records
 from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
 from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit, load
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core import records
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.records import write_text
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core.records import write_text
+from nccl_runbook.core.redact import Redactor
 
 BANNER_ID = "runbook-banner"
 NOT_RUN = "not run"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook import records
-from nccl_runbook.parameters import Parameter, ParameterError, check_given, did_you_mean, only_by_name, read_cell
+from nccl_runbook.core import records
+from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, only_by_name, read_cell
 
 LAST = "99-verdict"
 # what the runner itself decides: an own option says each of them

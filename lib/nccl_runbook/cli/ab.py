@@ -14,12 +14,12 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.facts import Gap
-    from nccl_runbook.facts.comparison import Comparison
-    from nccl_runbook.facts.environment import Environment
-    from nccl_runbook.findings import Finding
+    from nccl_runbook.compare.ask import Subject
+    from nccl_runbook.compare.facts import Comparison
+    from nccl_runbook.core.facts import Gap
+    from nccl_runbook.core.findings import Finding
+    from nccl_runbook.environment.facts import Environment
     from nccl_runbook.launch.engine import Engine
-    from nccl_runbook.probes.compare import Subject
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
           "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
@@ -51,11 +51,11 @@ def ab(
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
-    from nccl_runbook.knowledge import models
+    from nccl_runbook.causes.toml import models
+    from nccl_runbook.compare import ask as compare
     from nccl_runbook.launch import stop
     from nccl_runbook.launch.devices import NOT_HERE, rank_devices
     from nccl_runbook.launch.engine import EngineError
-    from nccl_runbook.probes import compare
 
     stop.end()  # until something is measured
     with contextlib.ExitStack() as stack:
@@ -77,9 +77,9 @@ def ab(
 
 
 def _engine(python: str) -> Engine:
+    from nccl_runbook.core.redact import Redactor
     from nccl_runbook.launch.engine import Engine
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.redact import Redactor
 
     return Engine(choose(python).prefix, None, Redactor(os.environ))
 
@@ -87,12 +87,14 @@ def _engine(python: str) -> Engine:
 def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
               allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
-    from nccl_runbook.evidence import arms as reader
-    from nccl_runbook.evidence import environment
-    from nccl_runbook.facts import Gap
+    from nccl_runbook.compare import ask as compare
+    from nccl_runbook.compare import judge as comparison
+    from nccl_runbook.compare import read as reader
+    from nccl_runbook.core.facts import Gap
+    from nccl_runbook.environment import read as environment
     from nccl_runbook.launch import stop
-    from nccl_runbook.probes import compare, users
-    from nccl_runbook.rules import busy, comparison
+    from nccl_runbook.machine import ask_users as users
+    from nccl_runbook.machine import judge_busy as busy
 
     arms = reader.read(a, b)
     if somebody := busy.gpus_busy(users.collect(), allow_busy):
@@ -108,10 +110,10 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
 
 
 def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.findings import exit_code, verdict_of, worst_first
+    from nccl_runbook.compare import judge as comparison
+    from nccl_runbook.compare.table import tables as tables_of
+    from nccl_runbook.core.findings import exit_code, verdict_of, worst_first
     from nccl_runbook.launch import stop
-    from nccl_runbook.report.tables_comparison import tables as tables_of
-    from nccl_runbook.rules import comparison
 
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
@@ -127,8 +129,8 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    from nccl_runbook.facts import Gap
-    from nccl_runbook.rules.comparison import names, ratio
+    from nccl_runbook.compare.judge import names, ratio
+    from nccl_runbook.core.facts import Gap
 
     ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}

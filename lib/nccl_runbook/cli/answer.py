@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
+from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.evidence.log_file import HELD
-from nccl_runbook.facts import Gap, to_json
-from nccl_runbook.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
-from nccl_runbook.redact import Redactor, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nccl_runbook.facts.environment import Environment
+    from nccl_runbook.environment.facts import Environment
     from nccl_runbook.report.tables import Table
 
 # a line to run next
@@ -94,7 +94,7 @@ def tell(answer: str | dict[str, Any]) -> None:
 
 def write(path: Path, text: str) -> None:
     """The page as a whole, without secrets; leaves with a sentence where it cannot be written."""
-    from nccl_runbook.records import write_text
+    from nccl_runbook.core.records import write_text
 
     clean = plain(Redactor(os.environ).text(text))
     try:
@@ -121,7 +121,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.records import Judged, Record, utc_now
+    from nccl_runbook.core.records import Judged, Record, utc_now
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 

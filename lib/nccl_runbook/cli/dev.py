@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts import grouped
+from nccl_runbook.core.facts import grouped
 
 app = typer.Typer(name="dev", no_args_is_help=True, rich_markup_mode=None, help="For those who work on the runbook itself.")
 CONFIDENT = ("established", "likely")
@@ -73,7 +73,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def share(hits: list[bool]) -> dict[str, Any]:
     """How many are hits, with the interval in which the true share lies with 95 %."""
-    from nccl_runbook.planning.recorded import wilson
+    from nccl_runbook.search.recorded import wilson
 
     if not hits:
         return {"hits": 0, "of": 0, "share": None, "low": None, "high": None}

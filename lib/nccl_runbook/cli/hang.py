@@ -10,10 +10,10 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.facts.recorder import Hang
-    from nccl_runbook.findings import Finding
+    from nccl_runbook.core.findings import Finding
+    from nccl_runbook.hang.facts import Hang
+    from nccl_runbook.hang.judge import Told
     from nccl_runbook.report.tables import Table
-    from nccl_runbook.rules.hang import Told
 
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
 SCHEMA = "nccl-runbook/hang/1"
@@ -28,11 +28,11 @@ def hang(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
-    from nccl_runbook.evidence.hang import collect
-    from nccl_runbook.findings import exit_code, verdict_of
+    from nccl_runbook.core.findings import exit_code, verdict_of
+    from nccl_runbook.hang import judge as rules
+    from nccl_runbook.hang.read import collect
+    from nccl_runbook.hang.table import tables
     from nccl_runbook.launch import stop
-    from nccl_runbook.report.tables_hang import tables
-    from nccl_runbook.rules import hang as rules
 
     stop.end()
     answer.named(paths, one=True)
@@ -59,7 +59,7 @@ def _how_sure(told: Told) -> str:
 
 def text(seen: Hang, told: Told, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.facts import counted, grouped
+    from nccl_runbook.core.facts import counted, grouped
 
     lines = [f"{told.kind}: {told.sentence}{_how_sure(told)}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.facts.live import Live
-from nccl_runbook.findings import exit_code
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core.findings import exit_code
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live.facts import Live
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nccl_runbook.rules.live import Picture, RankView
+    from nccl_runbook.hang.live.judge import Picture, RankView
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
 SCHEMA = "nccl-runbook/look/1"
@@ -34,9 +34,9 @@ def look(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
-    from nccl_runbook.look_page import page, text
-    from nccl_runbook.rules import live as rules
-    from nccl_runbook.rules.joined_looks import together
+    from nccl_runbook.hang.live import judge as rules
+    from nccl_runbook.hang.live.judge_joined import together
+    from nccl_runbook.look.page import page, text
 
     if record and (pid or save):
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
@@ -55,8 +55,8 @@ def look(
 
 
 def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
-    from nccl_runbook import look_live
     from nccl_runbook.launch import stop
+    from nccl_runbook.look import live as look_live
 
     stop.end()
     try:
@@ -66,8 +66,8 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 
 def _save(live: Live, wall_s: float, path: Path) -> None:
-    from nccl_runbook import look_live
-    from nccl_runbook.records import Record, save
+    from nccl_runbook.core.records import Record, save
+    from nccl_runbook.look import live as look_live
 
     try:
         save(Record.model_validate(look_live.record(live, wall_s)), path, Redactor(os.environ))
@@ -77,8 +77,8 @@ def _save(live: Live, wall_s: float, path: Path) -> None:
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; leaves with one sentence where a file is none."""
-    from nccl_runbook.evidence.stacks import whole_looks
-    from nccl_runbook.records import RecordError, load_all
+    from nccl_runbook.core.records import RecordError, load_all
+    from nccl_runbook.hang.read_stacks import whole_looks
 
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]

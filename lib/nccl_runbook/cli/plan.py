@@ -12,12 +12,12 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.evidence.training_file import Training
-    from nccl_runbook.findings import Finding
-    from nccl_runbook.knowledge.allocation import Rules
-    from nccl_runbook.planning.allocation import Mode
-    from nccl_runbook.planning.devices import Identity
-    from nccl_runbook.planning.groups import Placed
+    from nccl_runbook.core.findings import Finding
+    from nccl_runbook.core.gpu_identity import Identity
+    from nccl_runbook.plan.areal.allocation import Mode
+    from nccl_runbook.plan.areal.tags import Rules
+    from nccl_runbook.plan.groups import Placed
+    from nccl_runbook.plan.read_training_file import Training
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
@@ -79,8 +79,8 @@ def plan(
     html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
-    from nccl_runbook.knowledge import allocation as knowledge
-    from nccl_runbook.planning.groups import LAUNCHERS
+    from nccl_runbook.causes.toml import allocation as knowledge
+    from nccl_runbook.plan.groups import LAUNCHERS
 
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         answer.leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk")
@@ -101,9 +101,9 @@ def plan(
 
 def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
-    from nccl_runbook.facts import Gap
-    from nccl_runbook.probes import nvml
-    from nccl_runbook.rules import devices
+    from nccl_runbook.core.facts import Gap
+    from nccl_runbook.machine import ask_nvml as nvml
+    from nccl_runbook.plan import judge_devices as devices
 
     view = nvml.view()
     if isinstance(view, Gap):
@@ -112,14 +112,14 @@ def _devices() -> list[Identity]:
 
 
 def _checked(one: Plan, seen: list[Identity]) -> Plan:
-    from nccl_runbook.rules import devices
+    from nccl_runbook.plan import judge_devices as devices
 
     return dataclasses.replace(one, devices=devices.judge(one.placed.groups, seen) if one.placed else [])
 
 
 def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
-    from nccl_runbook.evidence import training_file
+    from nccl_runbook.plan import read_training_file as training_file
 
     path = Path(target)
     if not os.path.lexists(target):
@@ -157,8 +157,9 @@ def _clean(plans: list[Plan]) -> str:
 
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
-    from nccl_runbook.evidence import launch_lines, training_file
-    from nccl_runbook.knowledge import frameworks
+    from nccl_runbook.causes.toml import frameworks
+    from nccl_runbook.plan import read_launch_lines as launch_lines
+    from nccl_runbook.plan import read_training_file as training_file
 
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
@@ -176,7 +177,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
 
 def _named_config(commands: list[Any], file: Path | None) -> str:
     """The text of the YAML that a command names with --config, "" where there is none that can be read here."""
-    from nccl_runbook.evidence import training_file
+    from nccl_runbook.plan import read_training_file as training_file
 
     names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
@@ -228,9 +229,9 @@ def _about(training: Training, rules: Rules, update: str) -> list[str]:
 
 def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
            shares: dict[str, str] | None = None) -> Plan:
-    from nccl_runbook.planning.allocation import Refused, from_roles, parse
-    from nccl_runbook.planning.groups import Site, place
-    from nccl_runbook.rules import allocation as judge
+    from nccl_runbook.plan import judge
+    from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse
+    from nccl_runbook.plan.groups import Site, place
 
     rules = asked.rules
     launcher = asked.launcher or ("ray" if (asked.nodes or 1) > 1 else "local")
@@ -245,8 +246,8 @@ def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], rol
 
 
 def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
-    from nccl_runbook.planning import frameworks
-    from nccl_runbook.rules import frameworks as judge
+    from nccl_runbook.plan import frameworks
+    from nccl_runbook.plan import judge_frameworks as judge
 
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
     told = {name: int(values[0]) for name, values in flat.items() if values and values[0].isdecimal()}
@@ -274,8 +275,8 @@ def document(one: Plan) -> dict[str, Any]:
 
 
 def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
+    from nccl_runbook.plan.table import groups_table, plans_table
     from nccl_runbook.report.cells import finding_text
-    from nccl_runbook.report.tables_plan import groups_table, plans_table
 
     first = plans[0]
     if len(plans) == 1:
@@ -290,7 +291,7 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
 
 
 def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -> None:
-    from nccl_runbook.report.tables_plan import groups_tables, plans_table
+    from nccl_runbook.plan.table import groups_tables, plans_table
 
     several = len(plans) + len(left_out) > 1
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]

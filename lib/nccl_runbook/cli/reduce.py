@@ -52,7 +52,7 @@ def reduce(
     json: answer.JsonOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
-    from nccl_runbook.planning import reduction
+    from nccl_runbook.compare import reduction
 
     try:
         axes, wanted = reduction.axes_of(axis), re.compile(fail_on)
@@ -147,8 +147,8 @@ def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | Non
 
 def _looked_at(pid: int) -> str:
     """What a live look says of the hung job, before its evidence dies with it; "" for one without torch."""
-    from nccl_runbook.probes.live import Look
-    from nccl_runbook.rules.live import judge
+    from nccl_runbook.hang.live.ask import Look
+    from nccl_runbook.hang.live.judge import judge
 
     looking = Look([pid])
     if not any(r.has_torch for r in looking.ranks):

@@ -42,8 +42,8 @@ def run(
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
     from nccl_runbook.book import Book, Options, UsageError, duration_s, from_here, make_plan
-    from nccl_runbook.parameters import ParameterError
-    from nccl_runbook.records import RecordError
+    from nccl_runbook.core.parameters import ParameterError
+    from nccl_runbook.core.records import RecordError
 
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
@@ -85,11 +85,11 @@ def _stop_with_stdin() -> None:
 def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
     from nccl_runbook.book import UsageError
-    from nccl_runbook.knowledge import allocation, models
+    from nccl_runbook.causes.toml import allocation, models
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.probes import sync
+    from nccl_runbook.sync import ask as sync
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,

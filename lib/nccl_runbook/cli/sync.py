@@ -41,10 +41,10 @@ def sync(
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
     from nccl_runbook.book.plan import UsageError, duration_s
+    from nccl_runbook.core.parameters import check_range
     from nccl_runbook.launch import stop
     from nccl_runbook.launch.engine import EngineError
     from nccl_runbook.launch.interpreters import InterpreterError
-    from nccl_runbook.parameters import check_range
     from nccl_runbook.step import Step
 
     if trace and pid or areal and not allocation:
@@ -63,14 +63,14 @@ def sync(
 
 
 def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.evidence import sync_trace
-    from nccl_runbook.facts import Gap
-    from nccl_runbook.knowledge.sync_choice import phase_of
+    from nccl_runbook.core.facts import Gap
     from nccl_runbook.launch import stop
-    from nccl_runbook.look_live import checked_pids
-    from nccl_runbook.probes import own_sync
-    from nccl_runbook.report.tables_sync import own_table
-    from nccl_runbook.rules import sync_choice
+    from nccl_runbook.look import own_sync
+    from nccl_runbook.look.live import checked_pids
+    from nccl_runbook.sync import judge_choice as sync_choice
+    from nccl_runbook.sync import read_trace as sync_trace
+    from nccl_runbook.sync.choice import phase_of
+    from nccl_runbook.sync.table import own_table
 
     if not trace:
         told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
@@ -84,15 +84,18 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
 
 
 def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.knowledge import models
+    from nccl_runbook.causes.toml import models
     from nccl_runbook.launch import stop
-    from nccl_runbook.planning import placement
-    from nccl_runbook.planning.intended import check, intend
-    from nccl_runbook.probes import sync as probe
-    from nccl_runbook.probes import users
-    from nccl_runbook.report.tables_plan import intended_tables
-    from nccl_runbook.report.tables_sync import choice_table, methods_table, placement_table, sweeps_table
-    from nccl_runbook.rules import allocation, busy, sync_choice, weight_sync
+    from nccl_runbook.machine import ask_users as users
+    from nccl_runbook.machine import judge_busy as busy
+    from nccl_runbook.placement import placement
+    from nccl_runbook.plan import judge as allocation
+    from nccl_runbook.plan.intended import check, intend
+    from nccl_runbook.plan.table import intended_tables
+    from nccl_runbook.sync import ask as probe
+    from nccl_runbook.sync import judge as weight_sync
+    from nccl_runbook.sync import judge_choice as sync_choice
+    from nccl_runbook.sync.table import choice_table, methods_table, placement_table, sweeps_table
 
     p, shapes = step.parameters, models.find(step.parameters["model"])
     check(p["allocation"], p["areal"])

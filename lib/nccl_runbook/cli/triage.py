@@ -30,9 +30,9 @@ def triage(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
+    from nccl_runbook.core.findings import exit_code
     from nccl_runbook.evidence.log_sources import piped
     from nccl_runbook.evidence.logs import collect
-    from nccl_runbook.findings import exit_code
     from nccl_runbook.rules import triage as rules
 
     answer.named(against)
@@ -56,8 +56,8 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
     """What the recorder dumps among the files say together, "" without any."""
     if not any("`nccl-runbook hang`" in f.kind + f.problem for f in logs.files):
         return ""
-    from nccl_runbook.evidence.hang import collect
-    from nccl_runbook.rules.hang import judge
+    from nccl_runbook.hang.judge import judge
+    from nccl_runbook.hang.read import collect
 
     return "{0.kind}: {0.sentence}".format(judge(collect([p for p in paths if p != "-"])))
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.cockpit.run_process import RunProcess
+from nccl_runbook.core.parameters import ParameterError, coerce, only_by_name
 from nccl_runbook.evidence.start import collect
 from nccl_runbook.facts.start import Start
 from nccl_runbook.knowledge.symptoms import step_texts, symptoms
-from nccl_runbook.parameters import ParameterError, coerce, only_by_name
 from nccl_runbook.planning.steps import plan
 from nccl_runbook.report.cells import banner
 from nccl_runbook.report.tables_start import brought_table, plan_table

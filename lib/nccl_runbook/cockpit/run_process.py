@@ -43,7 +43,7 @@ class RunProcess:
         self.started_at = time.monotonic()
         self.on_change = lambda run: None
         self._said = ""
-        command = [sys.executable, "-m", "nccl_runbook.cli.main", "run", "--json", "--stop-with-stdin", *arguments]
+        command = [sys.executable, "-m", "nccl_runbook", "run", "--json", "--stop-with-stdin", *arguments]
         # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, errors="replace", start_new_session=True)

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.evidence.log_clock import Clocks
 from nccl_runbook.facts.logs import LogLine, RankLog, Timeout
-from nccl_runbook.knowledge import table
 from nccl_runbook.knowledge.clues import ECHO, compiled
 
 # torch 1.9 (no SeqNum) to 2.13
@@ -63,7 +63,7 @@ HINTS = {
 STEPS = frozenset([_PROGRESS])
 MUCH = frozenset(_OF_EVERY_LINE)  # of these every line counts, and not only the first and the last ones
 Told = Mapping[str, re.Match[str]]  # expression -> where a line matches it
-LAUNCHERS: Mapping[str, str] = {line: launcher for launcher, line in table("launchers")["said"].items()}
+LAUNCHERS: Mapping[str, str] = {line: launcher for launcher, line in table("causes/launchers")["said"].items()}
 
 
 class Ranks:

@@ -11,7 +11,7 @@ import stat
 import zlib
 from typing import BinaryIO
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 PART_BYTES = 2 << 20  # of the beginning and of the end
 UNPACKED_BYTES = 256 << 20  # a gzip of a few MB may hold a terabyte of zeros

@@ -7,10 +7,10 @@ import time
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.evidence.log_sources import Source, sources
 from nccl_runbook.evidence.log_text import Said, pieces, said
 from nccl_runbook.facts.logs import RunProfile
-from nccl_runbook.knowledge import table
 
 LIMIT_S = 60.0
 MAX_VALUES = 16  # of one setting
@@ -18,7 +18,7 @@ MAX_TIMES = 100_000  # of one kind
 MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at once
 _HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
 _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
-_SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("profile")["setting"])
+_SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("knowledge/profile")["setting"])
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
 _COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE")
 _NUMBER = r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|secs|seconds|min|minutes)?\b"

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nccl_runbook.causes.causes import causes, recognise
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.evidence import log_file
-from nccl_runbook.facts import Gap
 from nccl_runbook.facts.start import LogRead, Message, Start
-from nccl_runbook.knowledge.causes import causes, recognise
 from nccl_runbook.knowledge.clues import Matcher
 from nccl_runbook.knowledge.symptoms import matching, symptoms
 

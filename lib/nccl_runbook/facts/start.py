@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import List, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 
 @dataclasses.dataclass(frozen=True)

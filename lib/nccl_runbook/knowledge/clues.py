@@ -11,7 +11,7 @@ import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 
-from nccl_runbook.knowledge import table, worked_out
+from nccl_runbook.causes.toml import table, worked_out
 
 try:
     import ahocorasick_rs  # the extra "fast": all literals in one pass, ten times quicker where no two lines are alike
@@ -83,7 +83,7 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue in the order of the table."""
-    rows = table("clues")["clue"]
+    rows = table("knowledge/clues")["clue"]
     beside = [[tuple(map(_spelt, r.get(name, ()))) for name in ("also", "not")] for r in rows]
     return tuple(Clue(r["cause"], _spelt(r["line"]), r["status"], *more, r.get("words", False)) for r, more in zip(rows, beside))
 
@@ -91,11 +91,11 @@ def clues() -> tuple[Clue, ...]:
 @functools.cache
 def hints() -> dict[str, dict[str, float]]:
     """Expression -> what a match adds to each cause that it makes likelier."""
-    return {"(?i)" + _spelt(row["words"]): row["causes"] for row in table("hints")["hint"]}
+    return {"(?i)" + _spelt(row["words"]): row["causes"] for row in table("knowledge/hints")["hint"]}
 
 
 def _spelt(expression: str) -> str:
-    for short, words in table("clues")["words"].items():
+    for short, words in table("knowledge/clues")["words"].items():
         expression = expression.replace(short, words)
     return expression
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +35,13 @@ class StepText:
 @functools.cache
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by id, in the order of the table."""
-    return {row["id"]: Symptom(**row) for row in table("symptoms")["symptom"]}
+    return {row["id"]: Symptom(**row) for row in table("knowledge/symptoms")["symptom"]}
 
 
 @functools.cache
 def step_texts() -> dict[str, StepText]:
     """What each step answers, by name, in the order in which a run takes them."""
-    return {row["name"]: StepText(**row) for row in table("symptoms")["step"]}
+    return {row["name"]: StepText(**row) for row in table("knowledge/symptoms")["step"]}
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
 NOT_HERE = "no rank ran on GPUs %s, as named: CUDA shows no GPU here"

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from nccl_runbook.facts import Gap
-from nccl_runbook.facts.world import RankResult, World, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import device_arguments
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
-from nccl_runbook.redact import Redactor
 
 __all__ = ["Engine", "EngineError"]
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import Dict, Iterable, List, Set, Union
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.core.facts import Gap
 
 _VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)")
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA

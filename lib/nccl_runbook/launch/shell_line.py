@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import List
 
-from nccl_runbook.facts.world import WorldRequest
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.devices import device_arguments
 
 HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it

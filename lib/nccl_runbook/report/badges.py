@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.knowledge import table
+from nccl_runbook.causes.toml import table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Badge:
     tone: str
 
 
-BADGES = {status: Badge(*look) for status, look in table("badges").items()}
+BADGES = {status: Badge(*look) for status, look in table("report/badges").items()}
 
 
 def badge(status: str) -> Badge:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from nccl_runbook.findings import Evidence, Finding, Remedy
-from nccl_runbook.records import Command, Record
+from nccl_runbook.core.findings import Evidence, Finding, Remedy
+from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.tables import TONES
 from nccl_runbook.report.verdict import VerdictDocument, fixes

@@ -11,12 +11,12 @@ from typing import Any
 
 import jinja2
 
-from nccl_runbook.facts import counted
-from nccl_runbook.knowledge.causes import causes
-from nccl_runbook.records import Record
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import counted
+from nccl_runbook.core.records import Record
 from nccl_runbook.report.badges import badge
+from nccl_runbook.report.table_verdict import not_looked_at_table
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.report.tables_verdict import not_looked_at_table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000

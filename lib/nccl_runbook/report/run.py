@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from nccl_runbook import records
-from nccl_runbook.facts.run import RunFolder
-from nccl_runbook.redact import Redactor
+from nccl_runbook.core import records
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
+from nccl_runbook.report.facts_run import RunFolder
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
 RECORDS = "[0-9][0-9]-*.json"

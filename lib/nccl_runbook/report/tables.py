@@ -12,7 +12,7 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-from nccl_runbook.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.report.curve import Curve
 
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",

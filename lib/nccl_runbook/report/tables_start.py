@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.facts.start import Message, Start
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.symptoms import StepText, symptoms
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table

@@ -6,9 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nccl_runbook.facts import counted, grouped
-from nccl_runbook.findings import NOTHING_KNOWN, STATUSES, Evidence, Finding, Remedy, Severity, StepResult, exit_code, verdict, worst_first
-from nccl_runbook.records import Judged, Record, Strict
+from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.findings import (
+    NOTHING_KNOWN,
+    STATUSES,
+    Evidence,
+    Finding,
+    Remedy,
+    Severity,
+    StepResult,
+    exit_code,
+    verdict,
+    worst_first,
+)
+from nccl_runbook.core.records import Judged, Record, Strict
 
 SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it

@@ -6,15 +6,15 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from nccl_runbook.facts import Gap
+from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.variables import variables
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.logs import RunProfile
-from nccl_runbook.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge import table
-from nccl_runbook.knowledge.variables import variables
 
 SLOWER = 1.2  # ratio of medians that somebody would act on; the noise of one set-up on one host was below 5 % (4 H200, 2026-11-20)
 LEAST = 3  # samples on each side: with fewer nobody knows the spread
-_KINDS: dict[str, str] = table("profile")["kind"]  # the surest first, and why it could explain a change
+_KINDS: dict[str, str] = table("knowledge/profile")["kind"]  # the surest first, and why it could explain a change
 _HARMLESS = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_COMM_ID"}
 # 4 H200, torch 2.11, NCCL 2.28.9, 2026-11-20 (measured)
 _LOGGING = "it only changes what is printed: a sync of 15.2 GB took 45.3 ms with NCCL_DEBUG=INFO and without"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nccl_runbook.facts import Gap, counted
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.failures import usual
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.facts.start import Message, Start
-from nccl_runbook.findings import Evidence, Finding, Severity
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.planning.steps import decides, recognised
-from nccl_runbook.rules.failures import usual
 
 RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.causes.causes import causes, fitting
+from nccl_runbook.causes.failures import usual
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.facts.logs import LogLine, Logs
-from nccl_runbook.findings import STATUSES, Evidence, Finding, Remedy, Severity
-from nccl_runbook.knowledge.causes import causes, fitting
 from nccl_runbook.knowledge.clues import ABORT, SLOW, clues, hints, says
 from nccl_runbook.knowledge.symptoms import step_texts
-from nccl_runbook.planning.devices import bus_of_message
 from nccl_runbook.rules import triage_ranks
-from nccl_runbook.rules.failures import usual
 from nccl_runbook.rules.triage_ranks import Pointer
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from nccl_runbook.facts import grouped
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.facts.logs import ClockOffset, LogLine, Logs, RankLog
-from nccl_runbook.knowledge.causes import causes
 from nccl_runbook.knowledge.clues import ALONE, ASKED, CHANNELS, ECHO, GUARD, NETWORK, PRESENT, RESULT, SMI, says
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer

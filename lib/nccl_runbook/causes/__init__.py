@@ -1,0 +1,1 @@
+"""Causes, remedies, variables and launchers: data with their loaders."""

@@ -1,0 +1,55 @@
+"""The causes by id: title, explanation, remedies, and the messages that point to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable
+
+from nccl_runbook.causes.toml import table
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One row of causes.toml. ``by_message``: status where nothing but a message names it; ``remedy``: (who, text, lines to copy);
+    ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
+
+    id: str
+    title: str
+    source: str
+    says: str = ""
+    signatures: tuple[str, ...] = ()
+    by_message: str = "established"
+    remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    decides: tuple[str, str, str] = ("", "", "")
+
+
+@functools.cache
+def causes() -> dict[str, Cause]:
+    """Every cause, in the order in which signatures are tried."""
+    return {row["id"]: Cause(**{**row, **_advice(row)}) for row in table("causes/causes")["cause"]}
+
+
+def _advice(row: dict) -> dict[str, tuple]:
+    decides = {"decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))} if "decides" in row else {}
+    return {"remedy": tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ())), **decides}
+
+
+def fitting(cause_id: str, *lines: str) -> Cause:
+    """The cause, with the advice for what the line which names it tells, the first one, or those beside it: a program's own exception
+    needs no look at the kernel's log."""
+    rows = (row for row in table("causes/causes")["said"] if row["id"] == cause_id)
+    fit = (row for row in rows if any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
+    return dataclasses.replace(causes()[cause_id], **next(map(_advice, fit), {}))
+
+
+@functools.cache
+def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
+    return [(c, re.compile("|".join(f"(?:{s})" for s in c.signatures))) for c in causes().values() if c.signatures]
+
+
+def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
+    """The first cause in table order whose message is among ``lines``, with that line; None where nothing is known."""
+    text = list(lines)
+    return next(((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)), None)

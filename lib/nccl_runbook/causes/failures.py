@@ -1,0 +1,148 @@
+"""Why one world failed, from what its ranks did and printed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from nccl_runbook.causes.causes import Cause, causes, fitting, recognise
+from nccl_runbook.causes.launchers import for_launcher
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
+from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
+
+NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
+
+
+def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "") -> tuple[Remedy, ...]:
+    """What the table of causes says to do about it, given ``lines`` that name it, as ``launcher`` takes it; of what is only possible
+    nobody knows that it needs it."""
+    if_so = "If so: " * (status == "possible" and cause != "benign")
+    return tuple(Remedy(who, if_so + text, tuple(x for one in those for x in for_launcher(one, launcher)))
+                 for who, text, those in fitting(cause, *lines).remedy)
+
+
+def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
+    return usual(cause.id, status) if cause and cause.remedy else (NOTHING_KNOWN,)
+
+
+def last_begun(rank: RankResult) -> str:
+    """What the rank was doing when it ended: "at the start", "in init", "after init", "in all_reduce of 16777216 B"."""
+    last = rank.events[-1] if rank.events else {}
+    begun = [e for e in rank.events if e.get("event") == "begin"]
+    if last.get("event") == "init" or not begun:
+        return "after init" if begun else "at the start"
+    size = begun[-1].get("size_bytes")
+    return f"in {begun[-1]['what']} of {size} B" if size else f"in {begun[-1]['what']}"
+
+
+def rank_line(rank: RankResult) -> str:
+    """One line: what became of the rank, and where it was."""
+    ended = {"exited": f"exit code {rank.code}", "signalled": f"killed by signal {rank.code}", "timed-out": "still running at the deadline",
+             "lost": "lost with the runbook's own process"}[rank.outcome]
+    return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
+
+
+def shared_gpus(world: World) -> list[tuple[list[int], str]]:
+    """[(ranks, uuid)] of every GPU that more than one rank reported as its own."""
+    said = ((rank.first("hello") or {}, rank.rank) for rank in world.ranks)
+    ranks = grouped((hello["uuid"], rank) for hello, rank in said if hello.get("uuid"))
+    return [(who, uuid) for uuid, who in ranks.items() if len(who) > 1]
+
+
+def _duplicate(world: World) -> tuple[str, str, str]:
+    """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
+    shared = shared_gpus(world)
+    asked = [" and ".join(str(world.request.devices[n]) for n in who) for who, _ in shared]
+    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU {gpus})" for (who, uuid), gpus in zip(shared, asked))
+    if shared and len(set(world.request.devices)) < len(world.request.devices):
+        return "device-not-set-per-rank", "established", words
+    if shared:
+        return "scheduler-shares-gpu", "established", words
+    hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
+    for clash in clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or "")) for rank, h in hellos]):
+        words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
+        if clash.kind == "slices":
+            return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
+        return "bus-id-collision", "established", words
+    return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
+
+
+def _known(rank: RankResult) -> tuple[Cause, str] | None:
+    """The message of one rank that failed, if the tables know it. Wrong values have no message: what else was printed is beside them."""
+    if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
+        return None
+    return recognise([*(line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()), *rank.last_lines])
+
+
+def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
+    """The hardest message of all ranks, in the order of the table. What a rank only printed before it hung is likely at most."""
+    order = list(causes())
+    said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
+    if not said:
+        return None
+    rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
+    if cause.id == "duplicate-gpu":
+        cause_id, status, words = _duplicate(world)
+        bus = bus_of_message(line)
+        named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")] if bus else []
+        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")]
+    return cause, "likely" if rank.outcome == "timed-out" else cause.by_message, [Evidence(line, f"rank {rank.rank}")]
+
+
+def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
+    """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
+    if message := _message(world):
+        return message
+    if any(r.state.startswith("T") for r in world.ranks):
+        return causes()["peer-stopped"], "established", []
+    if killed := [r.code for r in world.ranks if r.outcome == "signalled"]:
+        return (causes()["shm-too-small"], "likely", []) if signal.SIGBUS in killed else (causes()["peer-crashed"], "established", [])
+    return None, "", []
+
+
+def _ending(rank: RankResult) -> tuple[bool, bool, int]:
+    """Sorts those that tell most to the front: stopped or killed, then those that raised, then those that only waited."""
+    return not (rank.state.startswith("T") or rank.outcome == "signalled"), rank.outcome == "timed-out", rank.rank
+
+
+def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
+    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
+    a recurrence there."""
+    if world.ended == "lost":
+        return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
+    cause, status, evidence = _cause_of(world)
+    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
+    evidence += [Evidence(rank_line(r), r.log) for r in bad]
+    evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
+    sender = _only_sender(world)
+    evidence = [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")] * (sender is not None) + evidence
+    evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
+    title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
+    why = f": {cause.title}" if cause else ""
+    if again is None or again.passed:
+        told = "It was not repeated" if again is None else "It passed the other time"
+        repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
+        status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
+    return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), remedies(cause, status), cause and cause.id, cause and status)
+
+
+def _only_sender(world: World) -> int | None:
+    """The rank whose data arrived wrong wherever a sender can be told: not in an all_reduce, which adds all up. None: none, or several."""
+    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
+    return next(iter(senders)) if len(senders) == 1 else None
+
+
+def _wrong_line(e: dict) -> str:
+    wrong = e["wrong"]
+    source = "" if wrong.get("from_rank") is None else f" from rank {wrong['from_rank']}"
+    what = f"element {wrong['index']} is {wrong['got']}, should be {wrong['expected']} ({wrong['count']} wrong)"
+    return f"{e['op']} of {e['size_bytes']} B{source}: {what}"
+
+
+def _telling(world: World) -> list[str]:
+    """The last line of each rank that failed, and NCCL's first warning."""
+    warned = [line for r in world.ranks for line in r.last_lines if "NCCL WARN" in line][:1]
+    return warned + [r.last_lines[-1] for r in world.died if r.last_lines][:2]

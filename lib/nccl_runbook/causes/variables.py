@@ -1,0 +1,123 @@
+"""Environment variables: who reads each one, since when, and what it may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+
+from nccl_runbook.causes.toml import table
+
+NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
+_MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Who reads a section's variables. ``families``: prefixes of its names; ``is_complete``: the table holds every name it reads;
+    ``version_of``: "nccl" or "torch" where since and until count that version, else ""."""
+
+    key: str
+    name: str
+    source: str
+    families: tuple[str, ...] = ()
+    is_complete: bool = False
+    version_of: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the version that brought it."""
+
+    name: str
+    reader: Reader
+    means: str
+    values: str = "text"
+    default: str = ""
+    since: str = ""
+    until: str = ""
+    renamed_to: str = ""
+    renamed_in: str = ""
+    documented: bool = False
+    debugging: bool = False
+
+    def accepts(self, value: str) -> bool:
+        """Whether the reader takes ``value`` as it stands. An empty value, or one that the shell still has to work out, is taken."""
+        if value == "" or NOT_EVALUATED in value:
+            return True
+        kind, _, rest = self.values.partition(":")
+        if kind in ("int", "count"):
+            return _in_range(value, rest)
+        if kind == "re":
+            return bool(re.fullmatch(rest, value))
+        words = {w.casefold() for w in rest.split(",")}
+        if kind == "words":
+            return value.casefold() in words
+        if kind == "list":
+            return all(w.strip().casefold() in words for w in value.removeprefix("^").split(",") if w.strip())
+        form = table("causes/variables")["form"].get(kind, {})
+        return "line" not in form or bool(re.fullmatch(form["line"], value, re.I))
+
+    @property
+    def values_in_words(self) -> str:
+        kind, _, rest = self.values.partition(":")
+        low, _, high = rest.partition("..")
+        if kind == "int" and rest:
+            return f"a whole number from {low} to {high}" if high else f"a whole number from {low} on"
+        if kind in ("words", "list"):
+            return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
+        return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
+
+
+def _in_range(value: str, bounds: str) -> bool:
+    if not re.fullmatch(r"\s*[+-]?(0[xX][0-9a-fA-F]+|\d+)\s*", value):
+        return False
+    number = int(value, 0) if re.search("[xX]", value) else int(value)
+    low, _, high = bounds.partition("..")
+    return (not low or number >= int(low)) and (not high or number <= int(high))
+
+
+@functools.cache
+def readers() -> dict[str, Reader]:
+    return {key: Reader(key, **row) for key, row in table("causes/variables")["reader"].items()}
+
+
+@functools.cache
+def variables() -> dict[str, Variable]:
+    """Every variable by name."""
+    return {name: _variable(name, reader, row) for key, reader in readers().items() for name, row in table("causes/variables")[key].items()}
+
+
+def _variable(name: str, reader: Reader, row: dict) -> Variable:
+    new, _, version = row.get("renamed_to", "").partition("@")
+    return Variable(name, reader, **{**row, "renamed_to": new, "renamed_in": version})
+
+
+@functools.cache
+def unread() -> dict[str, tuple[str, str]]:
+    """Names that circulate and that nobody reads: what is so, and what to use instead."""
+    return {name: (row["says"], row["instead"]) for name, row in table("causes/variables")["unread"].items()}
+
+
+def family(name: str) -> Reader | None:
+    """Whose family a name looks like, by its longest prefix."""
+    fitting = [(len(p), r) for r in readers().values() for p in r.families if name.startswith(p)]
+    return max(fitting, key=lambda f: f[0])[1] if fitting else None
+
+
+@functools.cache
+def nearest(name: str) -> str:
+    """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip."""
+    alike = [n for n in variables() if abs(len(n) - len(name)) <= 2]
+    return next(iter(difflib.get_close_matches(name, alike, n=1, cutoff=0.85)), "")
+
+
+def prefixes() -> tuple[str, ...]:
+    """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
+    return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))
+
+
+def version(text: str) -> tuple[int, ...]:
+    """ "2.11.0+cu130" as (2, 11, 0)."""
+    return tuple(int(n) for n in re.findall(r"\d+", text.split("+")[0])[:3])

@@ -1,0 +1,1 @@
+"""A against B: settings or commands, and the smallest failing form."""

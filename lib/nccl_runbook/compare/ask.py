@@ -1,0 +1,168 @@
+"""Runs of A and B, interleaved A B B A so that a drift of the machine falls on both: a collective, a weight sync, or the user's command."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Any, Callable, Collection, Dict, List, Optional, Union
+
+from nccl_runbook.compare.facts import Comparison, Sample, Walk
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.launch import command, stop
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.sync.facts import METHODS
+from nccl_runbook.worlds.ask import LOGGED
+
+Env = Dict[str, Optional[str]]
+Devices = List[Optional[int]]
+Ask = Callable[[Collection[str]], Optional[Sample]]
+WORLD_DEADLINE_S = 60.0
+REPEATS = 5  # timed samples in one world; their median is its figure
+SYNCS = 4    # the first is left out
+GPU_BYTES, CPU_BYTES = 256 << 20, 1 << 20
+OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # of ranks/check.py
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """What is run in each arm. ``run(arm, environment by role, deadline in seconds)`` gives its sample; ``roles``: those it knows."""
+
+    what: str
+    unit: str
+    run: Callable[[str, Dict[str, Env], float], Sample]
+    roles: List[str] = dataclasses.field(default_factory=list)
+    more_is_better: bool = False
+    in_ranks: bool = True
+
+
+def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: List[str], figure: str = "", more_is_better: bool = False,
+            op: str = "all_reduce", size_bytes: int = 0, spec: Optional[Dict[str, Any]] = None, method: str = "") -> Subject:
+    """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
+    is not known."""
+    if argv:
+        return of_command(argv, figure, more_is_better)
+    if figure:
+        raise ValueError("figure reads what your own command prints: name that, too, behind --")
+    gpu = devices()[0] is not None
+    if spec:
+        return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
+    return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
+
+
+def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Subject:
+    """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
+    Raises ValueError for an expression that cannot be used, and as it runs for a command that cannot be started."""
+    pattern = command.compiled(figure)
+    roles = [word[1:-1] for word in argv if word[:1] == "{" and word[-1:] == "}"]
+
+    def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
+        words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
+        try:
+            return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
+        except ValueError as error:
+            if arm == "A":  # it runs first: nothing can be compared
+                raise
+            return Sample(arm, {}, str(error), 0.0)  # what B sets, as its PATH
+
+    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
+
+
+def changed(env: Any, delta: Env) -> Dict[str, str]:
+    return {n: v for n, v in {**env, **delta}.items() if v is not None}
+
+
+def _env_words(delta: Env) -> List[str]:
+    return ["env", *(w for n, v in delta.items() if v is None for w in ("-u", n)), *(f"{n}={v}" for n, v in delta.items() if v is not None)]
+
+
+def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) -> Subject:
+    """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median, in seconds. Its roles are its
+    ranks: rank0, rank1, ..."""
+    if op not in OPS:
+        raise ValueError(f"unknown collective {op!r}; one of {', '.join(OPS)}")
+    args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", "gloo" if devices[0] is None else "nccl"]
+
+    def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
+        world = engine.run(WorldRequest(f"{op}, {arm}", "check.py", list(devices), args, env[""], min(deadline_s, WORLD_DEADLINE_S),
+                                        of_ranks={int(role[4:]): own for role, own in env.items() if role}))
+        return _sample(arm, world, op, [max(e["median_s"] for e in told) for told in _together(world, "op")])
+
+    return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run, [f"rank{r}" for r in range(len(devices))])
+
+
+def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str) -> Subject:
+    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles:
+    the trainer (rank 0) and the engine (all others)."""
+    fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
+    if method not in fit:
+        raise ValueError(f"method {method!r} is none of {', '.join(fit)}, or needs a GPU that is not here")
+    args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS)]
+    args += ["--cpu"] if devices[0] is None else []
+
+    def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
+        own = {rank: env.get("engine" if rank else "trainer", {}) for rank in range(len(devices))}
+        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s, of_ranks=own))
+        return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
+
+    moved = f"{spec['name']}, {spec['layers']} of {spec['layers_of']} layers"
+    return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run, ["trainer", "engine"])
+
+
+def _together(world: World, event: str) -> List[Any]:
+    """The same event of every rank, one after the other."""
+    return list(zip(*(r.named(event) for r in world.ranks)))
+
+
+def _sample(arm: str, world: World, name: str, values: List[float]) -> Sample:
+    figures, last = ({name: values}, []) if world.passed else ({}, world.log.splitlines()[-8:])
+    via, taken = world.transports, world.set_by_environment
+    said = [*([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]), *([] if isinstance(taken, Gap) else taken)]
+    return Sample(arm, figures, world.ended, world.wall_s, last, said)
+
+
+class _Clock:
+    """Lets a run start only if one as long as the longest so far still fits into the budget (seconds); one that a signal ended counts
+    for nothing."""
+
+    def __init__(self, subject: Subject, budget_s: float, secrets: Redactor) -> None:
+        self.subject, self.until, self.longest, self.secrets = subject, time.monotonic() + budget_s, 1.0, secrets
+
+    def run(self, arm: str, env: Dict[str, Env]) -> Optional[Sample]:
+        left = self.until - time.monotonic()
+        if left < self.longest or stop.why():
+            return None
+        began = time.monotonic()
+        sample = self.subject.run(arm, env, left)
+        if stop.why() and not sample.passed:
+            return None
+        self.longest = max(self.longest, time.monotonic() - began)
+        return dataclasses.replace(sample, last_lines=[self.secrets.text(line) for line in sample.last_lines])
+
+
+def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Union[Walk, Gap]],
+            rounds: int = 3) -> Union[Comparison, Gap]:
+    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
+    set of differences is tried next. Raises ValueError for a role that the subject does not know."""
+    if not arms.named:
+        return Gap("absent", "no two set-ups were named")
+    made = subject()
+    unknown = [role for role in arms.roles if role not in made.roles]
+    if unknown:
+        where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command where the process starts"
+        raise ValueError(f"role {unknown[0]!r} has no place here: {where}")
+    clock = _Clock(made, budget_s, arms.secrets)
+    warm_up, samples = [], []
+    for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
+        env = arms.env(arms.keys if arm == "B" else [])
+        warm_up.append(clock.run(arm, {**env, "": {**env[""], **LOGGED}} if made.in_ranks else env))
+    for arm in "ABBA" * rounds if arms.keys else "":
+        samples.append(clock.run(arm, arms.env(arms.keys if arm == "B" else [])))
+    ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
+    what = arms.secrets.text(made.what)
+    seen = Comparison(what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
+                      Gap("not-run", "no difference to walk"))
+    walked = Gap("not-run", stop.why()) if stop.why() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
+    return dataclasses.replace(seen, walk=walked, stopped=stop.why())

@@ -1,0 +1,75 @@
+"""Facts of a comparison: two set-ups, what they differ in, and what each run of them gave."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Union
+
+from nccl_runbook.core.facts import Gap
+
+NOT_SET, HIDDEN = "not set", "set, not shown"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One setting that A and B do not share. ``setting``: its name, with its role in front where it has one (``trainer:LD_PRELOAD``);
+    ``a``, ``b``: values as they may be shown, else NOT_SET or HIDDEN."""
+
+    setting: str
+    a: str
+    b: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave, in order;
+    ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run; ``said``: which transports NCCL's log
+    names, and which variables it took, where it logged at INFO."""
+
+    arm: str
+    figures: Dict[str, List[float]]
+    ended: str
+    wall_s: float
+    last_lines: List[str] = dataclasses.field(default_factory=list)
+    said: List[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.ended == "passed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """One step of a walk: ``keys`` as in B, and its share of the effect (0 as A, 1 as B)."""
+
+    keys: List[str]
+    share: Union[float, Gap]
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """From A to B by halving what they differ in. ``named``: the fewest differences that were seen to carry the effect; ``why_not``: ""
+    where that is settled, else why not ("budget spent", "confounded", ...); ``tried``: in order."""
+
+    named: List[str]
+    why_not: str
+    tried: List[Tried]
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """A against B. ``what``: what was run, in words; ``unit``: of its figures ("s", "" for the user's own); ``more_is_better``: of the
+    figures; ``left_out``: name -> why it was not changed; ``warm_up``: runs that do not count, in ranks with NCCL's log at INFO, to see
+    that a setting acted; ``samples``: the interleaved runs A B B A A B ..., in order; ``wanted``: how many of them; ``walk``: a Gap where
+    there was nothing to walk; ``stopped``: who ended it before its end, "" for nobody."""
+
+    what: str
+    unit: str
+    more_is_better: bool
+    arms: List[str]
+    differences: List[Difference]
+    left_out: Dict[str, str]
+    wanted: int
+    warm_up: List[Sample]
+    samples: List[Sample]
+    walk: Union[Walk, Gap]
+    stopped: str = ""

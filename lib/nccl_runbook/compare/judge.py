@@ -1,0 +1,221 @@
+"""A against B: how large the difference is and how sure, and which setting carries it."""
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+import statistics
+from collections.abc import Callable, Collection, Sequence
+
+from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, worst_first
+from nccl_runbook.environment import judge_libnccl as libnccl
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.search.halving import halve
+
+# two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller one counts
+_T = {1: (12.706, 63.657), 2: (4.303, 9.925), 3: (3.182, 5.841), 4: (2.776, 4.604), 5: (2.571, 4.032), 6: (2.447, 3.707), 7: (2.365, 3.499),
+      8: (2.306, 3.355), 9: (2.262, 3.25), 11: (2.201, 3.106), 15: (2.131, 2.947), 23: (2.069, 2.807), 60: (2.0, 2.66)}
+LEAST_EFFECT = 1.05   # a smaller difference is told, but is no fault and is not walked
+TELLING = 1.25        # an interval that reaches further does not show that there is no difference
+UNCLEAR = (0.3, 0.7)  # shares of the effect that are measured again
+MOST_REPEATS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """B over A. ``low``, ``high``: its 95 % interval, from t on the log ratio of neighbouring runs, one of each arm; ``n``: such pairs;
+    ``is_sure``: the 99 % interval does not hold 1 either: only that accuses."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    is_sure: bool
+
+    @property
+    def holds_one(self) -> bool:
+        return self.low <= 1.0 <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g}; 95 %, {self.n} pairs)"
+
+
+def figure(sample: Sample, name: str) -> float | None:
+    """The median of what one run gave; None where it failed or gave nothing that has a logarithm."""
+    values = sample.figures.get(name, []) if sample.passed else []
+    return statistics.median(values) if values and min(values) > 0 else None
+
+
+def names(c: Comparison) -> list[str]:
+    return list(dict.fromkeys(n for s in c.samples for n in s.figures))
+
+
+def of_arm(c: Comparison, arm: str) -> list[Sample]:
+    return [s for s in c.samples if s.arm == arm]
+
+
+def ratio(c: Comparison, name: str) -> Ratio | None:
+    """None with fewer than two pairs of neighbouring runs."""
+    values = [(s.arm, figure(s, name)) for s in c.samples]
+    pairs = [dict(values[i:i + 2]) for i in range(0, len(values) - 1, 2)]
+    logs = [math.log(p["B"] / p["A"]) for p in pairs if p["A"] and p["B"]]
+    if len(logs) < 2:
+        return None
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    half, wide = (t * error for t in _T[max(df for df in _T if df < len(logs))])
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs), abs(mean) > wide)
+
+
+def one_fails(c: Comparison) -> str:
+    """The arm that never passes while the other always does, at least twice; "" if there is none."""
+    passed = {arm: [s.passed for s in of_arm(c, arm)] for arm in "AB"}
+    one = next((x for x, y in ("AB", "BA") if not any(passed[x]) and all(passed[y])), "")
+    return one if min(map(len, passed.values())) > 1 else ""
+
+
+def carried(c: Comparison) -> str | None:
+    """The figure in which A and B differ by more than LEAST_EFFECT, "" where one of them fails, None where no difference was seen."""
+    if one_fails(c):
+        return ""
+    seen = {n: r for n in names(c) if (r := ratio(c, n)) and r.is_sure and max(r.value, 1 / r.value) >= LEAST_EFFECT}
+    return next(iter(seen), None)
+
+
+def share(c: Comparison, samples: Sequence[Sample], name: str) -> float | Gap:
+    """How much of the effect these runs show: 0 as A, 1 as B; for a figure by the logarithms of the medians."""
+    if not name:
+        return statistics.fmean(s.passed == of_arm(c, "B")[0].passed for s in samples)
+    a, b, here = (_median(x, name) for x in (of_arm(c, "A"), of_arm(c, "B"), samples))
+    return math.log(here / a) / math.log(b / a) if a and b and here else Gap("failed", samples[-1].ended)
+
+
+def _median(samples: Sequence[Sample], name: str) -> float | None:
+    values = [v for s in samples if (v := figure(s, name)) is not None]
+    return statistics.median(values) if values else None
+
+
+def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk | Gap:
+    """From A to B by halving their differences; ``ask(keys)`` runs A with these as in B, None once the budget is spent."""
+    name, keys = carried(c), [d.setting for d in c.differences]
+    if name is None:
+        return Gap("not-run", "no difference to walk")
+    tried: list[Tried] = []
+
+    def shows(subset: Sequence[str]) -> bool | None:
+        runs: list[Sample] = []
+        told: float | Gap = Gap("not-run", "budget spent")
+        while len(runs) < MOST_REPEATS and (not runs or (not isinstance(told, Gap) and UNCLEAR[0] < told < UNCLEAR[1])):
+            sample = ask(subset)
+            if sample is None:
+                break
+            runs.append(sample)
+            told = share(c, runs, name)
+        tried.append(Tried(sorted(subset), told))
+        return None if isinstance(told, Gap) else told > 0.5
+
+    if len(keys) == 1:
+        return Walk(keys, "", [])
+    done = halve(keys, shows)
+    last = tried[-1].share if tried else 0.0
+    return Walk(list(done.guilty), last.detail if done.why_not == "unclear" and isinstance(last, Gap) else done.why_not, tried)
+
+
+def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
+    """Findings about one comparison; one at least, unless none was asked for (absent). ``ranks``: a fresh rank of each arm."""
+    if isinstance(c, Gap):
+        return [] if c.reason == "absent" else [Finding("not-compared", Severity.UNKNOWN, f"A and B were not compared: {c.detail}")]
+    ended = [Finding("interrupted", Severity.UNKNOWN, f"{c.stopped} after {len(c.samples)} of {c.wanted} runs")] if c.stopped else []
+    return [*_settled(c), *ended, *_left_out(c), *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+
+
+def _libraries(ranks: Environment) -> list[Finding]:
+    """What is wrong with libnccl within an arm. That A and B have different ones may be what is compared: a note."""
+    arms = [dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"]
+    found = [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
+    meant = () if any(map(libnccl.roles_differ, arms)) else (libnccl.roles_differ(ranks),)
+    return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in found]
+
+
+def _left_out(c: Comparison) -> list[Finding]:
+    seen = tuple(Evidence(why, name) for name, why in c.left_out.items())
+    return [Finding("left-as-it-is", Severity.NOTE, f"not compared: {', '.join(c.left_out)}", seen)] if seen else []
+
+
+def _settled(c: Comparison) -> list[Finding]:
+    if not c.differences:
+        return [Finding("nothing-differs", Severity.UNKNOWN, "A and B set nothing that differs here, so nothing was run")]
+    failing = one_fails(c)
+    if not failing and not all(s.passed for s in c.samples):
+        return [_inconclusive(c)]
+    told = [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))] if not failing else [_failing(c, failing)]
+    if not told and (flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]):
+        title = f"{', '.join(flat)}: some of what the runs gave is 0 or less, of which there is no ratio: name a figure above 0"
+        return [Finding("no-ratio", Severity.UNKNOWN, title)]
+    if not told:
+        few = f"{len(c.samples)} of {c.wanted} runs {'were done' if c.stopped else 'fitted into the budget'}: too few to compare"
+        return [Finding("too-few-runs", Severity.UNKNOWN, few)]
+    return [*_walked(c, worst_first(told)[0].severity), *told]
+
+
+def _inconclusive(c: Comparison) -> Finding:
+    failed = [s for s in c.samples if not s.passed]
+    counts = ", ".join(f"{arm} {sum(s.arm == arm for s in failed)} of {len(of_arm(c, arm))}" for arm in "AB")
+    seen = tuple(Evidence(line, f"{failed[0].arm}: {failed[0].ended}") for line in failed[0].last_lines[-4:])
+    return Finding("comparison-inconclusive", Severity.UNKNOWN, f"inconclusive: runs failed in {counts}", seen)
+
+
+def _failing(c: Comparison, arm: str) -> Finding:
+    other, sample = "B" if arm == "A" else "A", of_arm(c, arm)[0]
+    seen = tuple(Evidence(line, f"{arm}: {sample.ended}") for line in sample.last_lines[-4:])
+    title = f"{arm} fails ({sample.ended}) in all of {len(of_arm(c, arm))} runs, {other} passes in all of {len(of_arm(c, other))}"
+    return Finding("arm-fails", Severity.WARN, title, seen, (_use(other),))
+
+
+def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
+    medians = " against ".join(f"{_median(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
+    says = f"{name}: B is {r} times A ({medians})"
+    if r.holds_one and max(r.high, 1 / r.low) > TELLING:
+        hides = f"a factor of {max(r.high, 1 / r.low):.2g} could hide"
+        return Finding("no-difference", Severity.UNKNOWN, f"no difference seen, but {hides}: {says}")
+    if r.holds_one:
+        return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
+    if not r.is_sure:
+        return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, and perhaps chance; raise the rounds: {says}")
+    worse = (r.value < 1) is c.more_is_better
+    if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
+        return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
+    return Finding("arms-differ", Severity.WARN, f"{says}: worse", _said(c) or (Evidence(c.what, "comparison.samples"),), (_use("A"),))
+
+
+def _said(c: Comparison) -> tuple[Evidence, ...]:
+    """What NCCL's own log says of each arm: whether a setting acted."""
+    return tuple(Evidence(f"{s.arm}: {', '.join(s.said)}", "NCCL's log") for s in c.warm_up if s.said)
+
+
+def _use(arm: str) -> Remedy:
+    return Remedy("you", f"Use what {arm} sets: the table below has every difference.")
+
+
+def _walked(c: Comparison, severity: Severity) -> list[Finding]:
+    if isinstance(c.walk, Gap):
+        return []
+    rows = [d for d in c.differences if d.setting in c.walk.named]
+    shares = [str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried]
+    seen = tuple(Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares))
+    if c.walk.why_not:
+        title = f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after {len(c.walk.tried)} of their sets were tried"
+        return [Finding("effect-not-named", Severity.UNKNOWN, title, seen)]
+    says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
+    also = f"; {len(c.differences) - len(rows)} other differences do nothing here" if len(c.differences) > len(rows) else ""
+    carry = "carries" if len(rows) == 1 else "together carry"
+    how = f"{carry} the difference, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
+    return [Finding("effect-named", severity, f"{says} {how}{also}", seen,
+                    (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),))]
+
+
+def _as_in_a(d: Difference) -> str:
+    role, _, name = d.setting.rpartition(":")
+    line = f"unset {name}" if d.a == NOT_SET else f"# {name}: its value in A" if d.a == HIDDEN else f"export {name}={shlex.quote(d.a)}"
+    return f"{line}  # {role} only" if role else line

@@ -1,0 +1,246 @@
+"""Two set-ups, A and B, each put together from what the user names: files, processes, logs, modules, a preload, single settings.
+
+Nothing of a file is executed; only ``module:`` starts a child, the user's own login shell with its module command. Values are raw here
+and go nowhere but into the environment of what is run: ``Arms.differences`` is what may be shown.
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor, sounds_secret
+from nccl_runbook.environment.read_file import assigned, is_kept, text_of
+
+GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
+           "between; after @trainer for that role only")
+# of one process or session, not of a set-up: left as they are around the runbook
+_SESSION = re.compile(r"_|(OLD)?PWD|SHLVL|HOME|USER|LOGNAME|HOST(NAME)?|TERM\w*|SSH_\w+|XDG_\w+|DISPLAY|LS_COLORS|PS\d|"
+                      r"MAIL|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|SLURM_\w+|PMIX?_\w+|OMPI_\w+|PBS_\w+|"
+                      r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID")
+_WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
+_KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
+_PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)  # what may be shown of a variable that is not in the table
+_REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
+_MODULE_LINE = re.compile(r"^\s*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
+_TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)  # NCCL 2.28.9 and 2.30.7, misc/param.cc
+_LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
+MODULE_TIMEOUT_S = 60
+MOST_LOG_BYTES = 256 << 20
+Env = dict[str, str | None]
+Key = tuple[str, str]  # role ("" for every process) and name
+
+
+@dataclasses.dataclass(frozen=True)
+class Arms:
+    """``a``, ``b``: what each sets by role and name, None for not set, never shown as they are; ``left_out``: name -> why it stays as it is
+    around the runbook; ``secrets``: knows those of both and of the surroundings."""
+
+    names: tuple[str, str]
+    a: dict[Key, str | None] = dataclasses.field(repr=False)
+    b: dict[Key, str | None] = dataclasses.field(repr=False)
+    left_out: dict[str, str]
+    secrets: Redactor = dataclasses.field(repr=False)
+
+    @property
+    def named(self) -> bool:
+        """Whether the user named any; nothing is compared otherwise."""
+        return self.names != (".", ".")
+
+    def unless(self, somebody: Any) -> Any:
+        """What forbids tests, where there would be any."""
+        return somebody if self.named else None
+
+    @property
+    def keys(self) -> list[str]:
+        """What A and B do not share."""
+        return [_text(k) for k in self.a if self.a[k] != self.b[k]]
+
+    @property
+    def roles(self) -> list[str]:
+        return sorted({role for role, _ in self.a if role})
+
+    def env(self, of_b: Collection[str]) -> dict[str, Env]:
+        """By role, what to change of the surroundings so that they are as in A but for ``of_b``, which are as in B."""
+        found: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
+        for key in self.a:
+            found[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
+        # None for a role is "as all others", where there is something for all
+        return {role: {n: v for n, v in env.items() if not role or v is not None or n not in found[""]} for role, env in found.items()}
+
+    @property
+    def differences(self) -> list[Difference]:
+        def shown(key: Key, value: str | None) -> str:
+            return NOT_SET if value is None else self.secrets.text(value) if may_be_shown(key[1], value) else HIDDEN
+
+        return [Difference(_text(k), shown(k, self.a[k]), shown(k, self.b[k])) for k in self.a if self.a[k] != self.b[k]]
+
+
+def may_be_shown(name: str, value: str) -> bool:
+    """Whether a page may hold it: of a variable that the table knows, or a plain number or yes and no."""
+    return is_kept(name) or bool(_PLAIN.fullmatch(value))
+
+
+def _text(key: Key) -> str:
+    return ":".join(filter(None, key))
+
+
+def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
+    """The two set-ups. Raises ValueError with one sentence that says what cannot be read."""
+    left_out: dict[str, str] = {}
+    one, two = (_effective(text, surroundings, left_out) for text in (a, b))
+    told = [v for (_, name), v in (*one.items(), *two.items()) if v and sounds_secret(name)]
+    secrets = Redactor({**surroundings, **{f"SECRET_{i}": value for i, value in enumerate(told)}})
+    one, two = {**_around(two, surroundings), **one}, {**_around(one, surroundings), **two}
+    changed = [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
+    fit = [k for k in changed if _fits(k[1], (one[k], two[k]), left_out, secrets)]
+    return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
+
+
+def _words(text: str) -> list[str]:
+    """A file's name, or the words as a shell reads them."""
+    try:
+        return [text] if os.path.isfile(text) else shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text}: {error}") from None
+
+
+def _name(text: str) -> str:
+    """As the user named it, without a value that is not to be shown."""
+    words = _words(text)
+    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
+    return " ".join(hidden) or "."
+
+
+def _around(side: Collection[Key], surroundings: Mapping[str, str]) -> dict[Key, str | None]:
+    return {key: surroundings.get(key[1]) for key in side}
+
+
+def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, str], secrets: Redactor) -> bool:
+    if _SESSION.fullmatch(name):
+        return False
+    texts = [v for v in values if v is not None]
+    if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
+        left_out[name] = "its name or value looks like a secret: it stays as it is around the runbook"
+    elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
+        left_out[name] = "only a shell can work its value out"
+    return name not in left_out
+
+
+def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, str]) -> dict[Key, str | None]:
+    """What one arm sets, by role and name."""
+    found: dict[Key, str | None] = {}
+    role = ""
+    for word in _words(text):
+        if word.startswith("@"):
+            role = word[1:]
+        else:
+            known = _set({**surroundings, **{n: v for (r, n), v in found.items() if r in ("", role)}})
+            found.update({(role, n): v for n, v in _part(word, known, left_out).items()})
+    return found
+
+
+def _part(word: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
+    kind = _KIND.fullmatch(word)
+    setting = _WORD.fullmatch(word)
+    if word == ".":
+        return {}
+    if kind:
+        return {"pid": _of_process, "log": _of_log, "module": _of_module, "preload": _preload}[kind[1]](kind[2], known)
+    if os.path.exists(os.path.expanduser(word)) or not setting:
+        return _of_file(word, known, left_out)
+    return {setting["name"]: setting["value"]}
+
+
+def _set(env: Env) -> dict[str, str]:
+    return {n: v for n, v in env.items() if v is not None}
+
+
+def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
+    text = text_of(path)
+    if isinstance(text, Gap):
+        raise ValueError(f"{text.detail}; an arm is {GRAMMAR}")
+    loaded: Env = {}
+    for line in _MODULE_LINE.findall(text):
+        try:
+            loaded.update(_of_module(line.strip(), _set({**known, **loaded})))
+        except ValueError as error:
+            left_out[f"module load {line.strip()}"] = str(error)
+    if _is_dump(text):
+        return _whole(_pairs(text, "\0" if "\0" in text else "\n"), known)
+    found: dict[str, str] = {}
+    for name, (value, _) in assigned(text).items():
+        found[name] = _expanded(value, _set({**known, **loaded, **found}))
+    return {**loaded, **found}
+
+
+def _is_dump(text: str) -> bool:
+    """Whether this is the output of `env`: a whole environment, in which a name that is missing is not set."""
+    rows = text.split("\0" if "\0" in text else "\n")
+    return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(bool(_WORD.match(r)) for r in rows) > 0.8 * len(rows)
+
+
+def _pairs(text: str, between: str) -> dict[str, str]:
+    return {m["name"]: m["value"] for row in text.split(between) if (m := _WORD.fullmatch(row))}
+
+
+def _whole(env: Mapping[str, str], known: Mapping[str, str]) -> Env:
+    return {**dict.fromkeys(known), **env}
+
+
+def _expanded(value: str, known: Mapping[str, str]) -> str:
+    """$NAME and ${NAME} filled in where they are known; nothing else of the shell's language is worked out."""
+    return _REFERENCE.sub(lambda m: known.get(m[1] or m[2], m[0]), value)
+
+
+def _of_process(pid: str, known: Mapping[str, str]) -> Env:
+    try:
+        with open(f"/proc/{int(pid)}/environ", encoding="utf-8", errors="replace") as file:
+            seen = _pairs(file.read(), "\0")
+    except (OSError, ValueError):
+        seen = {}
+    if not seen:
+        raise ValueError(f"the environment of process {pid} cannot be read")
+    seen.pop("CUDA_VISIBLE_DEVICES", None)  # which GPUs that rank has, not how it talks
+    return _whole(seen, {n: v for n, v in known.items() if n != "CUDA_VISIBLE_DEVICES"})
+
+
+def _of_log(path: str, known: Mapping[str, str]) -> Env:
+    """NCCL variables that NCCL says it took (NCCL_DEBUG=INFO)."""
+    text = text_of(path, MOST_LOG_BYTES)
+    if isinstance(text, Gap):
+        raise ValueError(text.detail)
+    found: Env = dict(_TAKEN.findall(text))
+    if not found:
+        raise ValueError(f"{path}: no line says which settings NCCL took (\"NCCL_... set by environment to ...\", from NCCL_DEBUG=INFO)")
+    return found
+
+
+def _of_module(names: str, known: Mapping[str, str]) -> Env:
+    """What `module load` changes in a login shell of the user's."""
+    words = re.split(r"[\s,]+", names.strip())
+    if not all(_MODULE.fullmatch(w) for w in words):
+        raise ValueError(f"{names!r} is no name of a module")
+    try:
+        done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), timeout=MODULE_TIMEOUT_S,
+                              stdin=subprocess.DEVNULL, text=True, errors="replace")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"module load {names}: {type(error).__name__}") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
+        raise ValueError(f"module load {names} does not work here: {Redactor(os.environ).text(last)[:200]}")
+    before, after = (_pairs(part, "\0") for part in done.stdout.split("\0\0", 1))
+    return {n: after.get(n) for n in {**before, **after} if before.get(n) != after.get(n)}
+
+
+def _preload(path: str, known: Mapping[str, str]) -> Env:
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no file {path} to preload: the loader would leave it out without failing")
+    return {"LD_PRELOAD": ":".join(filter(None, (path, known.get("LD_PRELOAD", ""))))}

@@ -1,0 +1,38 @@
+"""Tables of a comparison: every run of A and B, and what they differ in."""
+from __future__ import annotations
+
+import statistics
+
+from nccl_runbook.compare.facts import Comparison, Sample
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.report.tables import Cell, Table, titled
+
+
+def tables(c: Comparison | Gap) -> list[Table]:
+    """Both; none where no comparison was asked for (absent)."""
+    return [runs_table(c), differences_table(c)] if not isinstance(c, Gap) else [] if c.reason == "absent" else [runs_table(c)]
+
+
+@titled("A against B")
+def runs_table(c: Comparison) -> Table:
+    """One row a figure and arm: n, median, smallest and largest of the runs that passed."""
+    rows = [[f"{arm}: {c.arms['AB'.index(arm)]}", name, *_spread([s for s in c.samples if s.arm == arm and s.passed], name)]
+            for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
+    failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
+    note = f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. A run's figure is the median of what it gave."
+    columns = ["arm", "figure", "runs", "median", "least", "most"]
+    return Table("", columns, [*rows, *failed] or [["nothing was run", *[""] * 5]], note)
+
+
+def _spread(samples: list[Sample], name: str) -> list[str]:
+    values = [statistics.median(s.figures[name]) for s in samples if s.figures.get(name)]
+    return [str(len(values)), *(f"{f(values):.4g}" for f in (statistics.median, min, max) if values)]
+
+
+def differences_table(c: Comparison) -> Table:
+    """What A and B differ in, what carries the effect first."""
+    named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
+    rows = [[d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences]
+    rows += [[name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()]
+    first = sorted(rows, key=lambda r: r[0] not in named)
+    return Table("What A and B differ in", ["setting", "A", "B", ""], first or [["nothing", "", "", ""]])

@@ -1,0 +1,73 @@
+"""Facts about the environment of ranks: what is set, on which host, and which libnccl each process has mapped."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Union
+
+from nccl_runbook.core.facts import Gap
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """One file. ``version`` and ``cuda`` as its own text says ("2.28.9", "13.0"); ``wheels``: name and version of each installed wheel that
+    claims this path -> whether its recorded hash is the file's ("same", "other", or "unknown")."""
+
+    path: str
+    sha256: Union[str, Gap]
+    version: Union[str, Gap]
+    cuda: Union[str, Gap]
+    wheels: Dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Role:
+    """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where it was set; ``others``: how many
+    further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
+    ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
+    of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
+    installed beside torch -> what its metadata requires; ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
+    called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
+    number; ``container``, ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
+    show: network interfaces, and those with a default route."""
+
+    name: str
+    variables: Dict[str, str]
+    where: Dict[str, str]
+    others: int
+    conf: Dict[str, Dict[str, str]]
+    torch: Union[str, Gap]
+    torch_cuda: Union[str, Gap]
+    mapped: Union[List[str], Gap]
+    reported: Union[str, Gap]
+    nofile: Union[str, Gap]
+    memlock: Union[str, Gap]
+    requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
+    preloaded: List[str] = dataclasses.field(default_factory=list)
+    shm: Union[List[int], Gap] = Gap("not-run", "not asked")
+    container: Union[List[str], Gap] = Gap("not-run", "not asked")
+    ipc_namespace: Union[str, Gap] = Gap("not-run", "not asked")
+    interfaces: Union[List[str], Gap] = Gap("not-run", "not asked")
+    routes: Union[List[str], Gap] = Gap("not-run", "not asked")
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log;
+    ``acs``: bridges with access control that redirects peer traffic."""
+
+    name: str
+    addresses: Union[List[str], Gap]
+    hcas: Union[List[str], Gap]
+    iommu: Union[str, Gap]
+    acs: Union[List[str], Gap]
+    xids: Union[List[str], Gap]
+    libraries: Union[List[Library], Gap]
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """``host``: a Gap where only a file was read: nothing of the machine is known then; ``left_out``: what was named and is no role."""
+
+    roles: List[Role]
+    host: Union[Host, Gap]
+    left_out: Dict[str, Gap] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,304 @@
+"""The environment of ranks and processes: asks ranks/environment.py and turns its raw answer into facts."""
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.causes.toml import framework_versions
+from nccl_runbook.causes.variables import prefixes, variables
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
+from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment.facts import Environment, Host, Library, Role
+from nccl_runbook.environment.read_file import is_kept
+from nccl_runbook.environment.read_pci import acs_redirects
+
+_LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
+_MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
+_SITE = "site-packages/nvidia/nccl/lib/libnccl.so.2*"
+_COPIES = (
+    "/usr/lib/*/libnccl.so.2*", "/usr/lib64/libnccl.so.2*", "/usr/local/lib/libnccl.so.2*", "/usr/local/cuda*/lib64/libnccl.so.2*",
+    f"~/.local/lib/python3*/{_SITE}", f"/usr/local/lib/python3*/{_SITE}", "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib/lib*.so.2",
+    "~/*conda*/lib/libnccl.so.2*", f"~/*conda*/envs/*/lib/python3*/{_SITE}", "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*",
+    "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
+_CONF = ("~/.nccl.conf", "/etc/nccl.conf")
+_PROCESS_FILES = dict.fromkeys(("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), "")
+_CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
+_HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
+                                *_CONTAINER), ""), "/proc/cmdline": "iommu"}
+_SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
+_SECRET = f"(?i:{SECRET_NAME})"
+LOOK_TIMEOUT_S = 20
+RANK_DEADLINE_S = 60.0
+
+
+@functools.cache
+def _names() -> str:
+    """The same as one short pattern, for the node."""
+    families = "|".join(map(re.escape, prefixes()))
+    others = "|".join(re.escape(n) for n in variables() if not n.startswith(prefixes()) or sounds_secret(n))
+    return f"(?:{others})|(?!.*{_SECRET})(?:{families}).*"
+
+
+def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: str = "") -> str:
+    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name."""
+    conf_files = dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "=")
+    files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
+    return json.dumps({"names": _names(), "hidden": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
+                       "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
+                       "packages": [n.replace("-", "_") for n in framework_versions.names()]})
+
+
+def collect(engine: Any, script: str = "") -> Environment | Gap:
+    """What one fresh rank under the job's interpreter has around it, with torch imported; ``script`` is read as a role beside it."""
+    said = _of_rank(engine, {})
+    if isinstance(said, Gap):
+        return said
+    role = role_of("a rank", said)
+    given = environment_file.read(script) if script else None
+    if isinstance(given, Gap):
+        return Environment([role], host_of(said), {"script": given})
+    shared = {name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")}
+    return Environment([role, *([] if given is None else [dataclasses.replace(given, **shared)])], host_of(said))
+
+
+def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
+    asked = request(whole=True, torch=True, conf=env.get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE", ""))
+    world = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
+    rank = world.ranks[0]
+    return rank.first("environment") or rank.why_silent()
+
+
+def of_arms(engine: Any, arms: Any) -> Environment | Gap:
+    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one for each of their own roles."""
+    if not arms.named:
+        return Gap("absent", "no two set-ups were named")
+    both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
+    seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
+    gap = next((said for said in seen.values() if isinstance(said, Gap)), None)
+    return gap if gap is not None else _joined([(role_of(name, said), host_of(said)) for name, said in seen.items()])
+
+
+def _joined(seen: Sequence[tuple[Role, Host]]) -> Environment:
+    """Roles of one machine with the libraries of all; a path that holds something else for another one (in its container) gets its name."""
+    roles, libraries = [], {}
+    for role, host in seen:
+        other = {lib.path: f"{role.name}: {lib.path}" for lib in host.libraries if libraries.get(lib.path, lib).sha256 != lib.sha256}
+        libraries |= {path: dataclasses.replace(lib, path=path) for lib in host.libraries for path in [other.get(lib.path, lib.path)]}
+        mapped, preloaded = (p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded))
+        roles.append(dataclasses.replace(role, mapped=mapped, preloaded=preloaded))
+    return Environment(roles, dataclasses.replace(seen[0][1], libraries=list(libraries.values())))
+
+
+def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | Gap:
+    """This process (as it would start a job) or another one, by a child that reads and exits; no torch is imported."""
+    done = _ask(request(pid))
+    conf = "" if isinstance(done, Gap) else done.get("variables", {}).get("NCCL_CONF_FILE", "")
+    if conf:
+        done = _ask(request(pid, conf=conf))
+    if isinstance(done, Gap):
+        return done
+    if done["event"] != "environment":
+        return Gap(done["reason"], f"process {pid} cannot be looked at: {done['detail']}")
+    role = role_of(name, done)
+    if pid == "self" and isinstance(role.torch, Gap):
+        prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
+        torch, nccl = installed(prefix)
+        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)))
+    return role, host_of(done)
+
+
+def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
+    """torch's and NCCL's versions in a virtual or conda environment, without importing anything."""
+    nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
+    sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
+    torch = [_python_string(p.read_text(encoding="utf-8"), "__version__") for s in sites for p in s.glob("torch/version.py")]
+    nccl = [_wheel(p.name).rpartition(" ")[2] for s in sites for p in s.glob("nvidia_nccl_cu*.dist-info")]
+    return next(iter(torch), nothing), next(iter(nccl), nothing)
+
+
+def _metadata(prefix: str) -> list[str]:
+    """METADATA of the frameworks in a virtual or conda environment, its first lines."""
+    sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
+    found = [p for s in sites for n in framework_versions.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
+    return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16] for p in found]
+
+
+def _ask(asked: str) -> dict[str, Any] | Gap:
+    try:
+        done = subprocess.run([sys.executable, "-S", "-E", str(_LOOK), asked], capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
+                              stdin=subprocess.DEVNULL)
+        return json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
+    except (OSError, ValueError):
+        return Gap("failed", "the child that reads the environment gave no answer")
+
+
+def role_of(name: str, said: Mapping[str, Any]) -> Role:
+    """One process out of the raw answer."""
+    redactor = Redactor({})
+    kept = {n: redactor.text(v) for n, v in said["variables"].items() if is_kept(n)}
+    files = said["files"]
+    conf = {path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)} for path, text in files.items()
+            if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE") if isinstance(text, str)}
+    release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
+    mapped = said["mapped"]
+    return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
+                _gap(mapped) if isinstance(mapped, dict) else mapped,
+                version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
+                *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []), _shm(said["shm"]),
+                [path for path in _CONTAINER if isinstance(files[path], str)], _or_gap(_of(files, "/ns/ipc")),
+                _interfaces(_of(files, "/net/dev"), said["interfaces"]), _routes(_of(files, "/net/route")))
+
+
+def _of(files: Mapping[str, Any], end: str) -> Any:
+    """What /proc/PID holds there."""
+    return next(text for path, text in files.items() if path.startswith("/proc/") and path.endswith(end))
+
+
+def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
+    """Name and version of each distribution -> its requirements, out of the lines of its METADATA."""
+    found: dict[str, list[str]] = {}
+    for text in (t for t in texts if isinstance(t, str)):
+        pairs = [line.partition(": ")[::2] for line in text.splitlines()]
+        head = dict(reversed(pairs))
+        if "Name" in head and "Version" in head:
+            found[f"{head['Name'].lower().replace('_', '-')} {head['Version']}"] = [v[:200] for n, v in pairs if n == "Requires-Dist"][:400]
+    return found
+
+
+def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
+    """The version in the text of the mapped libnccl, where the process itself cannot be asked."""
+    mapped = said["mapped"] if isinstance(said["mapped"], list) else []
+    told = [said["libraries"].get(p, {}).get("says") for p in mapped if "/libnccl.so" in p]
+    return next((t[0] for t in told if t), Gap("not-run", "no libnccl is mapped, or it names no version"))
+
+
+def conf_lines(text: str) -> dict[str, str]:
+    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with # is no setting, the first one wins."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, value)
+    return found
+
+
+def _python_string(text: str, name: str) -> str | Gap:
+    found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
+    return found[1] if found else Gap("absent", "no torch is mapped, or it names none")
+
+
+def version_of_code(code: int) -> str:
+    """22809 as "2.28.9" (nccl.h, NCCL_VERSION: the code grew with 2.9)."""
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _gap(said: Mapping[str, str]) -> Gap:
+    return Gap(said["reason"], said["detail"])
+
+
+def limits_of(text: Any) -> list[str | Gap]:
+    """Soft limits of open files and of locked memory, out of /proc/PID/limits."""
+    if isinstance(text, dict):
+        return [_gap(text)] * 2
+    found = [re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")]
+    return [row[1] if row else Gap("absent", "not in /proc/PID/limits") for row in found]
+
+
+def host_of(said: Mapping[str, Any]) -> Host:
+    """The machine out of the raw answer."""
+    files = said["files"]
+    kernel = files.get("/dev/kmsg", {"reason": "not-run", "detail": "not read here"})
+    return Host(
+        said["host"], sorted({*told}) if isinstance(told := said["addresses"], list) else _or_gap(told),
+        _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
+        _iommu(files), acs_redirects(_binaries(files)), _gap(kernel) if isinstance(kernel, dict) else kernel.splitlines()[-20:],
+        [library_of(path, what) for path, what in said["libraries"].items()])
+
+
+def _shm(said: Any) -> list[int] | Gap:
+    return _gap(said) if isinstance(said, dict) else [said[0] * said[1], said[0] * said[2], said[3]]
+
+
+def _or_gap(value: Any) -> Any:
+    """The value, or the Gap that it stands for; None stands for what was not asked."""
+    return Gap("not-run", "not asked here") if value is None else _gap(value) if isinstance(value, dict) else value
+
+
+def _interfaces(text: Any, asker: list[str]) -> list[str]:
+    """Of the process's own network namespace; without /proc of whoever asked."""
+    return [line.partition(":")[0].strip() for line in text.splitlines() if ":" in line] if isinstance(text, str) else asker
+
+
+def _routes(text: Any) -> list[str] | Gap:
+    if isinstance(text, dict):
+        return _gap(text)
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
+
+
+def _below(files: Mapping[str, Any], *folders: str) -> list[str] | Gap:
+    """Names in folders of /sys; none of them where its network folder shows that /sys is there."""
+    names = [p[len(folder):] for folder in folders for p in files if p.startswith(folder) and "*" not in p]
+    return names if names or any(p.startswith("/sys/class/net/") and "*" not in p for p in files) else Gap("absent", folders[0])
+
+
+def _iommu(files: Mapping[str, Any]) -> str | Gap:
+    units = _below(files, "/sys/class/iommu/")
+    if isinstance(units, Gap):
+        return units
+    return "off" if not units else "passthrough" if "iommu=pt" in str(files["/proc/cmdline"]) else "on"
+
+
+def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
+    found = {}
+    for path, what in files.items():
+        if path.endswith("/config") and isinstance(what, dict) and "binary" in what:
+            try:
+                found[path.split("/")[-2]] = zlib.decompress(base64.b64decode(what["binary"]))
+            except (binascii.Error, zlib.error):
+                continue
+    return found
+
+
+def library_of(path: str, said: Mapping[str, Any]) -> Library:
+    if "reason" in said:
+        return Library(path, _gap(said), _gap(said), _gap(said), {})
+    version, cuda = said["says"] or [Gap("absent", "the file names no version")] * 2
+    wheels = {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()}
+    return Library(path, said["sha256"], version, cuda, wheels)
+
+
+def _wheel(folder: str) -> str:
+    """ "nvidia_nccl_cu13-2.28.9.dist-info" as "nvidia-nccl-cu13 2.28.9"."""
+    name, _, version = folder.removesuffix(".dist-info").partition("-")
+    return f"{name.replace('_', '-')} {version}"
+
+
+def _same(record: Any, sha256: str) -> str:
+    """Whether a wheel's RECORD names this file with this hash (PEP 376: urlsafe base64 without padding)."""
+    digests = re.findall(r"sha256=([\w-]+)", record) if isinstance(record, str) else []
+    own = base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip("=")
+    return "unknown" if not digests else "same" if own in digests else "other"
+
+
+def looks(pids: Iterable[int]) -> Environment | Gap:
+    """Several processes as roles of one environment."""
+    seen = [look(str(pid), f"pid {pid}") for pid in dict.fromkeys(pids)]
+    gap = next((s for s in seen if isinstance(s, Gap)), None)
+    return _joined(seen) if gap is None else gap

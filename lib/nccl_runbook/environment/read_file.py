@@ -1,0 +1,138 @@
+"""Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block of Slurm, Ray or YAML.
+
+Nothing is executed and nothing is evaluated: a value with a shell expression in it stays as it is written. Only names that the table
+of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one in the same file.
+"""
+from __future__ import annotations
+
+import os
+import re
+import select
+import time
+from pathlib import Path
+
+from nccl_runbook.causes.variables import prefixes, variables
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor, sounds_secret
+from nccl_runbook.environment.facts import Role
+from nccl_runbook.evidence.log_file import opened
+
+MOST_BYTES = 4 << 20
+PIPE_S = 10.0  # until whoever writes to a pipe has to be done
+_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
+_VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
+# NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
+_ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
+_SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
+# NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
+_MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
+                     rf"(?=[^\s{{\[])(?:{_VALUE})")
+_CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
+_KEY = rf"[\"']?name[\"']?\s*:\s*[\"']?(?P<name>{_NAME})[\"']?\s*"  # of a Kubernetes pair, whose value follows
+_PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*:\s*(?:{_VALUE})")
+_NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*:\s*(?:{_VALUE})\s*$")
+_UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
+_ENV_LIST = re.compile(r"--env[= ]\S+")
+_EXPORT_LIST = re.compile(r"--export[= ](\S+)")
+_DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
+_OURS = "NCCL_RUNBOOK_"
+_OPENS = {")": "(", "]": "[", "}": "{"}
+_LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+_NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
+_ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
+_ITS_OWN_KIND = re.compile(r"^#!|(?:^|[\0\s])(?:PATH|HOME|PWD)=")  # a script; what `env` prints anywhere
+
+
+def is_kept(name: str) -> bool:
+    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
+    return name in variables() or name.startswith(prefixes()) and not name.startswith(_OURS) and not sounds_secret(name)
+
+
+def read(path: str) -> Role | Gap:
+    """The variables of a file, each with the line that set it last; a Gap says in words why it cannot be read."""
+    text = text_of(path)
+    return text if isinstance(text, Gap) else parse(text, Path(path).name)
+
+
+def _is_text(text: str) -> bool:
+    """Whether these are lines or /proc/PID/environ, which a program may have written over in part; an archive has names, too."""
+    if "\0" in text:
+        entries = [e for e in text.split("\0") if e]
+        return sum(map(bool, map(_ENTRY.match, entries))) * 2 > len(entries)
+    return len(_NO_TEXT.findall(text)) <= len(text) // 20
+
+
+def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
+    """The text of a file, or of a pipe that the shell holds open, as it stands."""
+    opening = opened(path, piped=True)
+    if isinstance(opening, Gap):
+        return opening
+    data, until = bytearray(), time.monotonic() + PIPE_S
+    with opening as file:
+        while len(data) <= most_bytes:
+            if not select.select([file], [], [], max(0.0, until - time.monotonic()))[0]:
+                return Gap("timed-out", f"{path} is a pipe that did not end within {PIPE_S:g} s")
+            try:
+                block = os.read(file.fileno(), most_bytes + 1 - len(data))
+            except OSError as error:
+                return Gap("failed", f"{path} cannot be read: {error.strerror}")
+            if not block:
+                return data.decode("utf-8", "replace")
+            data += block
+    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB: that is no environment")
+
+
+def parse(text: str, name: str = "text") -> Role:
+    """The variables of a text; no name at all of what is neither an environment nor a script: it sets something else."""
+    found = assigned(text) if _is_text(text) else {}
+    redactor = Redactor({n: v for n, (v, _) in found.items()})
+    kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
+    others = len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0
+    return Role(name, kept, {n: found[n][1] for n in kept}, others, {}, *[Gap("not-run", "only a file was read")] * 6)
+
+
+def assigned(text: str) -> dict[str, tuple[str, str]]:
+    """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
+    rows = text.split("\0") if "\0" in text else text.splitlines()
+    found: dict[str, tuple[str, str]] = {}
+    waiting = ""  # the name of a Kubernetes pair whose value stands on the next line
+    for number, row in enumerate(rows, 1):
+        line = row if "\0" in text else _without_comment(row)
+        for gone in _UNSET.finditer(line):
+            for word in gone[1].split():
+                found.pop(word, None)
+        if waiting and (pair := _VALUE_KEY.match(line)):
+            found[waiting] = _value(pair), f"line {number}"
+        named = _NAME_KEY.match(line)
+        waiting = named["name"] if named else ""
+        for variable, value in _pairs(line):
+            found[variable] = value, f"line {number}"
+    return found
+
+
+def _pairs(line: str) -> list[tuple[str, str]]:
+    exported = _EXPORT_LIST.search(line)
+    # a comma ends a value
+    slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
+    rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
+    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)]
+    in_order = ((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start()))
+    return [*in_order, *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
+
+
+def _value(match: re.Match[str]) -> str:
+    value = match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
+    if match["b"] is not None:  # what closes a list or a call around it is not the value's
+        value = re.sub(r"[,\\]+$", "", value)
+        while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
+            value = re.sub(r"[,\\]+$", "", value[:-1])
+    default = _DEFAULT.match(value)
+    return default[1] if default else value
+
+
+def _without_comment(line: str) -> str:
+    """The line without a comment of shell or YAML; lines for the scheduler stay."""
+    if _LIVE_COMMENT.match(line):
+        return line
+    return re.sub(r"(^|\s)#.*", "", line)

@@ -1,0 +1,70 @@
+"""Tables of an environment: what is set and who reads it, and which libnccl each process has."""
+from __future__ import annotations
+
+from nccl_runbook.causes.variables import unread, variables
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.report.tables import Cell, Table, titled
+
+LONG = 120
+
+
+@titled("What is set")
+def variables_table(env: Environment) -> Table:
+    """Every variable that is set, one row each, with its reader and meaning."""
+    roles = env.roles
+    names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
+    rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
+    others = sum(r.others for r in roles)
+    note = f"Not looked at: {counted(others, 'further variable')}. A name that is not known to us may still be read by a plugin."
+    columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
+    return Table("", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+
+
+def _value(role, name: str) -> str:
+    """What the role has, a long one (NVIDIA_REQUIRE_CUDA has a page of versions) up to LONG characters."""
+    inherited = [f"{lines[name]} ({path})" for path, lines in role.conf.items() if name in lines]
+    value = role.variables.get(name) or next(iter(inherited), "set, empty" if name in role.variables else "")
+    return value if len(value) <= LONG else f"{value[:LONG]} ... ({len(value)} characters)"
+
+
+def _about(name: str) -> tuple[Cell, str]:
+    """Who reads it, and what it does."""
+    if name in variables():
+        return Cell(variables()[name].reader.name), variables()[name].means
+    return (Cell("nobody", "warn"), unread()[name][0]) if name in unread() else (Cell("not known to us", "muted"), "")
+
+
+@titled("Which libnccl", "host", "libraries")
+def libraries_table(env: Environment) -> Table:
+    """Every libnccl and plugin: who has it mapped, what it is, and what the wheels say."""
+    rows = []
+    for lib in env.host.libraries:
+        who = [r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped]
+        wheels = "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items())
+        rows.append([lib.path, Cell(", ".join(who), "ok") if who else Cell("nobody", "muted"), str(lib.version), str(lib.cuda),
+                     str(lib.sha256)[:16], wheels or "no wheel"])
+    columns = ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"]
+    return Table("", columns, rows or [[Cell("none found", "muted"), "", "", "", "", ""]])
+
+
+@titled("The host", "host")
+def host_table(env: Environment) -> Table:
+    """The machine around the ranks."""
+    host = env.host
+    own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
+        ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
+        ("open files", r.nofile), ("locked memory (bytes)", r.memlock), ("/dev/shm", _shm(r.shm)))]
+    seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas), ("IOMMU", host.iommu),
+            ("bridges that redirect peer traffic (ACS)", host.acs), ("GPU errors in the kernel log", host.xids), *own]
+    return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
+
+
+def _shm(value: list[int] | Gap) -> str | Gap:
+    return value if isinstance(value, Gap) else f"{value[1] >> 20} MiB free of {value[0] >> 20} MiB"
+
+
+def _cell(value: object) -> Cell:
+    if isinstance(value, Gap):
+        return Cell(str(value), "unknown")
+    return Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))

@@ -1,0 +1,277 @@
+"""Do NVML, the device files and CUDA name the same GPUs, and if not, which variable or limit does it."""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from nccl_runbook.causes.failures import usual
+from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.gpus import judge_health as gpu_health
+from nccl_runbook.machine.facts import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
+from nccl_runbook.machine.visible_devices import Selection, granted_by, read_selection
+
+RESTS_ON = ("gpus", "gpus.nvml", "gpus.cuda", "gpus.surroundings")
+
+_KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi -q > nvidia-smi-q.txt")
+
+
+def _nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
+    return [] if isinstance(machine.nvml, Gap) else list(machine.nvml.gpus)
+
+
+def _gpu_files(machine: Machine) -> list[DeviceFile]:
+    files = [] if isinstance(machine.surroundings, Gap) else machine.surroundings.files
+    return [f for f in files if re.fullmatch(r"/dev/(nvidia\d+|dxg)", f.path)]
+
+
+def _cuda_count(machine: Machine) -> int:
+    return 0 if isinstance(machine.cuda, Gap) else len(machine.cuda.gpus)
+
+
+def _in_container(machine: Machine) -> bool:
+    return not isinstance(machine.surroundings, Gap) and bool(machine.surroundings.container)
+
+
+def _selection(machine: Machine) -> Selection | None:
+    """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot say which GPUs there are."""
+    if isinstance(machine.surroundings, Gap) or not _nvml_gpus(machine):
+        return None
+    value = machine.surroundings.variables.get("CUDA_VISIBLE_DEVICES")
+    return None if value is None else read_selection(value, _nvml_gpus(machine))
+
+
+def no_gpu_anywhere(machine: Machine) -> Finding | None:
+    """No view names a GPU. Never health; a container on a host with GPUs was not given them."""
+    absent = isinstance(machine.nvml, Gap) and (machine.nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in machine.nvml.detail)
+    lists_none = not isinstance(machine.nvml, Gap) and not machine.nvml.gpus
+    if not (absent or lists_none) or _gpu_files(machine) or _cuda_count(machine):
+        return None
+    said = [Evidence(str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU", "gpus.nvml")]
+    if not isinstance(machine.cuda, Gap) and machine.cuda.error:
+        said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
+    if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
+        there = Remedy("you", "Run this where the job runs, in its container or allocation. Containers are given GPUs at their start:",
+                       usual("container-gpu-access")[0].lines)
+        return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
+                       tuple(said), (there,))
+    said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
+    if _in_container(machine):
+        return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container was given none",
+                       tuple(said), usual("container-gpu-access"), "container-gpu-access", "likely")
+    load = Remedy("the administrator", "Load the NVIDIA driver, or install it.", ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm"))
+    return Finding("no-gpu-anywhere", Severity.UNKNOWN, f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver",
+                   tuple(said), (load,))
+
+
+def nvml_refuses(machine: Machine) -> Finding | None:
+    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with it (src/misc/nvmlwrap.cc,
+    ncclNvmlEnsureInitialized)."""
+    gap = machine.nvml
+    if not isinstance(gap, Gap) or gap.reason == "not-run":
+        return None
+    admin = Remedy("the administrator", "NVML does not work on this host; NCCL needs it. What the kernel says:", _KERNEL_LOG)
+    cause, status, remedies = "nvml-call-failed", "established", (admin,)
+    if "mismatch" in gap.detail:
+        cause, remedies = "driver-library-mismatch", usual("driver-library-mismatch")
+    elif gap.reason == "timed-out":
+        cause, status = "gpu-or-link-fault", "likely"
+    elif gap.reason == "absent" or gap.reason == "no-permission":
+        cause, remedies = "container-gpu-access", usual("container-gpu-access")
+        status = "established" if _in_container(machine) else "likely"
+    elif _in_container(machine):
+        restart = Remedy("your launcher", "Restart the container: device access is often lost when the host reloads systemd "
+                         "(nvidia-container-toolkit's troubleshooting guide). Naming the device files keeps it.",
+                         ("docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",))
+        cause, status, remedies = "container-gpu-access", "likely", (restart, admin)
+    return Finding("nvml-refuses", Severity.BROKEN, f"NVML cannot be used: {gap.detail}", (Evidence(gap.detail, "gpus.nvml"),), remedies,
+                   cause, status)
+
+
+def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
+    """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init, so hiding the GPU does not help."""
+    if not (refused := [(i, g) for i, g in enumerate(_nvml_gpus(machine)) if isinstance(g, Gap)]):
+        return None
+    said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused)
+    if all(g.reason == "no-permission" for _, g in refused) and 0 < len(_nvml_gpus(machine)) - len(refused) <= _cuda_count(machine):
+        names = ", ".join(str(i) for i, _ in refused)
+        return Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not granted to this process", said)
+    words = refused[0][1].detail
+    is_lost = "lost" in words or "requires restart" in words or refused[0][1].reason == "timed-out"
+    cause = "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission" else "nvml-call-failed"
+    admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
+                   _KERNEL_LOG)
+    around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES "
+                    "does not get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
+                    (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))
+    title = f"NVML refuses GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}"
+    return Finding("nvml-refuses-a-gpu", Severity.BROKEN, title, said, (admin, around), cause,
+                   "likely" if refused[0][1].reason == "timed-out" else "established")
+
+
+def _others(machine: Machine) -> str:
+    return ",".join(str(i) for i, g in enumerate(_nvml_gpus(machine)) if not isinstance(g, Gap))
+
+
+def _clear_lines(machine: Machine) -> tuple[str, ...]:
+    return "unset CUDA_VISIBLE_DEVICES", f"export CUDA_VISIBLE_DEVICES={_others(machine)}"
+
+
+def visible_devices_wrong(machine: Machine) -> Finding | None:
+    """CUDA_VISIBLE_DEVICES names a missing GPU, repeats one, has a typo, or hides all."""
+    selection = _selection(machine)
+    if selection is None or not selection.problem:
+        return None
+    value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
+    fix = Remedy("your launcher", "Clear the variable, or name GPUs that exist. Where a scheduler set it, ask for GPUs there.",
+                 _clear_lines(machine))
+    title = f"CUDA_VISIBLE_DEVICES={value}: {selection.problem}"
+    return Finding("visible-devices-wrong", Severity.BROKEN, title, (
+        Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
+        Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
+        Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")), (fix,), "visible-devices-wrong", "established")
+
+
+def gpus_hidden(machine: Machine) -> Finding | None:
+    """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own variable grants just these."""
+    selection = _selection(machine)
+    if selection is None or selection.problem:
+        return None
+    if not (hidden := _hidden(machine, selection)):
+        return None
+    variables = machine.surroundings.variables
+    names = ", ".join(map(str, hidden))
+    title = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} hides GPU {names} of {len(_nvml_gpus(machine))}"
+    evidence = (Evidence(f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}", "gpus.surroundings.variables"),)
+    if grant := granted_by(variables, selection.shown, _nvml_gpus(machine)):
+        return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
+    fix = Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine))
+    return Finding("gpus-hidden", Severity.WARN, title, evidence, (fix,), "visible-devices-wrong", "possible")
+
+
+def _hidden(machine: Machine, selection: Selection) -> list[int]:
+    """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its order need not be NVML's."""
+    indices = _indices_by_cuda(machine)
+    shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
+    return [i for i in range(len(_nvml_gpus(machine))) if i not in shown]
+
+
+def _indices_by_cuda(machine: Machine) -> list[int | None]:
+    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
+    named = [g for g in _nvml_gpus(machine) if isinstance(g, NvmlGpu) and isinstance(g.uuid, str)]
+    known = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in named}
+    return [] if isinstance(machine.cuda, Gap) else [known.get(g.uuid.lower()) for g in machine.cuda.gpus]
+
+
+def indices_differ(machine: Machine) -> Finding | None:
+    """CUDA counts the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    indices = _indices_by_cuda(machine)
+    if _selection(machine) is not None or None in indices or indices == sorted(indices):
+        return None
+    said = ", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices))
+    fix = Remedy("your launcher", "To count as nvidia-smi does:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",))
+    return Finding("indices-differ", Severity.NOTE, "CUDA counts the GPUs in another order than nvidia-smi",
+                   (Evidence(said, "gpus.cuda"),), (fix,))
+
+
+def torch_without_cuda(machine: Machine) -> Finding | None:
+    """GPUs are there, and this torch was built without CUDA."""
+    cuda = machine.cuda
+    if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
+        return None
+    same = cuda.torch.partition("+")[0]
+    fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
+        f"python3 -m pip install --force-reinstall torch=={same}", 'python3 -c "import torch; print(torch.version.cuda)"'))
+    return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {_nvml_count(machine)}",
+                   (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
+
+
+def _nvml_count(machine: Machine) -> str:
+    count = len(_nvml_gpus(machine)) or len(_gpu_files(machine))
+    return f"{count} GPU{'s' if count != 1 else ''}"
+
+
+def cuda_cannot_start(machine: Machine) -> Finding | None:
+    """A rank cannot initialise CUDA though GPUs are there, and no variable explains it."""
+    cuda, selection = machine.cuda, _selection(machine)
+    if isinstance(cuda, Gap) or not cuda.error or cuda.gpus or not cuda.cuda or (selection and not selection.shown):
+        return None
+    said = (Evidence(cuda.error, "gpus.cuda.error"),)
+    for row in table("gpus/cuda_errors")["error"]:
+        if re.search(row["said"], cuda.error):
+            fixes = {"usual": usual(row["cause"]), **{n: (Remedy(**r),) for n, r in table("gpus/cuda_errors")["remedy"].items()}}
+            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {row['means']}", said,
+                           tuple(r for name in row["fix"] for r in fixes[name]), row["cause"], "established")
+    if missing := _unusable_files(machine):
+        return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
+                       said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), usual("container-gpu-access"),
+                       "container-gpu-access", "likely")
+    admin = Remedy("the administrator", "CUDA does not start on this host. What the kernel says:", _KERNEL_LOG)
+    return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said, (admin,))
+
+
+def _unusable_files(machine: Machine) -> list[str]:
+    """Device files that CUDA needs and that are missing or cannot be opened, in words. WSL has /dev/dxg only."""
+    if isinstance(machine.surroundings, Gap) or machine.surroundings.is_wsl:
+        return []
+    files = {f.path: f for f in machine.surroundings.files}
+    said = [f"{path} is missing" for path in ("/dev/nvidiactl", "/dev/nvidia-uvm") if path not in files]
+    denied = {"EPERM": "a device cgroup forbids it", "EACCES": "its mode forbids it"}
+    return said + [f"{f.path} cannot be opened: {f.error} ({denied.get(f.error, f.mode)})" for f in files.values()
+                   if f.error not in ("", "not tried")]
+
+
+def cuda_misses_gpus(machine: Machine) -> Finding | None:
+    """CUDA starts, and counts fewer GPUs than NVML lists and the variable lets through. MIG is judged apart."""
+    nvml, cuda = machine.nvml, machine.cuda
+    if isinstance(nvml, Gap) or isinstance(cuda, Gap) or not cuda.cuda or cuda.error or gpu_health.with_mig(nvml):
+        return None
+    selection = _selection(machine)
+    reached = [g.nvml_index for g in nvml.reached]  # those that NVML refuses are judged by their own rule
+    expected = tuple(i for i in (selection.shown if selection else reached) if i in reached)
+    if (selection and selection.problem) or len(cuda.gpus) >= len(expected):
+        return None
+    missing = _missing(nvml, cuda, expected)
+    blocked = _unusable_files(machine)
+    admin = Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:", _KERNEL_LOG)
+    title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
+    title += f"; GPU {', '.join(missing)} is left out" if missing else ""
+    said = (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *(Evidence(b, "gpus.surroundings.files") for b in blocked))
+    return Finding("cuda-misses-gpus", Severity.BROKEN, title, said, usual("container-gpu-access") if blocked else (admin,),
+                   "container-gpu-access" if blocked else "gpu-or-link-fault", "likely" if blocked else "possible")
+
+
+def _missing(nvml: NvmlView, cuda: CudaView, expected: tuple[int, ...]) -> list[str]:
+    seen = {g.uuid.lower() for g in cuda.gpus}
+    return [str(g.nvml_index) for g in nvml.reached if g.nvml_index in expected and not isinstance(g.uuid, Gap)
+            and g.uuid.lower().removeprefix("gpu-") not in seen]
+
+
+def views_agree(machine: Machine) -> Finding | None:
+    """What was seen to be right; only said when all three views were had and CUDA counts what it should."""
+    nvml, cuda = machine.nvml, machine.cuda
+    if isinstance(nvml, Gap) or isinstance(cuda, Gap) or isinstance(machine.surroundings, Gap) or not cuda.gpus or cuda.error:
+        return None
+    names = ", ".join(sorted({g.name for g in cuda.gpus}))
+    return Finding("views-agree", Severity.OK, f"NVML lists {len(nvml.gpus)} and a fresh rank can use {counted(len(cuda.gpus), 'GPU')} "
+                   f"({names}); no fault counter, link or clock stands out",
+                   (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
+
+
+RULES: tuple[Callable[[Machine], Finding | None], ...] = (
+    nvml_refuses, nvml_refuses_a_gpu, visible_devices_wrong, gpus_hidden, indices_differ, torch_without_cuda, cuda_cannot_start,
+    cuda_misses_gpus, *gpu_health.RULES)
+
+
+def judge(machine: Machine | Gap) -> list[Finding]:
+    """All that the three views and the health fields say. Nothing at all is left to the step, which then is unknown."""
+    if isinstance(machine, Gap):
+        return []
+    if not isinstance(machine.cuda, Gap) and machine.cuda.hip:
+        return [Finding("not-nvidia", Severity.SKIPPED, f"torch {machine.cuda.torch} is built for ROCm; this step knows NVIDIA GPUs")]
+    if nothing := no_gpu_anywhere(machine):
+        return [nothing]
+    found = [f for f in (rule(machine) for rule in RULES) if f]
+    fine = None if any(f.severity not in (Severity.NOTE, Severity.OK) for f in found) else views_agree(machine)
+    return [*found, *([fine] if fine else [])]

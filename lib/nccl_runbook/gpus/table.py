@@ -1,0 +1,130 @@
+"""Tables of the GPUs: each of them, the three views side by side, topology and peer access as a heat map, who is on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
+from nccl_runbook.report.tables import Cell, Table, titled
+
+# how near two GPUs are, 1 nearest; NV# is always nearest
+_NEARNESS = {"PIX": 0.8, "PXB": 0.65, "PHB": 0.5, "NODE": 0.35, "SYS": 0.2}
+
+
+def _show(value: Any, words: Callable[[Any], str] = str) -> Cell | str:
+    return Cell(value.reason, "muted") if isinstance(value, Gap) else words(value)
+
+
+def _health(gpu: NvmlGpu) -> str:
+    """ECC, rows, clocks, MIG, fabric and compute mode, only what is not plain."""
+    said = []
+    if not isinstance(gpu.ecc, Gap):
+        counts = [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
+        said += ["ECC uncorrected " + " now, ".join(str(_text(c)) for c in counts) + " ever"] if any(c != 0 for c in counts) else []
+    if not isinstance(gpu.remapped_rows, Gap) and gpu.remapped_rows.uncorrectable:
+        said.append(f"{gpu.remapped_rows.uncorrectable} rows remapped" + (", reset pending" if gpu.remapped_rows.is_pending else ""))
+    said += [] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]
+    said += [f"MIG, {len(gpu.mig.instances)} instances"] if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else []
+    state = "" if isinstance(gpu.fabric, Gap) else gpu.fabric.state
+    said += [f"fabric {state}"] if state not in ("", "completed", "not-supported") else []
+    said += [f"compute mode {gpu.compute_mode}"] if not isinstance(gpu.compute_mode, Gap) and gpu.compute_mode != "default" else []
+    return "; ".join(said) or "nothing stands out"
+
+
+def _text(value: Any) -> str:
+    return value.reason if isinstance(value, Gap) else str(value)
+
+
+@titled("GPUs as NVML tells them", "nvml")
+def gpus_table(machine: Machine) -> Table:
+    """One row a GPU as NVML tells it."""
+    nvml = machine.nvml
+    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
+    rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
+    note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
+    return Table("", columns, rows, note)
+
+
+def _pcie(pcie: Pcie) -> str:
+    return f"gen {_text(pcie.generation)} x{_text(pcie.width)} ({_text(pcie.max_generation)} x{_text(pcie.max_width)})"
+
+
+def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
+    if isinstance(gpu, Gap):
+        return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
+    uuid = _show(gpu.uuid, lambda u: u[:12])  # enough to tell GPUs apart; the record holds all of it
+    memory = _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}")
+    links = _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up")
+    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id), memory, links, _show(gpu.pcie, _pcie), _show(gpu.utilisation_percent),
+            _show(gpu.temperature_c), _health(gpu)]
+
+
+@titled("Three views of the same GPUs")
+def views_table(machine: Machine) -> Table:
+    """What NVML, the device files, CUDA and the variables each say."""
+    return Table("", ["view", "GPUs", "what it says"], [_nvml_row(machine), *_files_rows(machine), _cuda_row(machine.cuda)])
+
+
+def _nvml_row(machine: Machine) -> list[Any]:
+    if isinstance(machine.nvml, Gap):
+        return ["NVML", Cell(machine.nvml.reason, "muted"), machine.nvml.detail]
+    return ["NVML", str(len(machine.nvml.gpus)), f"driver {_text(machine.nvml.driver)}, NVML {_text(machine.nvml.nvml)}"]
+
+
+def _files_rows(machine: Machine) -> list[list[Any]]:
+    around = machine.surroundings
+    if isinstance(around, Gap):
+        return [["device files", Cell(around.reason, "muted"), around.detail]]
+    gpus = [f for f in around.files if f.path.removeprefix("/dev/nvidia").isdigit() or f.path == "/dev/dxg"]
+    files = ", ".join(f.path + (f" ({f.error})" if f.error not in ("", "not tried") else "") for f in around.files if "caps" not in f.path)
+    chosen = ", ".join(f"{k}={v}" for k, v in around.variables.items() if k != "LD_LIBRARY_PATH")
+    return [["device files", str(len(gpus)), files or "none"], ["variables", "", chosen or "none of those that select GPUs is set"],
+            ["container", "", ", ".join(around.container) or "no sign of one"]]
+
+
+def _cuda_row(cuda: CudaView | Gap) -> list[Any]:
+    if isinstance(cuda, Gap):
+        return ["CUDA in a rank", Cell(cuda.reason, "muted"), cuda.detail]
+    software = f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}"
+    said = ". ".join(filter(None, [software, *cuda.error.splitlines()]))
+    return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"), said]
+
+
+@titled("Topology and peer access", "nvml", "pairs")
+def topology_table(machine: Machine) -> Table:
+    """Heat map: how near two GPUs are, and whether they may reach each other's memory."""
+    names = [g.nvml_index for g in machine.nvml.reached]
+    pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
+    rows = [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names]
+    note = "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; most GeForce cards have none."
+    return Table("", ["", *(f"GPU {b}" for b in names)], rows, note)
+
+
+def _pair_cell(pair: Pair | None) -> Cell:
+    if pair is None:
+        return Cell("", "muted")
+    level = _text(pair.level)
+    peer = "P2P ok" if pair.p2p_read == pair.p2p_write == "ok" else f"no P2P: {_text(pair.p2p_read)}"
+    return Cell(f"{level}, {peer}", heat=1.0 if level.startswith("NV") else _NEARNESS.get(level, 0.2))
+
+
+@titled("Who uses the GPUs", "nvml")
+def users_table(users: GpuUsers | Machine) -> Table:
+    """Who is on each GPU."""
+    gpus = users.nvml.gpus if isinstance(users, Machine) else users.gpus
+    rows = [row for index, gpu in enumerate(gpus) for row in _use_rows(index, gpu)]
+    return Table("", ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]])
+
+
+def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
+    owners = gpu if isinstance(gpu, Gap) else gpu.owners
+    if isinstance(owners, Gap):
+        return [[str(index), Cell(owners.reason, "muted"), owners.detail, "", "", ""]]
+    return [[str(index), *_owner_row(owner)] for owner in owners]
+
+
+def _owner_row(owner: Owner) -> list[Any]:
+    who = Cell("this runbook", "note") if owner.is_ours else _show(owner.user)
+    return [str(owner.pid), _show(owner.name), who, _show(owner.used_mib), owner.kind]

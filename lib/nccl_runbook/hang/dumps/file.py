@@ -1,0 +1,96 @@
+"""One flight-recorder dump, pickle or JSON, decoded without executing anything in it, and within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from nccl_runbook.hang.dumps.columns import Reading, Refused, condense
+
+MAX_BYTES = 256 << 20
+SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
+OBJECT_FACTOR = 24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
+_ONE = threading.Lock()  # the bound is the whole process's: of two readers at once one would leave it to all that come after, children too
+if hasattr(os, "register_at_fork"):  # a child of another thread's would wait for the lock for ever, and keep the bound
+    os.register_at_fork(before=_ONE.acquire, after_in_child=_ONE.release, after_in_parent=_ONE.release)
+_OURS = re.compile(rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:')
+_BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
+           RecursionError)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Values only: real dumps hold no global at all, so whatever asks for one is no dump."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError("it asks for code, which no dump does; nothing was executed")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it asks for an object outside, which no dump does")
+
+
+@contextlib.contextmanager
+def _bounded(size: int) -> Iterator[None]:
+    """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for gigabytes. On Linux only."""
+    try:
+        import resource
+
+        with open("/proc/self/statm", "rb") as file:
+            now = int(file.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = now + SPARE_BYTES + OBJECT_FACTOR * size
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def looks_like_dump(head: bytes) -> bool:
+    """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may begin with a bracket, too."""
+    return head.startswith(b"\x80") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and bool(_OURS.search(head))
+
+
+def decode(data: bytes) -> Any:
+    """The plain value in ``data``; Refused where it is damaged, hostile or too large."""
+    if len(data) > MAX_BYTES:
+        raise Refused(f"is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        with _ONE, _bounded(len(data)):
+            # buffered: where the unpickler can peek it reads blocks, else one byte a call
+            return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 18)).load() if data.startswith(b"\x80") else json.loads(data)
+    except MemoryError:
+        raise Refused("asks for far more memory than a dump of its size holds") from None
+    except _BROKEN as error:
+        raise Refused(f"is damaged or no dump: {str(error)[:160]}") from None
+
+
+def read(data: bytes) -> Reading:
+    """One dump; Refused with a sentence where it is none."""
+    collecting, value = gc.isenabled(), None
+    gc.disable()  # it would look through millions of live objects again and again
+    try:
+        value = decode(data)
+        with _ONE, _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
+            return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
+    except Refused:
+        raise
+    except MemoryError:
+        raise Refused("asks for far more memory than a dump of its size holds") from None
+    except _BROKEN as error:
+        raise Refused(f"is no dump that can be understood: {type(error).__name__} {str(error)[:120]}") from None
+    finally:
+        value = None  # gone before the collector may look
+        if collecting:
+            gc.enable()

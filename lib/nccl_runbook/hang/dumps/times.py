@@ -1,0 +1,131 @@
+"""When dumps were written and operations issued, on one clock, though each host has its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.evidence.log_clock import Clocks
+from nccl_runbook.facts.logs import ClockOffset
+from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, STATES, Reading
+from nccl_runbook.hang.facts import Op
+
+SKEW_S = 1.0  # less is no difference: torch looks for ends ten times a second, and a file system may have whole seconds
+
+
+class Times:
+    """When each dump was written, by its file's time, and when each operation was issued, on one clock: that in the middle of all."""
+
+    def __init__(self, readings: dict[int, Reading], stamps: dict[int, float]) -> None:
+        """``stamps``: the time of each rank's file."""
+        self.clocks = _clocks(readings)
+        self._ahead = {int(c.clock): c.offset_s for c in self.clocks}
+        stamps = {rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks}  # nothing ties the others
+        own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
+        # a file has the time of its own host, or that of a server for all: whichever brings those of one job closer together
+        self.written = min(stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0))
+        error = max((c.error_s for c in self.clocks), default=0.0)
+        self.written = {rank: at - error for rank, at in self.written.items()}
+        newest = {rank: readings[rank].newest_ns / 1e9 - self._ahead.get(rank, 0.0) for rank in stamps}
+        # a file older than what stands in it shows that the times are not to be trusted
+        if any(self.written[rank] < newest[rank] - error - SKEW_S for rank in stamps):
+            self.written = {}
+
+    def op(self, rank: int, row: tuple | None, calls: dict[int, str]) -> Op | None:
+        """A row of a dump as an operation. Its age is the least that it can be."""
+        if row is None:
+            return None
+        seq, call, state, timeout, frame, created = row
+        created -= int(self._ahead.get(rank, 0.0) * 1e9) if created else 0
+        age = None if rank not in self.written or not created else round(self.written[rank] - created / 1e9, 3)
+        return Op(seq, calls.get(call, str(call)), STATES[state], timeout, frame, age, created)
+
+
+def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
+    """How far the clock of each rank is ahead of the middle one, by the ends of shared operations; [] where all are together."""
+    clocks = Clocks()
+    for rank, reading in sorted(readings.items()):
+        for event, times in reading.ends.items():
+            clocks.note(event, str(rank), times[not event.startswith(ISSUED)] / 1e9)
+    found = clocks.offsets()
+    middle = statistics.median_low([c.offset_s for c in found]) if found else 0.0
+    found = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in found]
+    return found if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in found) else []
+
+
+def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
+    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one, or is of a
+    world of other ranks: an earlier attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a
+    dump proves nothing; one with entries later than its file is surely off. ``stamps``: as for Times."""
+    began = grouped((_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
+                    for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
+                    for group, column in reading.columns.items())
+    latest = {group: max(rows) for group, rows in began.items()}
+    found = {}
+    for rank, reading in readings.items():
+        for group, column in reading.columns.items():
+            at, first, members = latest.get(_common(group, reading), (0, 0, ()))
+            if at > reading.until_ns + SKEW_S * 1e9 and (first <= reading.joined(column) or members != reading.members.get(group, ())):
+                found[rank] = max(found.get(rank, 0.0), (at - reading.until_ns) / 1e9)
+    return found
+
+
+def _common(group: str, reading: Reading) -> object:
+    """What all ranks of one attempt have alike: the default group; of others one name may stand for several sets of ranks."""
+    members = reading.members.get(group, ("", ()))
+    return members[0] if members[0] == "default_pg" else (group, members)
+
+
+def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
+    """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
+    middle of that, how many of these its clock may explain), where its coming then soon ended them. Each clock is set by the ends that all
+    share, so that it need not agree with others; Gloo records none: see _least."""
+    shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
+    blocking = all(r.gloo for r in readings.values())
+    events = [event for event in shared if blocking or not event.startswith(ISSUED)]
+    if len(events) < LEAST:
+        return {}
+    ahead = _least(readings) if blocking else _by_ends(readings, events)
+    gaps = []
+    for event in events:
+        (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
+        gaps.append((last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))))
+    span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
+    told = {rank: told for rank, found in grouped(gaps).items() if span for told in [_lateness(sorted(found), span)] if told}
+    return {rank: (share, ms, round(min(ms, _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, (share, ms) in told.items()}
+
+
+def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:
+    """By how many ns each clock is ahead of that in the middle: what all see end, ends at once."""
+    ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
+    return {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+
+
+def _least(readings: dict[int, Reading]) -> dict[int, float]:
+    """The same against the first rank's clock, as little as the order of calls demands: whoever made the next call did so after all had
+    made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
+    first = readings[min(readings)]
+    return {rank: max(least, min(0.0, most)) for rank, one in readings.items() for least, most in [_ahead(one, first)]}
+
+
+def _more(readings: dict[int, Reading], ahead: dict[int, float], rank: int) -> float:
+    """By how many ms more than that a clock may be ahead of any other."""
+    return max(_ahead(readings[rank], other)[1] - ahead[rank] + ahead[r] for r, other in readings.items() if r != rank) / 1e6
+
+
+def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
+    """By how many ns the clock of ``one`` is ahead at least, and at most."""
+    shared = one.ends.keys() & other.ends.keys()
+    least, most = max(one.ends[e][0] - other.ends[e][1] for e in shared), min(one.ends[e][1] - other.ends[e][0] for e in shared)
+    return (least, most) if least <= most or one is other else (-math.inf, math.inf)
+
+
+def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
+    """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came: then nobody waited for it."""
+    alone, until = 0.0, gaps[0][2]
+    for before, came, end in gaps[1:]:  # not while an earlier one was under way: who runs less far ahead of its GPU comes later, too
+        alone, until = alone + max(0.0, came - max(before, until)), max(until, came, end)
+    late = statistics.median(came - before for before, came, _ in gaps)
+    return (round(alone / span, 3), round(late / 1e6, 1)) if statistics.median(end - came for _, came, end in gaps) < late else None

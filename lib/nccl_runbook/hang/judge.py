@@ -1,0 +1,381 @@
+"""A hung job from what it left: which rank did not come, of what kind the fault is, who only waited, and what to collect next."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections import Counter
+
+from nccl_runbook.causes.causes import fitting, recognise
+from nccl_runbook.causes.failures import usual
+from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.facts.logs import LogLine
+from nccl_runbook.hang import judge_graph as graphs
+from nccl_runbook.hang.facts import EARLIER, Hang, Op
+from nccl_runbook.hang.judge_by_look import by_look
+from nccl_runbook.hang.judge_graph import Graph, Wait
+from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
+from nccl_runbook.knowledge.clues import ECHO, LAST_WORDS, LOST
+from nccl_runbook.rules import triage_ranks
+
+RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
+KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
+         "unknown")
+LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
+_CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
+          "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
+          "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
+_WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
+_WAITS_LEAST = "nccl-runbook look   # beside the job while it runs: a rank that waits least is the slow one"
+_NO_ENDS = (Evidence(f"shown would be who comes last by {graphs.LATE_MS:.0f} ms to most of 16 or more operations of all ranks, and nobody "
+                     "slow by less, or in a smaller group (Gloo, torch 2.13)", "dumps"),)
+_TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
+_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
+          "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
+_SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
+_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: gone it has ended, T is stopped, else it is busy'
+_WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
+_SURE = ("mismatch", "stopped", "order")
+
+
+@dataclasses.dataclass(frozen=True)
+class Accused:
+    """One rank that did not come, or called something else. ``frame``: where it was, "" where nothing tells."""
+
+    rank: int
+    kind: str
+    says: str
+    frame: str
+    evidence: tuple[Evidence, ...]
+    op: Op | None = None
+    group: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """The answer. ``collective``: where the others wait, "" for nowhere; ``decides``: what to collect next, as a line to paste."""
+
+    kind: str
+    culprits: tuple[int, ...]
+    victims: tuple[int, ...]
+    sentence: str
+    collective: str = ""
+    frame: str = ""
+    cause: str | None = None
+    status: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+    decides: str = ""
+
+
+def judge(hang: Hang) -> Told:
+    """The answer, the same for any order of files."""
+    found = graphs.graph(hang)
+    accused = _accused(hang, found) or ([] if found.waits else _slow(hang))
+    if accused:
+        told = _guilty(hang, found, accused)
+    elif len(_raised(hang)) > 1:
+        told = _too_close(hang, found)
+    elif not hang.dumps and (quiet := _silent(hang, found)):
+        told = _fell_silent(hang, found, quiet)
+    else:
+        told = _nobody(hang, found) if found.waits else _nothing_open(hang)
+    return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_attempts(hang), *_apart(hang))))
+
+
+def _accused(hang: Hang, found: Graph) -> list[Accused]:
+    """Everybody against whom something is proven, each once, by rank."""
+    first = [*_ended(hang, found), *_different(hang)]
+    late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
+    late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
+    late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
+    if not (known := {a.rank: a for a in reversed([*first, *late])}):
+        known = {a.rank: a for a in [*_in_circles(hang, found), *(_silent(hang, found) if hang.dumps else [])]}
+    return [known[rank] for rank in sorted(known)]
+
+
+def _ended(hang: Hang, found: Graph) -> list[Accused]:
+    """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
+    waited = {r for w in found.all() for r in w.on | w.perhaps}
+    accused = []
+    raised = _raised(hang)
+    for line in raised:
+        if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1):
+            seen, says = (Evidence(line.text, f"{line.file} line {line.line}"),), f"ended with an error of its own: {line.text[:120]}"
+            accused.append(Accused(line.rank, "dead", says, frame_of(hang, line.rank), seen))
+    for stack in hang.stacks:
+        if stack.state[:1] in ("T", "t") and stack.rank in waited:
+            accused.append(Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),)))
+    return accused
+
+
+def _raised(hang: Hang) -> list[LogLine]:
+    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps
+    others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
+    told = [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
+    alive = {d.rank for d in hang.dumps}
+    gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
+    ended = [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))]
+    return told or [e for e in ended if not ECHO.search(e.text)]
+
+
+def _too_close(hang: Hang, found: Graph) -> Told:
+    raised = _raised(hang)
+    who = rank_names([e.rank for e in raised if e.rank is not None])
+    said = f"{who} ended with an error of their own each, too close together for their clocks to say which was first."
+    seen = tuple(Evidence(e.text, f"{e.file} line {e.line}") for e in raised)
+    return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause="peer-crashed", status="possible", evidence=seen,
+                decides="chronyc tracking   # on both hosts: how far its clock is off")
+
+
+def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
+    """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
+    there, silent = places(Counter(called(hang, w) for w in found.all())), rank_names([a.rank for a in quiet])
+    said = f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
+    return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
+                evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
+
+
+def _different(hang: Hang) -> list[Accused]:
+    """Ranks that called something else than the other members at the first number where they differ."""
+    accused = []
+    for group in hang.groups:
+        for difference in group.differences[:1]:
+            usual, ranks = graphs.odd_ones(difference)
+            after = [d for d in group.differences[1:2] if d.seq == difference.seq + 1]
+            for rank in sorted(ranks):
+                call = next(c for c, who in difference.calls.items() if rank in who)
+                swapped = any(rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in after)
+                track = next(t for t in group.tracks if t.rank == rank)
+                op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
+                left_out = not swapped and difference.after.get(usual) == call
+                says = f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+                says += ": it left that one out, this is the next" if left_out else ""
+                kind = "order" if swapped else "skipped" if left_out else "mismatch"
+                frame = op.frame if op else frame_of(hang, rank)
+                accused.append(Accused(rank, kind, says, frame, (Evidence(says, track.source),), op, group.name))
+    return accused
+
+
+def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that never came to what others wait in."""
+    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
+    busy = stack is not None and not any(map(_WAITS_INSIDE.search, stack.frames[:3]))
+    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
+    p2p = all(w.p2p for w in waits) or alone
+    waits = sorted(waits, key=lambda w: w.p2p)
+    wait = waits[0]
+    kind = "unmatched" if p2p else "host-busy" if busy else "skipped"
+    last = next((d.last for d in hang.dumps if d.rank == rank), None)
+    where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
+    says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
+    seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
+    seen += [seen_in(stack)] if stack else []
+    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
+    if there and (track := track_of(hang, wait.group, rank)):
+        ahead = f"{counted(len(there), 'waiting rank')} at least {min(there)}"
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {ahead}", track.source))
+    return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
+
+
+def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
+    wait, own = waits[0], found.waits[rank][0]
+    issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
+    what = f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}"
+    says = f"{what}, which the steps before had there: it is in {called(hang, own)}"
+    seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
+    kind = "order" if issued else "skipped"
+    return Accused(rank, kind, says, own.op.frame, (Evidence(says, source_of(hang, own)), *seen), own.op, own.group)
+
+
+def _on_its_gpu(rank: int, wait: Wait) -> Accused:
+    says = f"issued {wait.op.call} {wait.op.seq}, and its GPU never came through it, while those of all other members did, or began it"
+    return Accused(rank, "gpu-stuck", says, wait.op.frame, (Evidence(says, f"rank {rank}"),), wait.op, wait.group)
+
+
+def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
+    """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
+    accused = []
+    for rank in graphs.against_habit(hang, found):
+        wait = found.waits[rank][0]
+        says = f"waits in {called(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
+        kind, seen = "unmatched" if wait.p2p else "order", (Evidence(says, source_of(hang, wait)),)
+        accused.append(Accused(rank, kind, says, wait.op.frame, seen, wait.op, wait.group))
+    return accused
+
+
+def _silent(hang: Hang, found: Graph) -> list[Accused]:
+    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
+    killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
+    candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
+    left = {f.rank for f in hang.files if f.what == "dump"}
+    quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
+    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
+    if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+        return []
+    ended = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
+    why = "it ended, as the others lost their connections" if ended else "killed, stopped or busy, the files do not tell"
+    seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
+            for r, at in quiet.items()}
+    kind, says = "dead" if ended else "unknown", f"left no dump and fell silent: {why}"
+    return [Accused(r, kind, says, frame_of(hang, r), (seen[r],)) for r in sorted(candidates)]
+
+
+def _slow(hang: Hang) -> list[Accused]:
+    """Ranks that wait least, by far: all others mostly wait, for them."""
+    return [Accused(rank, "slow", f"is slow: {told}", frame_of(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
+            for rank, told in sorted(graphs.stragglers(hang).items())]
+
+
+def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
+    lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
+    ranks = tuple(a.rank for a in accused)
+    waits = [w for w in found.all() if w.rank not in ranks]
+    victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
+    where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
+    collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
+    cause = _cause(hang, lead)
+    status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
+    said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
+    waiting = f"; {counted(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
+    uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
+    counts = [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
+    seen = [*(e for a in accused[:8] for e in a.evidence), *counts]
+    evidence, status = tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), "possible" if undated else status
+    batches = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize() + ": " * bool(uneven)
+    if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
+        lead = dataclasses.replace(lead, kind="skipped")
+    sentence, decides = f"{batches}{said}{waiting}.", _decides(hang, lead)
+    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, decides)
+
+
+def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
+    """What a reader must know where nothing tells that the job stood still: no time-out, and the files have no time, or that of a copy."""
+    stood = any(w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S for w in waits)
+    if lead.kind not in ("skipped", "unmatched", "gpu-stuck") or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
+        return []
+    return [Evidence("nothing here tells when the dumps were written (copies, or an archive): if the job still moved then, a rank one step "
+                     "behind looks the same, and a second set, taken ten seconds later, decides", "times of the files")]
+
+
+def _nobody(hang: Hang, found: Graph) -> Told:
+    """Something is open, and nobody can be accused."""
+    first = [w for w in found.all() if w.first] or list(found.all())
+    perhaps = sorted({r for w in first for r in w.perhaps})
+    calls = Counter(called(hang, w) for w in first)
+    collective = calls.most_common(1)[0][0]
+    there = places(calls)
+    victims = tuple(sorted(found.waits))
+    evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
+    if perhaps:
+        wait = "waits" if len(victims) == 1 else "wait"
+        said = f"{counted(len(victims), 'rank')} {wait} in {there}; of {rank_names(perhaps)} nothing is known, so nobody is accused."
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {rank_names(perhaps)}")
+    if any(w.on for w in found.all() if w.first):
+        said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
+        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
+    if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
+        said = f"all {counted(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
+        return Told("unknown", (), victims, said, collective, evidence=evidence, decides="collect the dumps, logs or stacks of all ranks")
+    late = [w for w in first if _is_hung(hang, w)]
+    said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
+    if late:
+        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
+    return Told("unknown", (), victims, f"all members are in {there}; whether it moves, one picture does not tell.", collective,
+                evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
+
+
+def _attempts(hang: Hang) -> list[Evidence]:
+    """Which attempt of the job the answer is about."""
+    left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
+    words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" * bool(left_out)
+    said = Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
+    return [said] * (bool(words) or hang.logs.attempts > 1)
+
+
+def _apart(hang: Hang) -> list[Evidence]:
+    """How far the clocks are apart, by whole seconds."""
+    ahead = grouped((round(one.offset_s), int(one.clock)) for one in hang.clocks)
+    words = "; ".join(f"{rank_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
+    error = max((c.error_s for c in hang.clocks), default=0.0)
+    return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
+                     "brought to one clock, and within that error nothing is called first", "dumps")] if words else []
+
+
+def _is_hung(hang: Hang, wait: Wait) -> bool:
+    """It ran into its time-out, by the recorder, the clock or the log."""
+    old = wait.op.age_s is not None and wait.op.timeout_ms > 0 and wait.op.age_s * 1000 >= wait.op.timeout_ms
+    return old or wait.op.state == "timed-out" or any(r.timeouts for r in hang.logs.ranks)
+
+
+def _nothing_open(hang: Hang) -> Told:
+    """No operation is open anywhere."""
+    world = {r for g in hang.groups for r in g.ranks}
+    if not (seen := {d.rank for d in hang.dumps if d.entries}):
+        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
+    if world - seen:
+        said = f"nothing is open in {counted(len(seen), 'dump')}; of {rank_names(sorted(world - seen))} there is none."
+        return Told("unknown", (), (), said, decides=f"collect the dumps of {rank_names(sorted(world - seen))}")
+    if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
+        said = "nothing is open in the dumps that can be used; others cannot be."
+        return Told("unknown", (), (), said, decides="collect the dumps again that were not used: the list of files says why")
+    if late := [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]:
+        return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
+    blind = any(d.backend == "gloo" for d in hang.dumps)
+    said = f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."
+    said += " Whether a rank is slow is not seen: Gloo records no ends." * blind
+    return Told("healthy", (), (), said, evidence=_NO_ENDS * blind, decides=_WAITS_LEAST * blind)
+
+
+def _cause(hang: Hang, lead: Accused) -> str | None:
+    if lead.kind in ("dead", "unknown"):
+        known = recognise(e.text for e in lead.evidence)
+        if known and not ECHO.search(known[1]):
+            return known[0].id
+    starved = lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and graphs.uneven(hang, lead.rank)
+    return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
+
+
+def _decides(hang: Hang, lead: Accused) -> str:
+    if lead.kind == "gpu-stuck":
+        return "nccl-runbook run --step 01-gpu-visibility"
+    if lead.kind == "unknown":
+        return _STATE
+    if lead.kind == "dead":
+        return _in_its_log(fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2], lead.evidence)
+    known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
+    return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else _STACK_LINE
+
+
+def _in_its_log(line: str, seen: tuple[Evidence, ...]) -> str:
+    """The line with the log that the first evidence names in the place of LOG."""
+    log = seen[0].source.rpartition(" line ")[0] if seen else ""
+    return re.sub(r"\bLOGS?\b", lambda _: shlex.quote(log), line) if log else line
+
+
+# --- findings
+
+def findings(hang: Hang) -> list[Finding]:
+    """The same as findings of a step. At least one."""
+    if not hang.files:
+        return [Finding("no-dump-named", Severity.SKIPPED, "no dump was named: give dumps, logs or stacks with -p hang_path FOLDER")]
+    unread = [f for f in hang.files if f.problem and f.what == "dump"]
+    return [hang_told(judge(hang), hang.logs.launcher), *(
+        Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),)) for f in unread)]
+
+
+def hang_told(told: Told, launcher: str = "") -> Finding:
+    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
+    severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
+    known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
+    remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
+    if told.cause == "uneven-minibatches":
+        why = "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts."
+        remedy.insert(0, Remedy("you", why, _GUARD))
+    if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
+        remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
+    decides = (Evidence(f"decides: {told.decides}", "next"),) * bool(told.decides and not any(told.decides in r.lines for r in remedy))
+    return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)

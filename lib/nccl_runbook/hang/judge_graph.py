@@ -1,0 +1,250 @@
+"""Who waits for whom: an edge from each rank with an operation that is not complete to every member that has not issued it.
+
+A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an
+overwritten ring, a dump older than what others completed) is never taken for absence.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
+
+YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
+# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
+# times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
+WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
+# as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has to agree: one changed byte in a
+# file makes a call that is none
+_IS_CALL = re.compile(r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
+                      r"(_[a-z_]+)?( \d+ x (?:[A-Z]\w+|\?))?")
+LATE_MS = 120.0  # by clocks set by ends that each rank's watchdog sees up to 100 ms late, in step with no other's
+COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead looks the same
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in something earlier; ``perhaps``:
+    members of whom nothing is known; neither: all are there, and it still does not end. ``first``: nothing issued earlier is open."""
+
+    rank: int
+    group: str
+    op: Op
+    on: frozenset[int]
+    perhaps: frozenset[int]
+    p2p: bool = False
+    first: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """All waits by rank. ``ranks``: every one that anything names; ``unended``: see _unended; these wait for nobody."""
+
+    waits: dict[int, list[Wait]]
+    ranks: frozenset[int]
+    unended: dict[int, Wait]
+
+    def free(self, rank: int) -> bool:
+        """Nothing of this rank is open."""
+        return not self.waits.get(rank)
+
+    def waited_for(self) -> dict[int, list[Wait]]:
+        """Known-to-be-missing rank -> the waits for it."""
+        return grouped((rank, wait) for wait in self.all() for rank in wait.on)
+
+    def all(self) -> Iterable[Wait]:
+        return (wait for waits in self.waits.values() for wait in waits)
+
+
+def graph(hang: Hang) -> Graph:
+    """The wait-for graph of these facts."""
+    waits: dict[int, list[Wait]] = collections.defaultdict(list)
+    book = _Book({d.rank: d.order for d in hang.dumps}, {d.rank: d.written for d in hang.dumps})
+    for group in hang.groups:
+        sure = credible(group)
+        for track in group.tracks:
+            if wait := _collective(group, track, sure, book):
+                waits[track.rank].append(wait)
+    for channel in hang.channels:
+        for wait in _point_to_point(channel, book):
+            waits[wait.rank].append(wait)
+    unended = {r: w for r, w in _unended(hang, book).items() if any(r in one.on for other in waits.values() for one in other)}
+    for rank in unended:
+        waits.pop(rank, None)
+    ranks = {r for g in hang.groups for r in g.ranks} | {d.rank for d in hang.dumps} | {r.rank for r in hang.logs.ranks}
+    return Graph({r: sorted(w, key=lambda one: not one.first) for r, w in waits.items()}, frozenset(ranks), unended)
+
+
+def _unended(hang: Hang, book: _Book) -> dict[int, Wait]:
+    """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU ran it, or it could not have
+    ended anywhere, and they do not see its end. Seen in NCCL dumps of torch 2.8 after an error of the GPU. Where members called different
+    things nothing follows, nor where most of them are in that state."""
+    found = {}
+    for group in hang.groups:
+        sure = credible(group)
+        differ = min((d.seq for d in group.differences), default=None)
+        behind = {r: op for r, t in sure.items() if (op := t.opened) and needs_all(op.call) and op.state != "returned" and not is_young(op)
+                  and (differ is None or op.seq < differ) and any(other.completed >= op.seq for other in sure.values())}
+        if 2 * len(behind) <= len(sure):
+            found.update({r: Wait(r, group.name, op, frozenset(), frozenset()) for r, op in behind.items()
+                          if book.order.get(r, [""])[:1] == [f"{group.name}:{op.seq}"]})
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Book:
+    """``order``: open operations of each rank as issued; ``written``: when its dump was written."""
+
+    order: dict[int, list[str]]
+    written: dict[int, float | None]
+
+    def is_first(self, rank: int, name: str) -> bool:
+        return not self.order.get(rank) or self.order[rank][0] == name
+
+    def elsewhere(self, ranks: Iterable[int], name: str) -> frozenset[int]:
+        """Those of the ranks whose GPU is in something earlier than this operation."""
+        return frozenset(r for r in ranks if self.order.get(r) and self.order[r][0] != name)
+
+
+def credible(group: Group) -> dict[int, Track]:
+    """Tracks that can be believed to be up to date: none that lacks what others could only complete together with it."""
+    reached = max((t.joined for t in group.tracks), default=0)
+    return {t.rank: t for t in group.tracks if t.known and t.enqueued >= reached}
+
+
+def is_young(op: Op) -> bool:
+    return op.age_s is not None and op.age_s < YOUNG_S
+
+
+def _collective(group: Group, track: Track, sure: dict[int, Track], book: _Book) -> Wait | None:
+    op = track.opened
+    if op is None or track.rank not in sure or is_young(op):
+        return None
+    late = {r for r, t in sure.items() if t.enqueued < op.seq and r != track.rank}
+    # its dump is as old as the operation: it may have come right after
+    unsure = {r for r in late if (at := book.written.get(r)) is not None and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
+    absent = set(group.ranks) - set(sure)
+    apart = any(d.seq == op.seq for d in group.differences)
+    if op.state == "returned" and not late - unsure and not apart:
+        return None  # it came back, and nothing shows that it had to wait
+    name = f"{group.name}:{op.seq}"
+    here = [r for r, t in sure.items() if r != track.rank and t.opened and t.opened.seq <= op.seq]
+    on = frozenset(late - unsure) or book.elsewhere(here, name)
+    return Wait(track.rank, group.name, op, on, frozenset(unsure | absent), first=book.is_first(track.rank, name))
+
+
+def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
+    """Who has more open operations on a channel than the other end waits for that end; equal numbers: its GPU is not there yet."""
+    op, name = channel.first, f"{channel.group}:p2p"
+    if op is None or is_young(op):
+        return
+    for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
+                                      (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
+        if mine > 0:
+            on = frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name)
+            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
+
+
+def sinks(found: Graph) -> dict[int, list[Wait]]:
+    """Rule 1: ranks that others are known to wait for, and that wait for nobody and nothing."""
+    return {rank: waits for rank, waits in found.waited_for().items() if found.free(rank) and rank not in found.unended}
+
+
+def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
+    """Rule 2: ranks with an operation open that every peer with entries of that group has completed, or that do not see its end."""
+    accused = dict(found.unended)
+    on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}  # where what timed out counts as complete
+    for group in hang.groups:
+        differ = min((d.seq for d in group.differences), default=1 << 62)
+        sure = {r: t for r, t in credible(group).items() if t.last is not None}
+        for rank, track in sure.items():
+            wait = next((w for w in found.waits.get(rank, ()) if w.group == group.name and not w.p2p and w.op == track.opened), None)
+            others = [t for r, t in sure.items() if r != rank]
+            if wait is None or wait.on or not others or wait.op.seq >= differ or not wait.first or rank in on_the_host:
+                continue
+            if all(t.completed >= wait.op.seq for t in others) and all(t.joined <= wait.op.seq for t in others):
+                accused[rank] = wait
+    return accused
+
+
+def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members, or of the only other, are
+    in. Who never records a start was not timed."""
+    timed = {d.rank for d in hang.dumps if d.timed}
+    places = grouped(((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps)
+    begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
+    return {w.rank: w for place, waits in places.items() for w in waits
+            if w.op.state == "scheduled" and w.rank in timed and 2 * begun[place] > len(waits) - (len(waits) == 2)}
+
+
+def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
+    """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately took a step of their own."""
+    left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
+    purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
+    return {rank: waits for rank, every in found.waited_for().items() if rank in left_out and not found.free(rank)
+            and (waits := [w for w in every if w.first and f"{purpose[w.group]} {w.op.call.partition(' ')[0]}" in left_out[rank]])}
+
+
+def odd_ones(difference: Difference) -> tuple[str, set[int]]:
+    """Of what members called at one number: the expected call, and who called another; nobody where it is even and nothing was usual."""
+    def weight(call: str) -> tuple[int, int]:
+        return len(difference.calls[call]), difference.before.get(call, 0)
+
+    by_number = sorted(difference.calls, key=weight, reverse=True)
+    by_habit = sorted(difference.calls, key=lambda c: weight(c)[::-1], reverse=True)
+    first, second = by_number[:2]
+    if weight(first)[0] > weight(second)[0]:
+        usual = first
+    elif weight(by_habit[0])[1] > weight(by_habit[1])[1]:
+        usual = by_habit[0]
+    else:
+        return "", set()
+    typed = not usual.endswith("?")  # the oldest recorders name no types; where the others have one, a call without is damage
+    odd = [call for call in difference.calls if call != usual and _IS_CALL.fullmatch(call) and not (typed and call.endswith("?"))]
+    return usual, {r for call in odd for r in difference.calls[call]}
+
+
+def against_habit(hang: Hang, found: Graph) -> list[int]:
+    """Of ranks that wait for each other, those that took a step which they, or everybody, never took before; only if others did not."""
+    on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in found.waits.items()}
+    ranks = {one for one, others in on.items() if any(one in on.get(other, ()) for other in others)}
+    odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
+    return sorted(odd) if odd < ranks else []
+
+
+def stragglers(hang: Hang) -> dict[int, str]:
+    """Ranks that were far less in operations than all others, which mostly wait, for them; and how much, in words. Else the one for which
+    all others waited each time: torch sees ends up to 100 ms late, and on a crowded host later still, but not when a call was made."""
+    rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
+    gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
+    cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
+    if cut is None or len(rows) < len(hang.dumps) or cut + 1 > max(1, len(rows) // 4):
+        return _latecomer(hang)
+    most, least, pace_ms = rows[cut][0], rows[cut + 1][0], min(d.pace_ms or 0 for d in hang.dumps)
+    if most > WAITS_LEAST or least < WAITS_MOST or least - most < APART or (least - most) * pace_ms < COSTS_MS:
+        return _latecomer(hang)
+    return {r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least {least * 100:.0f} %"
+            for share, r in rows[: cut + 1]}
+
+
+def _latecomer(hang: Hang) -> dict[int, str]:
+    return {rank: f"{told}, who waited for it {share * 100:.0f} % of the last while"
+            for rank, (told, share, sure) in late(hang).items() if sure}
+
+
+def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
+    """The one rank that all others waited for: in words, for which share of time, and whether its clock cannot be the reason."""
+    found = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
+    return {d.rank: (f"the last to come, {d.late_ms:.0f} ms after all others", d.late, d.late_ms - d.late_error_ms >= LATE_MS)
+            for d in found if len(found) == 1}
+
+
+def uneven(hang: Hang, rank: int) -> list[Count]:
+    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    own = [c for c in hang.counts if c.rank == rank]
+    others = [c for c in hang.counts if c.rank != rank]
+    return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []

@@ -1,0 +1,151 @@
+"""A live look at the ranks on this host: first evidence within a second, a second sample after a gap, nothing disturbed."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+
+from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.hang.live import ask_answers as live_answers
+from nccl_runbook.hang.live import ask_processes as proc
+from nccl_runbook.hang.live.ask_processes import Process
+from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample
+from nccl_runbook.machine import ask_nvml as nvml
+
+SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
+TICK_S = 0.1
+STACKS_BETWEEN = 5  # further stacks in the gap: a rank that is elsewhere each time moves
+NVML_DEADLINE_S = 5.0
+
+
+class Look:
+    """One look: ``first()`` gives the first evidence, ``after(gap_s)`` the same with the later samples."""
+
+    def __init__(self, pids: Iterable[int] = ()) -> None:
+        self.began, self.taken = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.ranks, self.helpers = chosen(list(pids))
+        self.py_spy = live_answers.find_py_spy([r.pid for r in self.ranks])
+        self.samples: Dict[int, List[Sample]] = {r.pid: [] for r in self.ranks}
+        self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
+        self.gpus: List[Any] = []
+        self.ras: List[Any] = []
+        place = f"{proc.read('/proc/sys/kernel/random/boot_id', 64).strip()} {_or('', os.readlink, '/proc/self/ns/pid')}"
+        self.facts = Live(os.uname().nodename, place.strip(), self.taken, 0.0, 0.0, [], [], [], Gap("not-run"), Gap("not-run"))
+
+    def first(self) -> Live:
+        """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""
+        with ThreadPoolExecutor(8) as pool:
+            host = pool.submit(self._ask_host)
+            self._sample(True)
+            told = list(pool.map(self._rank, self.ranks))
+            time.sleep(max(0.0, SETTLE_S - (time.monotonic() - self.began)))
+            self._sample(False)
+            first_s = round(time.monotonic() - self.began, 2)
+            host.result()
+        return self._told([r for r in told if r], first_s=first_s)
+
+    def after(self, gap_s: float) -> Live:
+        """The same, ``gap_s`` seconds later."""
+        start, stacks_at = time.monotonic(), [gap_s * (n + 1) / (STACKS_BETWEEN + 1) for n in range(STACKS_BETWEEN)]
+        while time.monotonic() - start < gap_s:
+            for rank in self.ranks:
+                self._note_main_thread(rank.pid)
+            if stacks_at and time.monotonic() - start >= stacks_at[0]:
+                stacks_at.pop(0)
+                self._sample(True)
+            time.sleep(min(TICK_S, max(0.0, gap_s - (time.monotonic() - start))))
+        self._ask_host()
+        self._sample(True)
+        now = {r.pid: r for r in map(self._rank, self.ranks) if r}  # a rank that was still starting has its sockets by now
+        return self._told([now.get(r.pid, r) for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1))
+
+    def _sample(self, with_stacks: bool) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            for rank, sample in zip(self.ranks, pool.map(lambda r: self._sample_of(r.pid, with_stacks), self.ranks)):
+                self.samples[rank.pid] += [sample] if sample else []
+
+    def _sample_of(self, pid: int, with_stacks: bool) -> Optional[Sample]:
+        try:
+            threads = proc.threads(pid)
+        except OSError:
+            return None  # gone: its samples end here
+        stacks = live_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
+        return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
+
+    def _note_main_thread(self, pid: int) -> None:
+        seen = _or([], proc.threads, pid, 1)
+        key = f"{seen[0].state} {seen[0].waits}".strip() if seen else "gone"
+        self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
+
+    def _rank(self, process: Process) -> Optional[LiveRank]:
+        """Everything of a rank but its samples; None where the process is gone."""
+        pid, variables = process.pid, process.variables
+        try:
+            return LiveRank(
+                pid, process.job, process.rank, process.number(proc.LOCAL_NAMES), process.number(proc.SIZE_NAMES),
+                process.number(["LOCAL_WORLD_SIZE"]), program(pid), variables, process.has_torch, process.nccl, self.helpers.get(pid, []),
+                proc.handled_signals(pid), proc.sockets(pid, proc.table(pid)), proc.log_tail(pid, process.redactor),
+                live_answers.recorder(pid, variables, process.rank), [], {})
+        except OSError:
+            return None
+
+    def _ask_host(self) -> None:
+        self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
+        named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
+        self.ras.append(live_answers.ras(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
+
+    def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
+        listeners = list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))
+        ranks = [dataclasses.replace(r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])) for r in ranks]
+        self.facts = dataclasses.replace(self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras), listeners=listeners,
+                                         ended=proc.ended([r.pid for r in self.ranks]), **taken_s)
+        return self.facts
+
+
+def chosen(pids: List[int]) -> Tuple[List[Process], Dict[int, List[int]]]:
+    """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those of the same jobs, and a
+    process that is no rank as far as we can see by itself."""
+    found = proc.processes(pids)
+    ranks, helpers = proc.ranks_among(found)
+    if pids:
+        jobs = {r.job for r in ranks if {r.pid, *helpers.get(r.pid, []), *proc.ancestors(r.pid)} & set(pids)}
+        own = {r.pid for r in ranks}
+        alone = [p for pid, p in found.items() if pid in pids and pid not in own and not any(pid in proc.ancestors(r) for r in own)
+                 and not any(pid in h for h in helpers.values())]
+        ranks = [r for r in ranks if r.job in jobs] + alone
+    return sorted(ranks, key=lambda r: (r.job, r.rank is None, r.rank, r.pid)), helpers
+
+
+def program(pid: int) -> str:
+    """The script or module that runs, without its arguments, which may hold secrets."""
+    words = proc.read(f"/proc/{pid}/cmdline", 65536).split("\0")[1:]
+    module = next((w for before, w in zip(words, words[1:]) if before == "-m"), "")
+    return (next((w for w in words if w.endswith(".py")), "") or module)[:300]
+
+
+def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
+    """The GPUs of the answers of NVML's child, first and last."""
+    whole = [a for a in answers if not isinstance(a, Gap)]
+    if not whole:
+        return answers[-1] if answers else Gap("not-run")
+    rows = grouped((line["nvml_index"], {k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
+                   for _, lines, _ in whole for line in lines if line["part"] == "live")
+    return [LiveGpu(index, seen[0]["uuid"], [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["used_mib"],
+                    seen[-1]["pids"]) for index, seen in sorted(rows.items())]
+
+
+def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
+    if not answers or isinstance(answers[0], Gap):
+        return answers[0] if answers else Gap("not-run")
+    last = {} if isinstance(answers[-1], Gap) or len(answers) < 2 else {c.id: c.ranks for c in answers[-1]}
+    return [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
+
+
+def _or(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``ask`` gives, or ``otherwise`` where the process is gone by now."""
+    try:
+        return ask(*arguments)
+    except OSError:
+        return otherwise

@@ -1,0 +1,301 @@
+"""Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+import re
+import socket
+import stat
+import struct
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live.facts import Ended, Listener, Socket, Thread
+
+# values are read and kept for these names alone
+NAMES = frozenset((
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
+    "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID "
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
+    "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
+    "TORCH_FR_DUMP_TEMP_FILE").split())
+# Slurm's last: whatever mpirun starts in a batch script has the script's, 0
+RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+LOCAL_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+# include/net/tcp_states.h
+TCP_STATES = {"01": "ESTABLISHED", "02": "SYN-SENT", "03": "SYN-RECV", "04": "FIN-WAIT-1", "05": "FIN-WAIT-2", "08": "CLOSE-WAIT",
+              "09": "LAST-ACK", "0A": "LISTEN"}
+# system calls in which threads sleep, where the kernel names no wait channel (asm/unistd_64.h, asm-generic/unistd.h)
+CALLS = {
+    "x86_64": {0: "read", 1: "write", 7: "poll", 16: "ioctl", 20: "writev", 23: "select", 24: "sched_yield", 35: "nanosleep", 43: "accept",
+               42: "connect", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 74: "fsync", 202: "futex", 230: "clock_nanosleep",
+               232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait"},
+    "aarch64": {22: "epoll_pwait", 29: "ioctl", 63: "read", 64: "write", 66: "writev", 72: "pselect6", 73: "ppoll", 82: "fsync",
+                95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 124: "sched_yield", 202: "accept", 203: "connect",
+                207: "recvfrom", 212: "recvmsg", 260: "wait4"}}.get(platform.machine(), {})
+TICKS = os.sysconf("SC_CLK_TCK")
+MOST_THREADS, MOST_SOCKETS, TAIL_BYTES, TAIL_LINES = 16, 64, 8192, 20
+TOGETHER_S = 60  # in which a launcher has begun all ranks of a host
+LOOPBACK = re.compile(r"127\.|localhost$|::1$")
+
+
+def read(path: str, most: int = 1 << 22) -> str:
+    """The text of a file of /proc; raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(most).decode("utf-8", "replace")
+
+
+def stat_fields(path: str) -> List[str]:
+    """Fields of a stat file from the state on (field 3); raises OSError."""
+    return read(path).rpartition(")")[2].split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process of this user that may be a rank. ``job``: where its ranks meet; ``rank``: None where its environment has none."""
+
+    pid: int
+    parent: int
+    job: str
+    variables: Dict[str, str]
+    has_torch: bool
+    nccl: str
+    redactor: Redactor
+
+    def number(self, names: Iterable[str]) -> Optional[int]:
+        """The first of these variables that is a plain number."""
+        return next((int(v) for v in map(self.variables.get, names) if v and v.isdecimal() and len(v) < 10), None)
+
+    @property
+    def rank(self) -> Optional[int]:
+        return self.number(RANK_NAMES)
+
+
+def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
+    """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+            if int(name) != os.getpid() and (os.stat(f"/proc/{name}").st_uid == os.getuid() or int(name) in all_users):
+                found[int(name)] = _process(int(name), int(name) in all_users)
+    shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
+    return {pid: dataclasses.replace(p, job=_family(p, found)) for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
+
+
+def _family(process: Process, found: Dict[int, Optional[Process]]) -> str:
+    """The job; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number, too,
+    which the launcher has not, and a wrapper that sets RANK has that of MPI."""
+    own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
+    above = found.get(process.parent) if own and "MASTER_PORT" not in process.variables else None
+    return _family(above, found) if above and above.variables.get(own) == process.variables[own] else process.job
+
+
+def _process(pid: int, asked: bool) -> Optional[Process]:
+    whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
+    variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
+    _, parent, _, session, *_ = stat_fields(f"/proc/{pid}/stat")
+    maps = read(f"/proc/{pid}/maps", 1 << 25)
+    has_torch = "/libtorch" in maps
+    if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
+        return None
+    nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
+    return Process(pid, int(parent), _job(pid, parent, session, variables), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+
+
+def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
+    if "MASTER_PORT" not in variables:
+        if "PMIX_NAMESPACE" in variables:  # of one mpirun or srun --mpi=pmix, the same on all its hosts (Open MPI 4.1.4)
+            return f"MPI job {variables['PMIX_NAMESPACE']}"
+        step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
+        orphan = parent == "1" and session != str(pid)  # pid 1 has those of all jobs
+        return "Slurm " + ".".join(step) if len(step) == 2 else f"session {session}" if orphan else f"children of {parent}"
+    address = variables.get("MASTER_ADDR", "localhost")
+    if LOOPBACK.match(address):
+        address = "localhost"  # 127.0.0.1, ::1 and the name are one place
+    place = f" in {os.readlink(f'/proc/{pid}/ns/net')}" if LOOPBACK.match(address) else ""
+    return f"{address}:{variables['MASTER_PORT']}{place}"
+
+
+def ancestors(pid: int) -> List[int]:
+    """Parents of a process, nearest first."""
+    found: List[int] = []
+    with contextlib.suppress(OSError):
+        while pid > 1 and len(found) < 64:
+            pid = int(stat_fields(f"/proc/{pid}/stat")[1])
+            found.append(pid)
+    return found
+
+
+def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
+    """The processes that are ranks, and the helpers of each: torch processes that a rank started (data loaders).
+
+    A process with torch and no rank in its environment is a launcher if ranks descend from it, and a rank only if it has TCP sockets
+    of its own (torch.multiprocessing.spawn sets the environment in the child, where /proc does not show it).
+    """
+    above = {pid: [a for a in ancestors(pid) if a in found] for pid in found}
+    named = {pid: p for pid, p in found.items() if p.rank is not None}
+    with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
+    ranks, helpers = {}, {}
+    for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
+        owner = next((a for a in above[pid] if a in ranks and (found[a].job, found[a].rank) == (p.job, p.rank)), None)
+        if p.rank is not None:
+            leaf = p.has_torch or (p.job, p.rank) not in with_torch and not any(pid in above[other] for other in named)
+            is_rank = leaf and owner is None
+        else:
+            owner = next((a for a in above[pid] if a in ranks), None)
+            is_rank = not any(pid in above[other] for other in named) and bool(own_inodes(pid) - own_inodes(p.parent))
+        if is_rank:
+            ranks[pid] = p
+        elif owner is not None:
+            helpers.setdefault(owner, []).append(pid)
+    for pid in [r for r, p in ranks.items() if p.rank is None and any(r in above[o] for o in ranks)]:
+        del ranks[pid]  # it started the ranks
+    return list(ranks.values()), helpers
+
+
+# --- one process
+
+def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
+    """The main thread, then those that have used most CPU time; raises OSError where the process is gone."""
+    found = [_thread(pid, tid) for tid in ([pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task"))))]
+    others = sorted((t for t in found if t and t.tid != pid), key=lambda t: -t.cpu_s)
+    return [t for t in found if t and t.tid == pid] + others[:most - 1]
+
+
+def _thread(pid: int, tid: int) -> Optional[Thread]:
+    folder = f"/proc/{pid}/task/{tid}"
+    try:
+        fields = stat_fields(f"{folder}/stat")
+        status = read(f"{folder}/status")
+    except OSError:
+        if tid == pid:
+            raise
+        return None
+    switches = sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status)))
+    name = re.match(r"Name:\t(.*)", status)
+    cpu_s = round((int(fields[11]) + int(fields[12])) / TICKS, 2)
+    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), cpu_s, switches)
+
+
+def waits_in(folder: str) -> str:
+    """Where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
+    for name in ("wchan", "syscall"):
+        try:
+            told = read(f"{folder}/{name}").partition(" ")[0].strip()
+        except OSError:
+            continue
+        if name == "syscall" and told.lstrip("-").isdecimal():
+            return CALLS.get(int(told), f"system call {told}")
+        if told not in ("0", ""):
+            return told
+    return ""
+
+
+def handled_signals(pid: int) -> List[int]:
+    """SIGUSR1 and SIGUSR2 where a handler of the process catches them."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", read(f"/proc/{pid}/status"))
+    return [n for n in (10, 12) if caught and int(caught[1], 16) >> (n - 1) & 1]
+
+
+def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
+    """The last lines that the process wrote, where its output is a regular file; without secrets of its environment."""
+    reasons = []
+    for descriptor, name in ((2, "standard error"), (1, "standard output")):
+        path = f"/proc/{pid}/fd/{descriptor}"
+        try:
+            if stat.S_ISREG(os.stat(path).st_mode):
+                with open(path, "rb") as file:
+                    file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
+                    text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
+                if text.strip():  # the first half is read so that no secret is cut where the second one begins
+                    return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
+                reasons.append(f"{name} is an empty file")
+            else:
+                reasons.append(f"{name} is no file")
+        except OSError as error:
+            return Gap("no-permission" if isinstance(error, PermissionError) else "absent", f"{path}: {error.strerror}")
+    return Gap("unsupported", ", ".join(reasons))
+
+
+# --- sockets
+
+def own_inodes(pid: int) -> set:
+    """Inodes of the sockets that a process has open; none where it may not be looked at."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                found |= {target[8:-1]} if target.startswith("socket:[") else set()
+    return found
+
+
+def table(pid: int) -> Dict[str, Socket]:
+    """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
+    found = {}
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        try:
+            lines = read(f"/proc/{pid}/net/{name}", 1 << 24).splitlines()[1:]
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
+        for fields in (line.split() for line in lines):
+            if len(fields) > 9 and fields[3] in TCP_STATES:
+                repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
+                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
+    return found
+
+
+def address(text: str, family: int) -> str:
+    """"0100007F:1F90" as "127.0.0.1:8080": words of four bytes in the machine's order, the port in hex."""
+    host, _, port = text.partition(":")
+    words = [int(host[i:i + 8], 16) for i in range(0, len(host), 8)]
+    shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
+    shown = shown[7:] if shown.startswith("::ffff:") else shown
+    return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
+
+
+def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
+    """Those of one process; listening, half-open and unanswered ones first."""
+    own = [whole[inode] for inode in own_inodes(pid) if inode in whole]
+    first = ("SYN-SENT", "LISTEN", "CLOSE-WAIT")
+    return sorted(own, key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote))[:MOST_SOCKETS]
+
+
+def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
+    """Who listens at each MASTER_PORT, where the address is one of this host."""
+    for job, rank in {r.job: r for r in ranks}.items():
+        port = rank.number(["MASTER_PORT"])
+        here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
+            s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"] for s in tables[rank.pid].values())
+        if port is None or not here:
+            continue
+        inodes = {i for i, s in tables[rank.pid].items() if s.state == "LISTEN" and s.local.endswith(f":{port}")}
+        yield _listener(job, port, inodes, [r.pid for r in ranks if r.job == job])
+
+
+def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
+    if not inodes:
+        return Listener(job, port, "nobody", None, "")
+    above = {a for r in ranks for a in ancestors(r)}
+    for pid in ranks + sorted(above) + sorted(int(n) for n in os.listdir("/proc") if n.isdecimal()):
+        if own_inodes(pid) & inodes:
+            who = "rank" if pid in ranks else "launcher" if pid in above else "other"
+            return Listener(job, port, who, pid, read(f"/proc/{pid}/comm").strip())
+    return Listener(job, port, "unseen", None, "")
+
+
+def ended(ranks: List[int]) -> List[Ended]:
+    """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same time: below pid 1 of a
+    container everything ends."""
+    seen: Dict[int, Tuple[List[str], str]] = {}
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            seen[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
+    kin = [(fields[1], name, int(fields[19])) for fields, name in (seen[r] for r in ranks if r in seen)]
+    return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in seen.items()
+            if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
+            for code in [int(fields[49])]]  # as wait() gives it; 0 for whom the kernel does not tell it

@@ -1,0 +1,147 @@
+"""A job over several hosts: which looks belong together, which ranks none covers, where a path drops what is sent. Python >= 3.9."""
+from __future__ import annotations
+
+import calendar
+import collections
+import contextlib
+import itertools
+import re
+import shlex
+import time
+from typing import Dict, List, Optional, Pattern, Sequence, Set, Tuple
+
+from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
+from nccl_runbook.hang.live.judge_picture import Picture, Seen, names, told_of
+from nccl_runbook.hang.live.judge_ranks import INIT, WAITING, main_stacks, of_ras, waits_in
+
+LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
+_INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
+# the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
+REPEATED = 3
+_ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
+_HTTP = (":80", ":443")
+AT_REST = (*WAITING, "asleep", "unknown")
+Members = List[Tuple[LiveRank, Live]]
+
+
+def sockets(rank: LiveRank) -> List[Socket]:
+    return [] if isinstance(rank.sockets, Gap) else rank.sockets
+
+
+def world_size(members: Members) -> Optional[int]:
+    return next((n for n, _ in collections.Counter(r.world_size for r, _ in members if r.world_size).most_common(1)), None)
+
+
+def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
+    """Ranks without a process on a host that should have them, and that host: all where the ranks meet on loopback, else by
+    LOCAL_WORLD_SIZE, as torchrun numbers them; the last of them are those of hosts that have none at all (``bare``)."""
+    seen, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
+    if None in seen or len(sizes) != 1 or None in sizes:
+        return {}
+    size, hosts = min(sizes), grouped((look.host, r) for r, look in members)
+    if len(hosts) == 1 and all(" in net:" in r.job and (r.local_world_size or size) >= size for r, _ in members):
+        return dict.fromkeys(itertools.islice((n for n in range(size) if n not in seen), 4096), next(iter(hosts)))
+    blocks = {host: {(r.rank - r.local_rank, min(r.local_world_size, 64)) for r in there if r.local_rank is not None and r.local_world_size}
+              for host, there in hosts.items()}
+    expected = {first + n: host for host, found in blocks.items() if len(found) == 1 for first, width in found for n in range(width)
+                if 0 <= first + n < size}
+    widest = max((width for found in blocks.values() for _, width in found), default=0)
+    if bare and not _spoken_to(members, _ELSEWHERE) and len(seen | set(expected)) < size <= len(seen | set(expected)) + widest * len(bare):
+        expected = {**dict.fromkeys(range(min(size, 4096)), ", ".join(bare[:8])), **expected}
+    return {n: host for n, host in sorted(expected.items()) if n not in seen}
+
+
+def unseen(members: Members, bare: Sequence[str] = ()) -> str:
+    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others tell; "" for none."""
+    size = world_size(members) or 0
+    left = size - len({r.rank for r, _ in members} - {None}) - sum(r.rank is None for r, _ in members) - len(missing_ranks(members, bare))
+    if left <= 0:
+        return ""
+    told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
+    by_ras = {x.host for _, c in told for x in c.ranks} - {x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
+    by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
+    hosts = sorted(by_ras or by_slurm or _spoken_to(members))
+    none = f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare)
+    return f"{left} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts) + none
+
+
+def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
+    """Addresses, of the inner network as a rule, to which the ranks are connected and which are of no host that was looked at."""
+    links = [s for r, _ in members for s in sockets(r) if s.state == "ESTABLISHED"]
+    return {found[1] for s in links if (found := whom.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
+
+
+def stale(members: Members) -> Dict[str, float]:
+    """Hosts whose look ended before the last one began, by their clocks, and how many seconds before."""
+    spans = {look.host: (begun, begun + look.gap_s) for _, look in members for begun in [_second(look.taken)]}
+    last = max(begun for begun, _ in spans.values())
+    return {host: last - ended for host, (_, ended) in spans.items() if ended < last}
+
+
+def _second(taken: str) -> int:
+    with contextlib.suppress(ValueError):
+        return calendar.timegm(time.strptime(taken, "%Y-%m-%dT%H:%M:%SZ"))
+    return 0
+
+
+# --- ranks that wait for the network
+
+def unreachable(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
+    asking = {(look.host, r.pid): s for r, look in members for s in sockets(r) if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
+    if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
+        return None
+    asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]
+    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked]
+    address, _, port = asked[0][1].remote.rpartition(":")
+    why = f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}"
+    line = f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}"
+    return told_of(base, "unreachable", accused, why, "network-path-blocked", "likely", seen, line)
+
+
+def without_store(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that have been trying to join, as two stacks show, without a connection to where the others have met."""
+    lone = {(look.host, r.pid): r for r, look in members if not isinstance(r.sockets, Gap) and not _has_store(r)
+            and len([s for s in main_stacks(r) if waits_in(s) in INIT]) > 1}
+    accused = [v for v in base.ranks if (v.host, v.pid) in lone and v.does in AT_REST]
+    if not accused or 0 in {v.rank for v in accused}:
+        return None
+    said, others = lone[accused[0].host, accused[0].pid].variables, sum(_has_store(r) for r, _ in members)
+    address, port = said.get("MASTER_ADDR", ""), said["MASTER_PORT"]
+    line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
+    told = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
+    if not others:
+        why = f"{names(accused)} {told}, where the ranks should meet: rank 0 is not there yet, or {address} is not its host here"
+        return told_of(base, "unknown", [], why, None, "", (), line)
+    seen = [Seen(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
+    why = f"{told}, where {counted(others, 'other')} have met: there {address} is not rank 0's host, or a firewall refuses it"
+    return told_of(base, "unreachable", accused, why, "rendezvous-misconfigured", "likely", seen, line)
+
+
+def lost(base: Picture, members: Members) -> Optional[Picture]:
+    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is, of several the one in common."""
+    still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
+    if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
+        return None
+    common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
+    told = ", ".join(" and ".join(path) for path in sorted(paths)[:4])
+    why = f"what ranks send between {told} is not acknowledged: the path drops it (firewall, link), or a host is down"
+    held = [s for one in paths.values() for s in one[:2]]
+    seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
+    cut_off = [v for v in base.ranks if common == {v.host}]
+    return told_of(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
+                   f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
+
+
+def _has_store(rank: LiveRank) -> bool:
+    return not (port := rank.variables.get("MASTER_PORT")) or any(s.remote.endswith(f":{port}") for s in sockets(rank))
+
+
+def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
+    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host. What
+    a rank tells others than hosts of the inner network (a tracker, a proxy) is not the job's."""
+    homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in sockets(r)}
+    return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in sockets(r)
+                   if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]]
+                   if address in homes or _INNER.match(s.remote))

@@ -1,0 +1,205 @@
+"""What one rank does, by a few samples of its process: waits in a collective, works, sleeps elsewhere, is stopped. Python >= 3.9."""
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Callable, List, Optional, Tuple
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
+
+STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
+STILL_SWITCHES_PER_S = 3  # a wake-up now and then; a step of 200 ms makes at least ten
+LAST_S = 1.0  # a step of 200 ms falls into it more than once, also where the samples are closer together than the steps
+STILL_SHARE = 0.95  # of the moments in between; the others were the wake-ups
+BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
+GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
+GPU_BUSY = 90  # percent of NVML's utilisation; an NCCL kernel that waits counts as busy
+
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
+_DISTRIBUTED = re.compile(r"/torch/distributed/")
+INIT = frozenset(("init_process_group", "rendezvous", "_create_c10d_store", "_env_rendezvous_handler", "_store_based_barrier",
+                  "_new_process_group_helper", "new_group", "_new_group_with_tag"))
+_DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
+_LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
+ON_A_LOCK = re.compile(r"futex")
+_HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_?data|data_?load", re.I)
+WAITING = ("waits", "device", "spins", "lock")
+
+
+@dataclasses.dataclass(frozen=True)
+class RankView:
+    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL polls, or it steps), lock
+    (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where
+    it is in its own code; ``where``: the call that it waits in, "" for none."""
+
+    rank: Optional[int]
+    host: str
+    pid: Optional[int]
+    does: str
+    frame: str = ""
+    where: str = ""
+    has_gil: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
+
+
+def view(rank: LiveRank, look: Live) -> RankView:
+    """What one rank did over the samples: its main thread, or where that only joins others, one that is in a collective in all of them."""
+    stack = next(reversed(main_stacks(rank)), None)
+    where = waits_in(stack) if stack else ""
+    does = _does(rank, look, stack, where)
+    inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
+    # sleep() has no frame of its own, join() and what waits for a queue have
+    if does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1]) and (working := set.intersection(*inside)):
+        return view(_led_by(min(working), rank), look)
+    return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
+
+
+def _led_by(tid: int, rank: LiveRank) -> LiveRank:
+    """The same with that thread in the place of the main one."""
+    return dataclasses.replace(rank, samples=[
+        dataclasses.replace(s, **{name: found if isinstance(found, Gap) else sorted(found, key=lambda one: one.tid != tid)
+                                  for name, found in (("threads", s.threads), ("stacks", s.stacks))}) for s in rank.samples])
+
+
+def numbered(rank: LiveRank, where: str, does: str) -> str:
+    """ "all_reduce 4711", where the flight recorder has that call as the newest of its group and not completed."""
+    groups = [] if isinstance(rank.recorder, Gap) else rank.recorder
+    open_ones = [g for g in groups if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
+    return f"{open_ones[0].op} {open_ones[0].enqueued}" if len(open_ones) == 1 else where
+
+
+def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
+    gpu = gpu_of(rank, look)
+    if not rank.samples or "gone" in rank.main_thread or rank.samples[-1].threads[0].state in ("Z", "X"):
+        return "missing"
+    if all(s.threads[0].state in "Tt" for s in rank.samples):
+        return "stopped"
+    if not rank.has_torch:
+        return "starting"
+    if (counts := launches(rank, look)) and counts[1] > counts[0]:
+        return "moving"
+    if rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent):
+        return "device" if len(set(places(rank))) <= 1 else "moving"
+    if is_still(rank):
+        return _still(rank.samples[-1].threads[0], stack, where)
+    if stack and all(waits_in(s) in INIT for s in main_stacks(rank)):
+        return "waits"  # rank 0 looks into its store again and again
+    if share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE:
+        calls = [waits_in(s) for s in main_stacks(rank)]
+        if not any(calls):
+            return "busy"
+        if all(calls) and len(calls) >= GIL_SAMPLES and len(set(places(rank))) == 1:
+            return "spins"
+    return "moving" if moved_last(rank) else "unknown"
+
+
+def is_still(rank: LiveRank) -> bool:
+    """Its main thread only waited, in one place, from the second sample to the last."""
+    first, last = rank.samples[min(1, len(rank.samples) - 1)], rank.samples[-1]
+    before, after, moments = first.threads[0], last.threads[0], sum(rank.main_thread.values())
+    waiting = max((n for what, n in rank.main_thread.items() if what[:1] in "SDTt"), default=0)
+    return (moments > 0 and waiting >= STILL_SHARE * moments and after.cpu_s - before.cpu_s <= STILL_CPU_S
+            and after.switches - before.switches <= STILL_SWITCHES_PER_S * (last.at_s - first.at_s) and len(set(places(rank))) <= 1)
+
+
+def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
+    """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective; on a lock it is one where
+    torch.distributed is above it or nothing of Python's own is (`work.wait()` has no frame of its own)."""
+    if where:
+        return "waits"
+    if stack is None:
+        return "unknown" if not thread.waits else "lock" if ON_A_LOCK.search(thread.waits) else "asleep"
+    if any(_HOST_WORK.search(f.function) or _HOST_WORK.search(f.file.rpartition("/")[2]) for f in stack.frames):
+        return "busy"
+    return "waits" if (stack.frames and not _LIBRARY.search(stack.frames[0].file) and ON_A_LOCK.search(thread.waits)) else "asleep"
+
+
+def moved_last(rank: LiveRank) -> bool:
+    """Its main thread ran in the last second of the samples, so that it had not come to rest meanwhile."""
+    last = rank.samples[-1]
+    before = next((s for s in reversed(rank.samples) if s.at_s <= last.at_s - LAST_S), rank.samples[0])
+    return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
+
+
+def came_to_rest(rank: LiveRank) -> bool:
+    """It moved at first, and not in the last second."""
+    return bool(rank.samples) and not is_still(rank) and not moved_last(rank)
+
+
+def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
+    """The share of moments between the samples at which the main thread was so."""
+    return sum(n for what, n in rank.main_thread.items() if fits(what)) / max(1, sum(rank.main_thread.values()))
+
+
+# --- stacks
+
+def main_stacks(rank: LiveRank) -> List[Stack]:
+    return [s.stacks[0] for s in rank.samples if not isinstance(s.stacks, Gap) and s.stacks]
+
+
+def own_frame(stack: Stack) -> Optional[Frame]:
+    """The innermost frame that is neither of the standard library nor installed; else the innermost."""
+    return next((f for f in stack.frames if not _LIBRARY.search(f.file)), stack.frames[0] if stack.frames else None)
+
+
+def places(rank: LiveRank) -> List[Tuple[str, int]]:
+    """Where its own code stood in each sample with stacks: file and line."""
+    return [(f.file, f.line) for f in map(own_frame, main_stacks(rank)) if f]
+
+
+def waits_in(stack: Stack) -> str:
+    """The call of torch.distributed, or that waits for a device, which the stack is in; "" for none."""
+    for frame in stack.frames:
+        if _DISTRIBUTED.search(frame.file) and frame.function not in ("wrapper", "<module>"):
+            return next((f.function for f in reversed(stack.frames) if f.function in INIT), frame.function)
+        if _DEVICE_WAITS.search(frame.file):
+            return frame.function
+        if not _LIBRARY.search(frame.file):
+            break
+    return ""
+
+
+def words_of(stack: Optional[Stack]) -> str:
+    """ "save_pretrained, train.py:812"; the innermost call beside it where that is a library's."""
+    frame = own_frame(stack) if stack else None
+    if stack is None or frame is None:
+        return ""
+    inner = stack.frames[0]
+    return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}" + (f" (in {inner.function})" if inner != frame else "")
+
+
+def holds_gil(rank: LiveRank) -> bool:
+    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost line; a comprehension's own
+    frame (up to Python 3.11) is a loop, which gives the lock away, however often it is met at its one line."""
+    stacks = main_stacks(rank)
+    inner = stacks[0].frames[:1] if len(stacks) >= GIL_SAMPLES else []
+    return bool(inner) and all(s.owns_gil and s.is_active and s.frames[:1] == inner for s in stacks) and not _LOOP.search(inner[0].function)
+
+
+def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int],
+           world_size: Optional[int]) -> List[RasRank]:
+    """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host, in containers above all; a
+    communicator of the whole job has the job's ranks."""
+    rows = [r for r in ranks if r.pid == pid and (told.size != world_size or rank is None or r.rank == rank)]
+    return rows if len(rows) == 1 else []
+
+
+def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
+    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None where RAS did not tell."""
+    both = [[sum(r.launched.values()) for c in ([] if isinstance(look.ras, Gap) else look.ras)
+             for r in of_ras(c, ranks(c), rank.pid, rank.rank, rank.world_size) if not r.missing]
+            for ranks in (lambda c: c.ranks, lambda c: c.later)]
+    return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
+
+
+def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
+    """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the pids of another namespace."""
+    if isinstance(look.gpus, Gap):
+        return None
+    by_ras = {(r.pid, r.nvml_index) for c in ([] if isinstance(look.ras, Gap) else look.ras)
+              for r in of_ras(c, c.ranks, rank.pid, rank.rank, rank.world_size)}
+    return next((g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids or (rank.pid, g.nvml_index) in by_ras), None)

@@ -1,0 +1,1 @@
+"""nccl-look.pyz: drives gpus, worlds, sync and hang on a node."""

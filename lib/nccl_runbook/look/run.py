@@ -1,0 +1,283 @@
+"""nccl-look.pyz: looks where nothing can be installed, and leaves one file that is judged elsewhere. Python >= 3.9, no dependency.
+
+`make look` builds it. It asks what the notebooks 01, 03, 04 and 05 ask, in their order, under the interpreter that runs it, and writes
+their records, unjudged, as one JSON array: `nccl-runbook run --record FILE` judges it. Exit codes: 0 the file is written, 1 it could
+not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in the file.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pkgutil
+import runpy
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.redact import Redactor, plain
+from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.hang.live import judge as live_rules
+from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.launch import stop
+from nccl_runbook.launch.devices import NOT_HERE, rank_devices
+from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.look.live import REASON, checked_pids, unjudged, utc_now
+from nccl_runbook.look.live import look as look_live
+from nccl_runbook.look.live import record as live_record
+from nccl_runbook.look.page import page, text
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import guard
+from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
+from nccl_runbook.placement import placement
+from nccl_runbook.search import group_testing, halving
+from nccl_runbook.sync import ask as sync
+from nccl_runbook.sync.facts import SyncArm
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds import ask_arms as arms
+from nccl_runbook.worlds.facts import Trial
+
+NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
+
+
+class Step:
+    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why no rank may run, None if it may."""
+
+    def __init__(self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]) -> None:
+        self.name, self.parameters, self.engine, self.why_not = name, parameters, engine, why_not
+        self.facts: Dict[str, Any] = {}
+        self.begin(parameters["budget_s"])
+
+    def begin(self, left_s: float) -> None:
+        """The clock starts; ``left_s``: seconds left for all steps. A step without any says so in its facts."""
+        self.started, self._clock, self._worlds_before = utc_now(), time.monotonic(), len(self.engine.history) if self.engine else 0
+        self.parameters["budget_s"] = max(1, int(min(self.parameters["budget_s"], left_s)))
+        self.forbid(Gap("not-run", "the budget was spent: raise --budget") if left_s < 1 else None)
+
+    def forbid(self, gap: Optional[Gap]) -> None:
+        """The first reason counts."""
+        self.why_not = gap if self.why_not is None else self.why_not
+
+    @property
+    def left_s(self) -> float:
+        return max(1.0, self.parameters["budget_s"] - (time.monotonic() - self._clock))
+
+    @property
+    def devices(self) -> List[Optional[int]]:
+        return rank_devices(self.parameters["gpus"], self.parameters["max_ranks"], self.engine.cuda_count() if self.engine else 0)
+
+    def ask_who_works(self) -> None:
+        """Nothing runs on GPUs that somebody uses."""
+        self.facts["users"] = users.collect()
+        busy = guard.in_the_way(self.facts["users"], self.parameters["allow_busy"])
+        self.forbid(Gap("not-run", busy.reason) if busy else None)
+
+    def ask(self, fact: str, probe: Callable[[], Any]) -> Any:
+        self.facts[fact] = probe() if self.why_not is None else self.why_not
+        return self.facts[fact]
+
+    def record(self, reason: str) -> Dict[str, Any]:
+        judged = {"python": self.parameters["python"], **(self.engine.judged() if self.engine else {"host": os.uname().nodename})}
+        commands = [{"label": w.request.name, "line": w.shell_line} for w in (self.engine.history if self.engine else [])]
+        return unjudged(self.name, reason, self.started, time.monotonic() - self._clock, parameters=self.parameters, judged=judged,
+                        facts=to_json(self.facts), commands=commands[self._worlds_before:])
+
+
+def visibility(step: Step) -> None:
+    step.facts["gpus"] = gpus.collect(step.engine)
+
+
+def fewer_gpus(step: Step) -> None:
+    step.ask_who_works()
+    ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
+    singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
+    pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
+    step.ask("search", lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify))
+
+
+def transports(step: Step) -> None:
+    step.ask_who_works()
+    step.ask("links", nvml.links)
+    made = step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
+    step.ask("pairs", lambda: arms.pairs(step.engine, made, step.left_s))
+
+
+def weight_sync(step: Step) -> None:
+    step.ask_who_works()
+    p, spec = step.parameters, settings()["spec"]
+    plan = step.ask("plan", lambda: placement.place(step.devices))
+    step.ask("runs", lambda: sync.collect(
+        step.engine, {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])}, plan.devices, p["methods"],
+        p["directory"], p["repeats"], step.left_s, p["receivers_busy"]))
+
+
+STEPS = {"01-gpu-visibility": visibility, "03-fewer-gpus": fewer_gpus, "04-transports": transports, "05-weight-sync": weight_sync}
+
+
+def settings() -> Dict[str, Any]:
+    """What was settled when the file was built: each notebook's parameters, and the shapes of the model that 05 moves."""
+    return json.loads(pkgutil.get_data("nccl_runbook", "look.json") or b"")
+
+
+# --- what the reader sees: facts in a line each, no judgement
+
+def lines(fact: Any, name: str = "") -> Iterator[str]:
+    """What a fact says of GPUs, worlds and syncs, and every Gap in it."""
+    if isinstance(fact, Gap):
+        yield f"{name}: {fact}"
+    elif isinstance(fact, Trial):
+        failed = [e["text"] for r in fact.world.ranks for e in r.named("error")] + fact.world.log.splitlines()[-1:]
+        why = "" if fact.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
+        yield f"{fact.name}: {fact.world.ended} ({fact.world.wall_s:.1f} s){f', again {fact.again.ended}' if fact.again else ''}{why}"
+    elif isinstance(fact, SyncArm):
+        yield str(fact)
+    elif isinstance(fact, NvmlGpu):
+        yield f"NVML: GPU {fact.nvml_index}, {fact.name}, {fact.uuid}"
+    elif isinstance(fact, CudaView):
+        yield f"CUDA: {len(fact.gpus)} GPUs{'. '.join(['', *fact.error.splitlines()])}"
+    elif isinstance(fact, Surroundings):
+        yield f"device files: {', '.join(f'{f.path} {f.error}'.strip() for f in fact.files) or 'none'}"
+    else:
+        parts = list(vars(fact).items()) if dataclasses.is_dataclass(fact) else list(fact.items()) if isinstance(fact, dict) else []
+        for key, part in [(name, one) for one in fact] if isinstance(fact, list) else parts:
+            yield from lines(part, getattr(fact, "name", key))
+
+
+# --- the command
+
+def arguments() -> argparse.Namespace:
+    here = f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives here; what it saw is judged elsewhere: "
+                                     "nccl-runbook run --record FILE. Nothing is installed, and nothing but FILE is left behind.")
+    parser.add_argument("--json", metavar="FILE", default=here, help="- for standard output; default: nccl-look-HOST-TIME.json")
+    parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
+    parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one a rank; default: all")
+    parser.add_argument("--allow-busy", action="store_true", help="test on GPUs that somebody else uses, too")
+    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="seconds for all steps together")
+    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts no test, stops and signals nothing")
+    live.add_argument("--live", action="store_true", help="who did not come, and why: a table at once, the answer after the gap")
+    live.add_argument("--gap", type=float, default=10.0, metavar="S", help="seconds between the two samples (10)")
+    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="a rank or its launcher: look at that job only")
+    live.add_argument("--html", metavar="FILE", default="", help="write the answer as a page, too")
+    args = parser.parse_args()
+    if (args.pid or args.html or args.gap != 10.0) and not args.live:
+        parser.error("--pid, --gap and --html belong to --live")
+    return args
+
+
+class Output:
+    """The file, replaced as a whole so that what is on disk is complete at every moment, mode 0600; or standard output at the end."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.redactor = path, Redactor(os.environ)
+
+    def write(self, records: List[Dict[str, Any]], last: bool = False) -> None:
+        text = json.dumps(self.redactor.json(records), indent=1) + "\n"
+        if self.path != "-":
+            self.put(self.path, text)
+        elif last:
+            sys.stdout.write(text)
+
+    def put(self, path: str, text: str) -> None:
+        with open(os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(plain(self.redactor.text(text)))
+        os.replace(path + ".part", path)
+
+    def say(self, text: str) -> None:
+        print(plain(self.redactor.text(text)), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
+
+
+def look(options: argparse.Namespace, output: Output) -> None:
+    """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError if the file cannot be written."""
+    if not 0 <= options.budget <= 86400:
+        raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
+    engine, why_not = Engine([sys.executable], None, output.redactor), None
+    try:
+        said = engine.judged()
+        output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
+        if None in rank_devices(options.gpus, 0, engine.cuda_count()) and options.gpus:
+            output.say(NOT_HERE % options.gpus)
+    except EngineError as error:
+        why_not = Gap("absent", str(error))
+        output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")
+    with engine:
+        _steps(options, output, engine if why_not is None else None, why_not)
+
+
+def live(options: argparse.Namespace, output: Output) -> None:
+    """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
+    began = time.monotonic()
+
+    def keep(found: Live) -> None:
+        with contextlib.suppress(OSError):  # it is told at the end: whatever is wrong with the disk, the answer comes first
+            output.write([live_record(found, time.monotonic() - began)])
+
+    seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
+    keep(seen)
+    pictures = live_rules.judge([seen])
+    output.say(text(pictures, [seen]))
+    output.write([live_record(seen, time.monotonic() - began)], last=True)
+    if options.html:
+        output.put(options.html, page(pictures, [seen]))
+
+
+def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap]) -> None:
+    ends = time.monotonic() + options.budget
+    own = {"python": shlex.quote(sys.executable), "gpus": options.gpus, "allow_busy": options.allow_busy}
+    asked = [Step(n, {**settings()["parameters"][n], **own}, engine, why_not) for n in STEPS if n in options.step]
+    records = [step.record("not run") for step in asked]
+    try:
+        for number, step in enumerate(asked):
+            output.write(records)
+            output.say(step.name)
+            step.begin(ends - time.monotonic())
+            try:
+                STEPS[step.name](step)
+            finally:
+                records[number] = step.record(NOT_JUDGED)
+            for line in (line for fact, found in step.facts.items() for line in lines(found, fact)):
+                output.say(f"  {line}")
+    finally:
+        output.write(records, last=True)
+
+
+def _find_scratch() -> None:
+    """/dev/shm where no temporary folder can be written, as warm.py does it; ends with a sentence if that cannot be either."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else sys.exit(
+            "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--rank"]:  # in the lines that repeat a world: what follows belongs to the rank
+        del sys.argv[:2]
+        runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)
+        return 0
+    sys.stdout and sys.stdout.reconfigure(errors="backslashreplace")  # a locale that is not UTF-8 lacks our signs
+    options = arguments()
+    output = Output(options.json)
+    stop.end()
+    try:
+        output.write([])
+        _find_scratch()
+        (live if options.live else look)(options, output)
+    except ValueError as error:
+        print(f"nccl-look: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        name = str(error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)).removesuffix(".part")
+        option = "--html" if name == options.html else "--json, - for standard output"
+        ours = f"cannot write {name}: {error.strerror}; name another file with {option}"
+        sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
+    later = REASON if options.live else NOT_JUDGED
+    output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
+    return 0

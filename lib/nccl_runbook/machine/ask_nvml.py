@@ -1,0 +1,115 @@
+"""NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Tuple, Union
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import machine as m
+from nccl_runbook.machine.facts import from_json
+
+DEADLINE_S = 15.0
+_HOME = Path(__file__).absolute().parents[2]  # the folder or zip that holds the package, and in the zip pynvml beside it
+_START = "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', None, '__main__', True)"
+_KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped; it is left behind
+
+
+def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
+    """The lines the child printed for ``what`` ("all" or "use"), and why it did not end by itself ("" if it did)."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen([sys.executable, "-c", _START, str(_HOME), what], stdin=subprocess.PIPE, stdout=out, stderr=err)
+        ended = _wait(child, deadline_s)
+        out.seek(0)
+        err.seek(0)
+        lines = [json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")]
+        return lines, ended and f"{ended}; {err.read()[-300:].decode(errors='replace')}".rstrip("; \n")
+
+
+def _wait(child: subprocess.Popen, deadline_s: float) -> str:
+    try:
+        code = child.wait(deadline_s)
+        return "" if code == 0 else f"the process that asked NVML ended with {code}"
+    except subprocess.TimeoutExpired:
+        child.kill()
+        try:
+            child.wait(_KILLED_S)
+        except subprocess.TimeoutExpired:
+            pass
+        return f"NVML did not answer within {deadline_s:g} s"
+    finally:
+        child.stdin.close()
+
+
+def _silence(ended: str) -> Gap:
+    return Gap("timed-out" if "did not answer" in ended else "failed", ended or "the process that asked NVML said nothing")
+
+
+def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[str, Any]], Gap], Gap]:
+    """The system line, the other lines, and the Gap that stands for whatever is missing; or a Gap where NVML as a whole refused."""
+    try:
+        lines, ended = run_child(what, deadline_s)
+    except OSError as error:
+        return Gap("failed", f"no process could be started that asks NVML: {error}")
+    system = next((line for line in lines if line["part"] == "system"), None)
+    if system is None:
+        return _silence(ended)
+    if "refused" in system:
+        return Gap(**system["refused"])
+    return system, [line for line in lines if line["part"] not in ("system", "end")], _silence(ended)
+
+
+def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, make: Any) -> List[Any]:
+    """One entry a GPU: what ``make`` makes of its line, the Gap that its handle gave, or ``missing``."""
+    found: Dict[int, Any] = {}
+    for line in lines:
+        if "refused" in line:
+            found[line["nvml_index"]] = Gap(**line["refused"])
+        elif line["part"] == part:
+            found[line["nvml_index"]] = make({k: v for k, v in line.items() if k != "part"})
+    return [found.get(index, missing) for index in range(count)]
+
+
+def owners_of(data: List[Dict[str, Any]]) -> List[m.Owner]:
+    return [from_json(m.Owner, one) for one in data]
+
+
+def _gpu(data: Dict[str, Any]) -> m.NvmlGpu:
+    def part(cls: Any, **parts: Any) -> Any:
+        return lambda value: from_json(cls, value, **parts)
+
+    mig = part(m.Mig, instances=lambda found: [m.MigInstance(**one) for one in found])
+    return from_json(m.NvmlGpu, data, memory=part(m.Memory), mig=mig, ecc=part(m.Ecc), remapped_rows=part(m.RemappedRows),
+                     pcie=part(m.Pcie), nvlinks=part(m.NvLinks), fabric=part(m.Fabric), owners=owners_of)
+
+
+def use_of(data: Dict[str, Any]) -> m.GpuUse:
+    return from_json(m.GpuUse, data, owners=owners_of)
+
+
+def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
+    """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what had not been told by then."""
+    answer = ask("all", deadline_s)
+    if isinstance(answer, Gap):
+        return answer
+    system, lines, missing = answer
+    gpus = by_index(lines, system["count"], "gpu", missing, _gpu)
+    reached = sum(not isinstance(g, Gap) for g in gpus)
+    pairs = [from_json(m.Pair, {k: v for k, v in line.items() if k != "part"}) for line in lines if line["part"] == "pair"]
+    told_all = len(pairs) == reached * (reached - 1) // 2
+    facts = [m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml")]
+    return m.NvmlView(facts[0], facts[1], facts[2], gpus, pairs if told_all else missing)
+
+
+def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
+    """What bounds each GPU's bandwidth, by nvml_index; a Gap where NVML cannot be asked."""
+    seen = view(deadline_s)
+    return seen if isinstance(seen, Gap) else [gpu if isinstance(gpu, Gap) else _links(gpu) for gpu in seen.gpus]
+
+
+def _links(gpu: m.NvmlGpu) -> m.GpuLinks:
+    up = gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up
+    return m.GpuLinks(gpu.name, up, *((gpu.pcie,) * 2 if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)))

@@ -1,0 +1,25 @@
+"""May GPU tests run now: only where nobody else works on the GPUs."""
+from __future__ import annotations
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.machine.facts import GpuUsers
+from nccl_runbook.machine.guard import in_the_way
+
+
+def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
+    """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then no GPU test runs anyway)."""
+    busy = in_the_way(users, allow_busy)
+    if busy is None:
+        return None
+    return Finding("gpus-busy", Severity.UNKNOWN, busy.reason, tuple(Evidence(w, "users") for w in busy.words), _remedies(busy.mine))
+
+
+def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
+    anyway = Remedy("you", "Wait until the GPUs are free, or test beside the other job: that may slow it down or leave it without memory.",
+                    ('make report ARGS="--allow-busy"',))
+    if not mine:
+        return (anyway,)
+    look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence dies with it.",
+                  tuple(f"py-spy dump --pid {pid}" for pid in mine) + (f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",))
+    return look, anyway

@@ -1,0 +1,74 @@
+"""CUDA_VISIBLE_DEVICES and what schedulers grant, read against the GPUs that NVML lists."""
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Sequence
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.machine.facts import NvmlGpu
+
+GRANTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "NVIDIA_VISIBLE_DEVICES")
+_NO_GPUS = ("", "NoDevFiles", "-1", "none", "void")  # NoDevFiles: Slurm, for a step without GPUs
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """``shown``: nvml_index of each GPU let through, in order; ``problem``: what is wrong with the value, "" if nothing."""
+
+    shown: tuple[int, ...]
+    problem: str = ""
+
+
+def _uuids(gpus: Sequence[NvmlGpu | Gap]) -> dict[str, int]:
+    """Every UUID that may be named, also those of MIG instances, with its nvml_index."""
+    known: dict[str, int] = {}
+    for gpu in gpus:
+        if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap):
+            known[gpu.uuid] = gpu.nvml_index
+            if not isinstance(gpu.mig, Gap):
+                known.update({i.uuid: gpu.nvml_index for i in gpu.mig.instances if i.uuid})
+    return known
+
+
+def _one(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | str:
+    """Identity and nvml_index of the GPU that an entry names, or what is wrong with it. UUIDs may be shortened if unambiguous."""
+    if re.fullmatch(r"\+?\d+", entry):
+        index = int(entry)
+        return (f"#{index}", index) if index < len(gpus) else f"GPU {entry} does not exist: {len(gpus)} here, counted from 0"
+    known = _uuids(gpus)
+    matches = [uuid for uuid in known if uuid.lower().startswith(entry.lower())]
+    if entry.upper().startswith(("GPU-", "MIG-")) and len(matches) == 1:
+        return (f"#{known[matches[0]]}" if entry.upper().startswith("GPU-") else matches[0]), known[matches[0]]
+    if len(matches) > 1:
+        return f"{entry!r} fits {len(matches)} GPUs"
+    near = difflib.get_close_matches(entry, known, 1, cutoff=0.8)
+    return f"{entry!r} names no GPU" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
+    """What CUDA makes of ``value`` (CUDA C++ Programming Guide 13.0, CUDA Environment Variables; torch 2.13 `_parse_visible_devices`):
+    entries count up to the first that names no GPU, a repeated one hides all. ``gpus``: as NVML lists them, a Gap where it cannot."""
+    if value.strip() in _NO_GPUS:
+        return Selection((), f"{value.strip()!r} hides every GPU")
+    named: dict[str, int] = {}
+    for entry in (e.strip() for e in value.split(",")):
+        found = _one(entry, gpus)
+        if isinstance(found, str):
+            return Selection(tuple(named.values()), found + "; CUDA ignores it and all that follows")
+        if found[0] in named:
+            return Selection((), f"{entry} is named twice; CUDA then shows no GPU at all")
+        named[found[0]] = found[1]
+    return Selection(tuple(dict.fromkeys(named.values())))
+
+
+def granted_by(variables: dict[str, str], shown: Sequence[int], gpus: Sequence[NvmlGpu | Gap]) -> str:
+    """Name and value of the scheduler's variable that grants exactly the GPUs shown, or ""."""
+    for name in GRANTS:
+        spread = re.sub(r"(\d+)-(\d+)(?=,|$)", lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
+                        variables.get(name, "")) if re.fullmatch(r"[\d,\- ]*", variables.get(name, "")) else variables[name]
+        grant = read_selection(spread, gpus)
+        if spread and not grant.problem and set(grant.shown) == set(shown):
+            return f"{name}={variables[name]}"
+    return ""

@@ -1,0 +1,1 @@
+"""Roles to ranks to GPUs; shared by plan, sync and look."""

@@ -1,0 +1,1 @@
+"""Allocation strings and launch lines of frameworks to ranks and GPUs."""

@@ -1,0 +1,1 @@
+"""AReaL's allocation strings: grammars by tag."""

@@ -1,0 +1,264 @@
+"""AReaL's allocation strings: what a tag makes of one, or why it refuses it. Nothing is placed on a GPU yet.
+
+Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of plan/areal/tags.toml. The class of an error is the one that
+AReaL raises, decided in the order in which it looks: syntax, then the components from left to right, then what they are together.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nccl_runbook.plan.areal.tags import Rules, grammar
+
+if TYPE_CHECKING:
+    from lark import Lark, Tree
+
+MOST_CHARACTERS = 1000
+SYNTAX, INVALID, SIZES = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
+
+
+class Refused(Exception):
+    """AReaL would not take the string. ``error``: the class it raises; ``column``: where the text stops to make sense, from 1, or 0."""
+
+    def __init__(self, error: str, says: str, column: int = 0) -> None:
+        super().__init__(says)
+        self.error, self.says, self.column = error, says, column
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One component. ``kind``: engine, trainer or eval; ``dims``: d, t, p, c, e as written, the last of equals; ``experts``: ffn's own;
+    ``anchor``: index of the component whose GPUs it is to share, or None."""
+
+    kind: str
+    backend: str
+    name: str | None
+    dims: Mapping[str, int]
+    experts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    explicit: bool = True
+    anchor: int | None = None
+
+    def size(self, letter: str) -> int:
+        return self.dims.get(letter, 1)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks: d·t·p·c. Experts fold into them."""
+        return 0 if self.kind == "eval" else math.prod(map(self.size, "dtpc"))
+
+    @property
+    def alloc_size(self) -> int:
+        """GPUs that it asks for on top of the others: none where it shares."""
+        return self.world_size if self.anchor is None else 0
+
+    @property
+    def instance_size(self) -> int:
+        """GPUs of one server, which is one worker of a controller."""
+        return self.size("t") * self.size("p")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """A string that parses: its components, and AReaL's ``type``, None where asking for it raises AttributeError.
+
+    ``scheduled``: the anchors come from a scheduling_strategy, which a scheduler follows, not from "|" in a string.
+    """
+
+    parts: tuple[Part, ...]
+    type: str | None
+    scheduled: bool = False
+
+    def of(self, kind: str) -> list[Part]:
+        return [p for p in self.parts if p.kind == kind]
+
+    @property
+    def total_gpus(self) -> int:
+        return sum(p.alloc_size for p in self.parts)
+
+    @property
+    def plain(self) -> bool:
+        """At most one engine and one trainer: all that AReaL's launchers can start."""
+        return len(self.of("engine")) <= 1 and len(self.of("trainer")) <= 1
+
+    @property
+    def shares(self) -> bool:
+        """Whether components with an anchor share its GPUs. No launcher looks at "|" between one engine and one trainer."""
+        return self.scheduled or not self.plain
+
+
+def parse(text: str, rules: Rules) -> Mode:
+    """The mode that this tag makes of ``text``. Raises Refused."""
+    if len(text) > MOST_CHARACTERS:
+        raise Refused(SYNTAX, f"longer than {MOST_CHARACTERS} characters: not read")
+    tree = _tree(text, rules)
+    if rules.era == "A":
+        return _mode_a(tree, rules)
+    marks = [t for t in tree.children if getattr(t, "type", "") == "EVAL"]
+    builder = _Builder(rules)
+    if marks:
+        return Mode((dataclasses.replace(builder.part(tree.children[0]), name=None), Part("eval", "cpu", None, {})), "DECOUPLED_EVAL")
+    parts: list[Part] = []
+    for group in tree.children:
+        parts += builder.group(group.children, len(parts))
+    if len(tree.children) > 1:
+        builder.chain(parts)
+    return Mode(tuple(parts), _type(parts))
+
+
+def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules) -> Mode:
+    """The mode of a configuration that gives each role a string of its own (from v1.0.3 on). ``shares``: role to the role whose GPUs it
+    is scheduled on. Raises Refused."""
+    parts = []
+    for role, spec in specs.items():
+        if "+" in spec:
+            raise Refused(SYNTAX, f'{role}.backend holds one component, so no "+"')
+        own = parse(spec, rules).parts
+        if len(own) != 1:
+            raise Refused(SYNTAX, f"{role}.backend holds {len(own)} components instead of one")
+        parts.append(dataclasses.replace(own[0], name=role))
+    index = {p.name: i for i, p in enumerate(parts)}
+    target = {role: shares[role] for role in index if shares.get(role) in index}
+    for role in target:
+        root = role
+        for _ in target:
+            root = target.get(root, root)
+        if root in target:  # areal/infra/scheduler/local.py at v1.0.4: whom it names has no workers yet
+            raise Refused("WorkerNotFoundError", f"{role} is to share the GPUs of {target[role]}, which has none: that is a circle")
+        parts[index[role]] = dataclasses.replace(parts[index[role]], anchor=index[root])
+    return Mode(tuple(parts), _type(parts), scheduled=True)
+
+
+@functools.cache
+def _parser(name: str) -> Lark:
+    from lark import Lark
+
+    return Lark(grammar(name), parser="earley")
+
+
+def _tree(text: str, rules: Rules) -> Tree:
+    from lark.exceptions import LarkError
+
+    try:
+        tree = _parser(rules.grammar).parse(text)
+    except LarkError as error:
+        raise Refused(SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))) from error
+    for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):
+        if token.type == "TRAINER" and token not in rules.trainers or token.type == "EVAL" and not rules.eval:
+            raise Refused(SYNTAX, f"{rules.tag} does not know {token!s}", token.column)
+    return tree
+
+
+def _stops(text: str, column: int) -> str:
+    if column < 1:
+        return "it ends too early" if text.strip() else "it is empty"
+    return f"it cannot go on with {text[column - 1]!r} at character {column}"
+
+
+class _Builder:
+    """Components out of the tree, and what AReaL checks about each and about all of them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.names: set[str] = set()
+
+    def part(self, node: Tree) -> Part:
+        tokens = {t.type: str(t) for t in node.children if not hasattr(t, "data")}
+        below = [t for t in node.children if hasattr(t, "data")]
+        if node.data == "engine":
+            return self._named(Part("engine", tokens["ENGINE"], tokens.get("NAME"), _dims(below)))
+        bare = "TRAINER" not in tokens
+        hybrid = below[0].data == "hybrid"
+        if self.rules.explicit and bare and not hybrid:
+            raise Refused(INVALID, "a trainer must name its backend here, such as fsdp:d4")
+        dims, experts = self._hybrid(below[0]) if hybrid else (_dims(below), {})
+        if not hybrid:
+            self._experts_divide(dims)
+        if self.rules.explicit and bare:
+            raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
+        backend = tokens.get("TRAINER") or ("megatron" if (hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1) else "fsdp")
+        return self._backend_can(self._named(Part("trainer", backend, tokens.get("NAME"), dims, experts, not bare)))
+
+    def _named(self, part: Part) -> Part:
+        if part.name in self.names:
+            raise Refused(INVALID, f"two components are named {part.name}")
+        if part.name is not None:
+            self.names.add(part.name)
+        return part
+
+    def _backend_can(self, part: Part) -> Part:
+        experts = part.experts.get("e", part.size("e"))
+        if self.rules.fsdp_plain and part.backend == "fsdp" and (part.size("p") > 1 or experts > 1):
+            raise Refused(INVALID, "FSDP takes d, t and c only; p and e need megatron")
+        if part.backend == "archon" and not self.rules.archon_pipeline and part.size("p") > 1:
+            raise Refused(INVALID, "archon takes no p at this tag")
+        return part
+
+    def _experts_divide(self, dims: Mapping[str, int]) -> None:
+        """World size must be a multiple of p·(tensor size of experts)·e; AReaL asserts it, which surfaces as ValueError."""
+        group = dims.get("p", 1) * dims.get("e", 1) * (dims.get("t", 1) if self.rules.expert_tensor == "tensor" else 1)
+        world = math.prod(dims.get(letter, 1) for letter in "dtpc")
+        if dims.get("e", 1) > 1 and world % group:
+            raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
+
+    def _hybrid(self, node: Tree) -> tuple[dict[str, int], dict[str, int]]:
+        attn = _dims([t for t in node.children if t.data == "attn_dim"])
+        ffn = _dims([t for t in node.children if t.data == "ffn_dim"])
+        pipeline, world = attn.get("p", 1), math.prod(attn.get(letter, 1) for letter in "dtpc")
+        if ffn.get("p", pipeline) != pipeline:
+            raise Refused(INVALID, f"p must be the same for attn ({pipeline}) and ffn ({ffn['p']})")
+        rest = pipeline * ffn.get("t", attn.get("t", 1) if self.rules.expert_tensor == "tensor" else 1) * ffn.get("e", 1)
+        if "d" not in ffn and self.rules.expert_data == "derived":
+            if world % rest:
+                raise Refused(INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}")
+        elif ffn.get("d", attn.get("d", 1)) * rest != world:
+            raise Refused(SIZES, f"attn has {world} GPUs, ffn {ffn.get('d', attn.get('d', 1)) * rest}: they must be equal")
+        return attn, ffn
+
+    def group(self, nodes: Sequence[Tree], at: int) -> list[Part]:
+        """Components joined by "|"; the first is the anchor, and ``at`` its index in the whole."""
+        parts = [self.part(node) for node in nodes]
+        for part in parts[1:]:
+            if part.name is None:
+                raise Refused(INVALID, 'components joined by "|" must have names, such as fsdp[actor]:d4')
+            if part.world_size != parts[0].world_size:
+                raise Refused(INVALID, f'components joined by "|" must be equally large: {parts[0].world_size} and {part.world_size} GPUs')
+        return [dataclasses.replace(p, anchor=at if i else None) for i, p in enumerate(parts)]
+
+    def chain(self, parts: Sequence[Part]) -> None:
+        unnamed = [p for p in parts if p.name is None]
+        if len(parts) >= 3 and unnamed:
+            raise Refused(INVALID, f"three components or more must all have names; {len(unnamed)} have none")
+        bare = [p for p in parts if p.kind == "trainer" and not p.explicit]
+        if len(bare) > 1 and any(p.name is None for p in bare):
+            raise Refused(INVALID, "several trainers without a backend must all have names")
+
+
+def _dims(nodes: Sequence[Tree]) -> dict[str, int]:
+    """Letter to size; of a letter that is repeated the last one counts."""
+    return {str(node.children[0]): int(node.children[1]) for node in nodes}
+
+
+def _mode_a(tree: Tree, rules: Rules) -> Mode:
+    """One engine and one trainer at most, without names."""
+    builder = _Builder(rules)
+    words = [t.type for t in tree.children if not hasattr(t, "data")]
+    parts = [builder.part(t) for t in tree.children if hasattr(t, "data")]
+    if "EVAL" in words:
+        return Mode(tuple(parts), "DECOUPLED_EVAL")
+    if "BAR" not in words:
+        return Mode(tuple(parts), _type(parts))
+    if parts[0].world_size != parts[1].world_size:
+        raise Refused(INVALID, f'both sides of "|" must be equally large: {parts[0].world_size} and {parts[1].world_size} GPUs')
+    return Mode((parts[0], dataclasses.replace(parts[1], anchor=0)), "COLOCATE")
+
+
+def _type(parts: Sequence[Part]) -> str | None:
+    kinds = [p.kind for p in parts]
+    if len(parts) == 1:
+        return "LLM_SERVER_ONLY" if kinds == ["engine"] else "COLOCATE"
+    if sorted(kinds) != ["engine", "trainer"]:
+        return None
+    return "COLOCATE" if any(p.anchor is not None for p in parts) else "DECOUPLED_TRAIN"

@@ -1,0 +1,193 @@
+"""Placement of verl, OpenRLHF, TRL and open-instruct, out of the flags of their launch lines. Nothing is started.
+
+Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there; TRL's server and trainer
+are two programs, each of which counts from the first GPU that it sees. Sources: plan/flags.toml.
+"""
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from nccl_runbook.plan.areal.allocation import Mode, Part
+from nccl_runbook.plan.flags import Framework, about_placement
+from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and whether a server was started."""
+
+    framework: Framework
+    flags: Mapping[str, Sequence[str]]
+    text: str
+    trainer_sees: tuple[int, ...] | None = None
+    server_sees: tuple[int, ...] | None = None
+
+    @property
+    def unknown(self) -> list[str]:
+        """Flags that sound like placement and are not in the table."""
+        return [n for n in self.flags if n not in self.framework.flags and about_placement(n)]
+
+    def told(self, field: str) -> str:
+        named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}
+        return [*[next(iter(self.flags[name]), "true") for name in named if name in self.flags], *map(str, named.values()), ""][0]
+
+    def number(self, field: str) -> int:
+        """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
+        values = self._checked(field, r"\d{1,5}(?![^\s,])")
+        return sum(map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0])))
+
+    def above_zero(self, field: str) -> bool:
+        """Whether a coefficient is. Raises ValueError for what is no number."""
+        return float(self._checked(field, r"[+-]?(\d{1,9}\.?\d{0,99}|\.\d{1,99})([eE][+-]?\d{1,3})?$")) > 0
+
+    def _checked(self, field: str, form: str) -> str:
+        name = next((n for n in self.flags if self.framework.flags.get(n, {}).get("field") == field), "")
+        values = " ".join(self.flags[name]) if name else self.told(field)
+        if not re.match(form, values):
+            raise ValueError(f"{name or field} is {values!r}: not a number that can be read here")
+        return values
+
+    def on(self, field: str) -> bool:
+        return self.told(field).lower() in ("true", "1", "yes")
+
+
+def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int) -> Launch:
+    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each see their own GPUs."""
+    flags: dict[str, Sequence[str]] = {}
+    sees: dict[bool, tuple[int, ...] | None] = {}
+    for text, own, env in commands:
+        serves = "vllm-serve" in text or "vllm_serve" in text
+        if own or serves:
+            flags |= own
+            sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
+    if framework.name == "trl" and True in sees:
+        flags.setdefault("vllm_mode", ("server",))
+        if False not in sees:  # the trainer is started elsewhere
+            flags["num_processes"] = ("0",)
+    return Launch(framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True))
+
+
+def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
+    """Indices of CUDA_VISIBLE_DEVICES up to the first that does not exist, as CUDA reads it; None where it says nothing in numbers."""
+    if not re.fullmatch(r"\d+(\s*,\s*\d+)*", value.strip()):
+        return None
+    named = [int(index) for index in value.split(",")]
+    return tuple(named[:next((at for at, index in enumerate(named) if index >= gpus or index in named[:at]), len(named))])
+
+
+def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+    """The components and where they sit. Raises ValueError where a size is no number."""
+    return {"verl": _verl, "openrlhf": _openrlhf, "trl": _trl, "open-instruct": _open_instruct}[launch.framework.name](launch, gpus, nodes)
+
+
+def _part(kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None) -> Part:
+    return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
+
+
+def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str], refusals: Sequence[str] = ()) -> tuple[Mode, Placed]:
+    """Each part on GPUs of its own, in order; one with an anchor on the anchor's. ``refusals``: why the framework starts nothing."""
+    starts, at = [], 0
+    for part in parts:
+        starts.append(at if part.anchor is None else starts[part.anchor])
+        at += part.alloc_size
+    jobs = [(p.kind, Job(p.name or p.kind, s, p.world_size, count=gpus)) for p, s in zip(parts, starts)]
+    engines, trainers = ([j for kind, j in jobs if kind == wanted and j.size] for wanted in ("engine", "trainer"))
+    waits = [f"Ray waits without end for {at} GPUs where there are {gpus}"] if at > gpus else []
+    groups = groups_of(engines, trainers, update)
+    shared, short = any(g.shared for g in groups if g.name == "weight-update"), "oversubscribed" if at > gpus else "clean"
+    verdict = "duplicate" if shared else "refused" if refusals else short
+    return Mode(tuple(p for p in parts if p.world_size), None, scheduled=True), Placed(groups, verdict, (*refusals, *waits, *notes))
+
+
+def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+    train = launch.number("trainer_nodes") * launch.number("trainer_per_node")
+    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
+    apart = any(word in launch.text for word in launch.framework.apart)
+    rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
+    refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"] * bool(rollout % tensor)
+    how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
+        "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
+    parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
+                                                             None if apart else 0)]
+    return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how], refused)
+
+
+def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+    shape = {role: (launch.number(f"{role}_nodes"), launch.number(f"{role}_per_node")) for role in ("trainer", "ref", "critic", "reward")}
+    engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
+    together, asynchronous = launch.on("colocate"), launch.on("async")
+    has = {"ref": launch.above_zero("kl"), "critic": bool(launch.told("has_critic")),
+           "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
+    parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
+    for role in (r for r in has if has[r]):
+        critic = [i for i, p in enumerate(parts) if p.name == "critic" and role == "reward" and launch.on("share_reward")]
+        actor = [0] * (together or role == "ref" and launch.on("share_ref"))
+        parts.append(_part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)))
+    shares = together and not asynchronous
+    if engines:
+        parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
+    handed_over = shares and launch.told("backend") == "nccl"
+    notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
+    refusals = []
+    if shares and engines and engines * tensor != parts[0].world_size:
+        refusals.append(f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}")
+    shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
+    shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
+    refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
+                 for a, b in shared if shape[a] != shape[b]]
+    refusals += ["OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"] * (together and asynchronous and launch.on("sleep"))
+    notes += ["with asynchronous training the engines are not colocated: they need GPUs of their own"] * (together and asynchronous)
+    if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):  # what is clean in old releases alone is not clean
+        notes.append("planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5")
+        gloo = False
+    return _ray(parts, gpus * nodes, "ipc" if handed_over else "gloo" if gloo else "xccl", notes, refusals)
+
+
+def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+    together = launch.on("colocate")
+    engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
+    parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
+             _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
+    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
+             "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
+    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
+    if "vllm_sync_backend" in launch.flags:
+        notes.append("vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode")
+    return _ray(parts, gpus * nodes, "ipc" if together else "xccl", notes, refusals)
+
+
+def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+    everything = tuple(range(gpus))
+    sees, server = launch.trainer_sees or everything, launch.server_sees or everything
+    processes = launch.number("processes")
+    if launch.told("mode") != "server":
+        tensor = max(1, launch.number("tensor"))
+        parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0)]
+        notes = [f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"] * bool(processes % tensor)
+        verdict = "refused" if notes else "clean" if processes <= len(sees) else "zero-visible"
+        notes += ["vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"]
+        return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, tuple(notes))
+    tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
+    parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm-serve", data, tensor)]
+    used, held = server[:tensor * data], sees[:processes]
+    short = len(used) < tensor * data or len(held) < processes
+    shared = bool(held) and held[0] in used
+    verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if set(held) & set(used) else "clean"
+    notes = ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
+    notes += ["only the server is started here; whether it meets the trainer is not known"] * (not processes)
+    return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
+
+
+def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
+    """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
+    def group(name: str, seats: Sequence[tuple[str, int]]) -> Group:
+        return Group(name, tuple(RankAt(i, role, gpu) for i, (role, gpu) in enumerate(seats)), len(seats))
+
+    found = [group("inference", [("engine", g) for g in engines])] if engines else []
+    found += [group("trainer", [("trainer", g) for g in trainers])] if trainers else []
+    if engines and trainers:
+        found.append(group("weight-update", [*(("engine", g) for g in engines), ("trainer", trainers[0])]))
+    return tuple(found)

@@ -1,0 +1,173 @@
+"""Which GPU each rank of the engines, the trainer and the weight-update group gets, and whether that can work. Nothing is started.
+
+AReaL's rules, read at the tags of plan/areal/tags.toml. The launcher "local" (areal/launcher/local.py, since v1.0.0
+areal/infra/launcher/local.py) counts GPUs round and round, all of the engines first; how the string joins its components is never
+looked at. "single-controller" (areal/infra/scheduler/local.py) counts the same way, but worker by worker. "ray" (areal/launcher/ray.py)
+gives engines whole nodes and the trainer all that is left.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.plan.areal.allocation import Mode, Part
+
+LAUNCHERS = ("local", "single-controller", "ray")
+MOST_RANKS = 4096  # listed for each group; the verdict counts them all
+_ROLES = ("actor", "critic", "ref", "teacher")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"); of single-controller
+    mode whether the engines come first, and whether a cluster's scheduler gives ``own_gpus`` to each worker instead of counting round."""
+
+    gpus: int
+    launcher: str = "local"
+    nodes: int = 1
+    update: str = "xccl"
+    engines_first: bool = False
+    own_gpus: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RankAt:
+    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the nodes, None where it waits
+    for one that does not exist."""
+
+    rank: int
+    role: str
+    gpu: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """``name``: inference, trainer or weight-update; each trainer opens its own. ``size``: all ranks, of which at most MOST_RANKS are
+    listed. ``of``: the component, where there are several."""
+
+    name: str
+    ranks: tuple[RankAt, ...]
+    size: int
+    of: str = ""
+
+    @property
+    def shared(self) -> dict[int, list[int]]:
+        """GPU to its ranks in this group, where there are two or more: NCCL refuses those."""
+        return {gpu: ranks for gpu, ranks in grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None).items() if len(ranks) > 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate, refused by a framework other than AReaL), and what else is
+    to be known about it."""
+
+    groups: tuple[Group, ...]
+    verdict: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Ranks of one component. On a ``ring`` of GPUs rank r sits on (start + r) mod ring; without one (0) each has its own, as long as
+    there are any: ``count``."""
+
+    role: str
+    start: int
+    size: int
+    ring: int = 0
+    count: int = 0
+
+    def gpu(self, rank: int) -> int | None:
+        at = self.start + rank
+        return at % self.ring if self.ring else at if at < self.count else None
+
+    def has(self, gpu: int | None) -> bool:
+        """Whether one of its ranks gets this GPU; None: whether one gets none."""
+        if gpu is None:
+            return not self.ring and self.start + self.size > self.count
+        return (gpu - self.start) % self.ring < self.size if self.ring else self.start <= gpu < min(self.start + self.size, self.count)
+
+
+def place(mode: Mode, site: Site) -> Placed:
+    """Every rank's GPU under this launcher."""
+    if site.launcher == "ray":
+        return _ray(mode, site)
+    controlled = site.launcher == "single-controller"
+    engines, trainers = _jobs(mode, site, controlled)
+    shares = site.update == "xccl" and bool(engines and trainers) and any(e.has(trainers[0].gpu(0)) for e in engines)
+    asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
+    count = site.gpus * site.nodes if site.own_gpus else site.gpus
+    too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
+    short = "oversubscribed" if asked > count else "clean"
+    verdict = "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short
+    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
+
+
+def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job]]:
+    """Engines and trainers in the order in which they get their GPUs; one that shares has the GPUs of its anchor."""
+    engines, trainers = mode.of("engine"), _by_role(mode.of("trainer")) if controlled else mode.of("trainer")
+    ordered = [*engines, *trainers] if site.engines_first or not controlled else [*trainers, *engines]
+    own = [part for part in ordered if part.anchor is None or not mode.shares]
+    starts = {id(part): sum(p.world_size for p in own[:at]) for at, part in enumerate(own)}
+    starts |= {id(part): starts[id(mode.parts[part.anchor])] for part in ordered if id(part) not in starts}
+    ring, count = (0, site.gpus * site.nodes) if site.own_gpus else (site.gpus, 0)
+    return ([Job(p.name or "engine", starts[id(p)], p.world_size, ring, count) for p in engines],
+            [Job(p.name or "trainer", starts[id(p)], p.world_size, ring, count) for p in trainers])
+
+
+def _by_role(trainers: Sequence[Part]) -> list[Part]:
+    return sorted(trainers, key=lambda p: _ROLES.index(p.name) if p.name in _ROLES else -1 if p.name is None else len(_ROLES))
+
+
+def _ray(mode: Mode, site: Site) -> Placed:
+    """Whole nodes: the engines' first, then one process a GPU on all others, whatever the trainer's string says."""
+    engine = next(iter(mode.of("engine")), None)
+    size = engine.world_size if engine else 0
+    nodes = 0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
+    left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
+    count = site.nodes * site.gpus
+    engines = [Job(engine.name or "engine", 0, size, count=count)] if engine else []
+    trainers = [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left else []
+    wanted = sum(t.world_size for t in mode.of("trainer"))
+    notes = [] if wanted == left else [
+        f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"]
+    room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
+    short = "oversubscribed" if size > room or size + left > count else "clean"
+    verdict = "zero-visible" if mode.of("trainer") and not left else short
+    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(notes))
+
+
+def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:
+    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, then every engine rank."""
+    found = [_listed(name, [(j.role, j, r) for r in range(min(j.size, MOST_RANKS))], j.size, j.role if len(jobs) > 1 else "")
+             for name, jobs in (("inference", engines), ("trainer", trainers)) for j in jobs]
+    if update == "xccl" and engines and trainers:
+        seats = [(e.role, e, r) for e in engines for r in range(min(e.size, MOST_RANKS))]
+        found.append(_listed("weight-update", [(trainers[0].role, trainers[0], 0), *seats], 1 + sum(e.size for e in engines)))
+    return tuple(found)
+
+
+def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int, of: str = "") -> Group:
+    return Group(name, tuple(RankAt(i, role, job.gpu(r)) for i, (role, job, r) in enumerate(seats[:MOST_RANKS])), size, of)
+
+
+def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
+    engines = mode.of("engine")
+    notes = []
+    if not mode.plain and site.launcher == "local":
+        notes.append("AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' "
+                     "or 'gen'); this is the plan by component")
+    if site.launcher == "single-controller" and any(e.instance_size > site.gpus for e in engines):
+        notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
+    for engine in (e for e in engines if mode.scheduled and e.anchor is not None):
+        if site.update != "disk" or engine.size("d") != mode.parts[engine.anchor].world_size:
+            notes.append("AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                         "as many workers on both sides: it refuses to start otherwise")
+    if site.own_gpus:
+        notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before")
+    if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
+        notes.append("engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4")
+    if any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None):
+        notes.append('the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)')
+    return notes

@@ -1,0 +1,152 @@
+"""What a planned allocation means, and what to do about it, in the order to try it. Thresholds: none; the arithmetic is planning's."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
+from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
+from nccl_runbook.plan.areal.tags import Rules, at, newest
+from nccl_runbook.plan.groups import Placed, Site, place
+from nccl_runbook.plan.intended import Intended
+
+CAUSE = "trainer-and-engine-share-gpu"
+SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
+            "duplicate": Severity.BROKEN, "refused": Severity.BROKEN, "zero-visible": Severity.BROKEN}
+
+
+def refused(text: str, why: Refused, rules: Rules) -> Finding:
+    """The string does not parse at this tag."""
+    valid = valid_at(text)
+    instead = written_for(text, rules)
+    evidence = [Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}")]
+    if valid:
+        evidence.append(Evidence(f"it is valid in {spans(valid)}"))
+    advice = f"For {rules.tag} write it so:" if instead else f"Write it as {rules.tag} reads it, such as sglang:d1+fsdp:d1."
+    return Finding("allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}", tuple(evidence),
+                   (Remedy("you", advice, (instead,) if instead else ()),))
+
+
+def intention(intended: Intended | Gap, measured: Sequence[Finding] = ()) -> list[Finding]:
+    """What the allocation that a reader named would do here, before what was measured; only that where none was named. NCCL's own refusal
+    of the same seats, measured, establishes the planned one, which has the lines of its tag: those of the refusal go."""
+    if isinstance(intended, Gap) or not intended.text:
+        return list(measured)
+    rules, site = at(intended.tag) if intended.tag else newest(), Site(intended.gpus)
+    try:
+        mode = parse(intended.text, rules)
+    except Refused as why:
+        return [refused(intended.text, why, rules), *measured]
+    planned = judge(intended.text, mode, place(mode, site), rules, site)
+    seen = next((f for f in measured if f.cause == CAUSE and planned.cause == CAUSE), None)
+    if seen:
+        planned = dataclasses.replace(planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1]))
+    return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
+
+
+def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
+    """The verdict on a placement, with the remedies for this tag."""
+    evidence = (*(Evidence(line) for line in shared_lines(placed)), *(Evidence(note) for note in placed.notes))
+    severity = SEVERITY[placed.verdict]
+    fixes = tuple(remedies(text, mode, placed, rules, site)) if placed.verdict != "clean" else ()
+    cause = CAUSE if placed.verdict == "duplicate" else "visible-devices-wrong" if placed.verdict == "zero-visible" else None
+    return Finding(f"allocation-{placed.verdict}", severity, title(mode, placed, site), evidence, fixes, cause, cause and "likely")
+
+
+def title(mode: Mode, placed: Placed, site: Site) -> str:
+    """One sentence: what will happen."""
+    where = sizes(mode, site.gpus) + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
+    if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
+        return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
+    return f"{table('allocation')['sentences'][placed.verdict]} ({where})"
+
+
+def sizes(mode: Mode, gpus: int) -> str:
+    """In words: "sglang 4 ranks, fsdp 1 rank on 8 GPUs"."""
+    return ", ".join(f"{p.name or p.backend} {counted(p.world_size, 'rank')}" for p in mode.parts) + f" on {counted(gpus, 'GPU')}"
+
+
+def shared_lines(placed: Placed) -> list[str]:
+    """Ranks of one group on one GPU, in words."""
+    return [f"{g.name}: rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks[:6]))} on GPU {gpu}"
+            for g in placed.groups for gpu, ranks in list(g.shared.items())[:4]]
+
+
+def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
+    """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
+    by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
+    found = _disk(rules, mode, site) if by_update else []
+    if smaller := fitting(mode, site):
+        found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
+    found += [*_more(mode, site), *(_others(rules) if by_update else [])]
+    whole = f"Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
+    why = whole if site.launcher == "ray" else "this one is clean on no number of GPUs."
+    return found or [Remedy("you", f"Write another string: {why}")]
+
+
+def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
+    switch = rules.switch
+    unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
+    lines = list(switch.lines)
+    if switch.example and site.gpus == 1:
+        lines += [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+    engine = next(iter(mode.of("engine")), None)
+    share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
+    room = [f"{share}  # both live on one GPU: the engine must leave room for the trainer"] * bool(share and site.gpus == 1)
+    apart = [Remedy("you", "And where the job is started:", tuple(room))] if room and not switch.honours_option else []
+    return [Remedy("you", switch.text + unread, (*lines, *([] if apart else room))), *apart]
+
+
+def _more(mode: Mode, site: Site) -> list[Remedy]:
+    """More hardware, where that alone makes it clean."""
+    asked = sum(p.world_size for p in mode.parts)
+    least = max(site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus)  # the engines' nodes, then one for the trainer
+    nodes = next((n for n in range(least, least + 4)
+                  if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"), 0) if site.launcher == "ray" else 0
+    if nodes:
+        return [Remedy("your launcher", f"Give the job {nodes} nodes: the same string is clean there.", (f"#SBATCH --nodes={nodes}",))]
+    if site.own_gpus:
+        nodes = -(-mode.total_gpus // site.gpus)
+        return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
+    if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
+        return []
+    return [Remedy("your launcher", f"Give the job {counted(asked, 'GPU')} of one node: the same string is clean there.",
+                   (f"#SBATCH --gpus-per-node={asked}",))]
+
+
+def _others(rules: Rules) -> list[Remedy]:
+    fit = {"take-turns": rules.era == "C", "adapter": rules.switch.honours_option, "opt-in": True}
+    return [Remedy("you", **table("plan/areal/tags")["remedy"][name]) for name, fits in fit.items() if fits]
+
+
+def fitting(mode: Mode, site: Site) -> str:
+    """A string of the same shape that is clean on these GPUs: fewer replicas, the instances as they are; "" if none fits."""
+    engines, trainers = mode.of("engine"), mode.of("trainer")
+    if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
+        return ""
+    engine, trainer = engines[0], trainers[0]
+    shape = trainer.world_size // trainer.size("d")
+    sizes = [(d, (site.gpus - d * engine.instance_size) // shape) for d in range(1, min(site.gpus, engine.size("d")) + 1)]
+    fit = [(d, min(t, trainer.size("d"))) for d, t in sizes if t >= 1 and d <= engine.size("d")]
+    if not fit:
+        return ""
+    d, t = max(fit, key=lambda s: (min(s[0] / engine.size("d"), s[1] / trainer.size("d")), s))
+    parts = [dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))]
+    if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
+        return ""
+    return " ".join(f"{p.name}.backend={_spelt(p, False)}" for p in parts) if mode.scheduled else "+".join(map(_spelt, parts))
+
+
+def _spelt(part: Part, named: bool = True) -> str:
+    return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
+
+
+def about_tag(rules: Rules, site: Site) -> list[str]:
+    """What is to be known about this tag beside the verdict."""
+    told = [] if rules.known else [f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"]
+    if site.launcher == "single-controller" and not rules.controller:
+        told.append(f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4")
+    return told

@@ -1,0 +1,74 @@
+"""Tables of planned allocations: rank to GPU of every group, and one row a file of a folder."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.report.tables import Cell, Table, titled
+
+MOST_GPUS, MOST_NAMES = 32, 6
+TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "refused": "broken", "zero-visible": "broken"}
+
+
+def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
+    """A picture of planning.groups.Group: one row a group, one column a GPU, in each the ranks that sit there. ``of_node``: GPUs of a
+    node, where there may be several."""
+    gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
+    rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
+    columns = ["group", *(_name(gpu, gpus[-1], of_node) for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
+    rows = [row + [""] * (len(columns) - len(row)) for row in rows]
+    note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
+    return Table("Which rank sits on which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+
+
+def _name(gpu: int, last: int, of_node: int) -> str:
+    return f"node {gpu // of_node} GPU {gpu % of_node}" if 0 < of_node <= last else f"GPU {gpu}"
+
+
+def intended_tables(intended: Any) -> list[Table]:
+    """Its table, none where no allocation was named."""
+    return [intended_table(intended)] if isinstance(intended, Gap) or intended.text else []
+
+
+@titled("Your allocation")
+def intended_table(intended: Any) -> Table:
+    """planning.intended.Intended, or the Gap in its place."""
+    if intended.placed is None:
+        return Table("", ["group"], [], f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty")
+    table = groups_table(intended.placed.groups)
+    caption = f": {intended.text} (AReaL {intended.tag}) on {counted(intended.gpus, 'GPU')}: {intended.placed.verdict}"
+    return dataclasses.replace(table, caption=caption)
+
+
+def _seats(group: Any, gpu: int) -> Cell:
+    ranks = [r for r in group.ranks if r.gpu == gpu]
+    more = [f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else []
+    names = [f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]] + more
+    return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
+
+
+def _homeless(group: Any) -> list[Cell]:
+    ranks = [str(r.rank) for r in group.ranks if r.gpu is None]
+    return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
+
+
+def plans_table(plans: Sequence[Any], left_out: Sequence[str] = (), foreign: Sequence[str] = ()) -> Table:
+    """One row a plan of cli/plan.py, then the files that hold none, with why; those of others are not missed."""
+    rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
+             p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
+    told = [(Cell("passed over", "muted") if line in foreign else Cell("not read", "unknown"), line.partition(": ")) for line in left_out]
+    rows += [[file, word, why, ""] for word, (file, _, why) in told]
+    return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)
+
+
+def groups_tables(plans: Sequence[Any]) -> list[Table]:
+    """groups_table of each of these plans of cli/plan.py that parses, headed by what it is."""
+    return [dataclasses.replace(groups_table(p.placed.groups, p.gpus), caption=_head(p)) for p in plans if p.placed]
+
+
+def _head(plan: Any) -> str:
+    told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
+            plan.launcher and f"launcher {plan.launcher}", f"{counted(plan.gpus, 'GPU')} a node"]
+    return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, told))})"

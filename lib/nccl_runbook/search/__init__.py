@@ -1,0 +1,1 @@
+"""Group testing, halving and replayed searches: over GPUs, settings or nodes."""

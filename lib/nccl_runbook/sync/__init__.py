@@ -1,0 +1,1 @@
+"""05: ways to move weights from trainer to engine, measured and compared."""

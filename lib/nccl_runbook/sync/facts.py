@@ -1,0 +1,184 @@
+"""Facts about weight syncs: which method moved which bytes, how long each phase took, and how it ended."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from nccl_runbook.core.facts import Gap
+
+# as ranks/weight_sync.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes longest comes last
+METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct", "ipc-flat", "ipc-per-tensor",
+           "fast-disk", "fast-disk-shm", "gloo-flat", "gloo-per-tensor", "disk-shm", "disk")
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncTime:
+    """One sync. ``seconds``: of the rank that took longest, from a common start until its last byte was in place.
+
+    ``trainer`` and ``engine`` (the slowest one): seconds of each phase, adding up to that rank's own; ``fsync_s``: after the sync and
+    apart from it.
+    """
+
+    repeat: int
+    seconds: float
+    trainer: Dict[str, float]
+    engine: Dict[str, float]
+    fsync_s: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncVariant:
+    """The same method with one thing changed: ``bucket_mib``, engines multiplying matrices of edge ``busy`` meanwhile, or fewer bytes.
+
+    ``seconds``: of the faster of its syncs.
+    """
+
+    bucket_mib: int
+    busy: int
+    size_bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Shortage:
+    """Memory or space that a rank found missing before, or while, it used it."""
+
+    what: str
+    needed_bytes: int
+    free_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncArm:
+    """One method in a world of its own. ``wrong``: rank, repeat, tensor and number of 16-bit words that differed, first tensors only.
+
+    ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks raised, by rank;
+    ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed; ``by``: whose
+    save and load the disk methods used; ``stopped``: who ended it before its end, such as "interrupted (SIGTERM)", "" for nobody.
+    """
+
+    method: str
+    syncs: List[SyncTime]
+    compared: int
+    wrong: List[Dict[str, Any]]
+    errors: Dict[str, str]
+    shortage: Optional[Shortage]
+    ended: List[str]
+    timed_out: bool
+    deadline_s: float
+    wall_s: float
+    transports: Union[Dict[str, int], Gap]
+    shell_line: str
+    last_lines: List[str] = dataclasses.field(default_factory=list)
+    variants: List[SyncVariant] = dataclasses.field(default_factory=list)
+    by: str = ""
+    stopped: str = ""
+
+    @property
+    def said(self) -> str:
+        """How it went, in a few words."""
+        if self.wrong:
+            return f"wrong: {self.wrong[0]['tensor']}"
+        if self.shortage and not self.complete:
+            return f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, {self.shortage.free_bytes} free"
+        late = "all compared, all right; time ended with one thing changed" if self.variants else "did not end in time"
+        return "all compared, all right" if self.complete else self.stopped or (late if self.timed_out else "did not pass")
+
+    def __str__(self) -> str:
+        took = f"first {self.first_s:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
+        return f"{self.method}: {took}{self.said}"
+
+    @property
+    def complete(self) -> bool:
+        """Every rank ended well; says nothing of the bytes."""
+        return all(e == "exited 0" for e in self.ended)
+
+    @property
+    def passed(self) -> bool:
+        """Every byte of every finished sync is right, and one was steady: it ended well, or its share of the time ended it, after its
+        syncs or with at least a third gone into them. Less may be a hang in the next one."""
+        cut = self.timed_out and len(self.syncs) > 1 and (bool(self.variants) or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
+        return (self.complete or cut) and not self.wrong and self.compared > 0 and bool(self.steady_s)
+
+    @property
+    def first_s(self) -> Optional[float]:
+        return self.syncs[0].seconds if self.syncs else None
+
+    @property
+    def steady(self) -> Optional[SyncTime]:
+        """The sync of (lower) median time among those after the first; the first where it was the only one."""
+        by_time = sorted(self.syncs[1:] or self.syncs, key=lambda s: s.seconds)
+        return by_time[(len(by_time) - 1) // 2] if by_time else None
+
+    def fit(self, tensors: int, size_bytes: int) -> Optional[Tuple[float, float]]:
+        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None where time hardly grows."""
+        small = [v for v in self.variants if not v.busy and v.size_bytes < size_bytes]
+        if not small or not self.steady or self.steady.seconds < 1.2 * small[0].seconds:
+            return None
+        b = (size_bytes - small[0].size_bytes) / (self.steady.seconds - small[0].seconds)
+        return max(0.0, (small[0].seconds - small[0].size_bytes / b) / tensors), b
+
+    @property
+    def steady_s(self) -> Optional[float]:
+        return self.steady.seconds if self.steady else None
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncRuns:
+    """Every method that was asked for, on the shapes of one model. ``layers`` of ``layers_of`` were moved; rank 0 is the trainer.
+
+    ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names`` and ``uuids`` by rank, "" where unknown;
+    ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it was not run;
+    ``tensor_parallel``: ranks of one engine, each of which keeps its rows.
+    """
+
+    model: str
+    layers: int
+    layers_of: int
+    tensors: int
+    size_bytes: int
+    repeats: int
+    directory: str
+    file_system: str
+    devices: List[Optional[int]]
+    gpu_names: List[str]
+    uuids: List[str]
+    arms: Dict[str, Union[SyncArm, Gap]]
+    tensor_parallel: int = 1
+
+    @property
+    def on_cpu(self) -> bool:
+        return all(d is None for d in self.devices)
+
+    @property
+    def run(self) -> List[SyncArm]:
+        """The arms that were run, in order."""
+        return [a for a in self.arms.values() if isinstance(a, SyncArm)]
+
+    def fastest(self, prefix: str) -> Optional[SyncArm]:
+        """The arm that passed with the least steady time among the methods that begin so."""
+        return min((a for a in self.run if a.method.startswith(prefix) and a.passed), key=lambda a: a.steady_s or 0.0, default=None)
+
+
+ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several processes at once
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSyncTime:
+    """One of the user's own syncs in one process: seconds of each phase, in order. ``rank``: -1 where it is not told; ``source``: the line
+    that told them, or the process whose stacks did and when ("pid 4711, ...")."""
+
+    rank: int
+    phases: Dict[str, float]
+    source: str
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.rank}" if self.rank >= 0 else self.source.partition(",")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnSync:
+    """The user's own syncs: what their code printed of them, or what stacks of their processes showed."""
+
+    syncs: List[OwnSyncTime]

@@ -1,0 +1,228 @@
+"""Public models, and any other by its config.json or its safetensors files: tensor names and shapes. No weight is read."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import errno
+import functools
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.causes.toml import table
+
+BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
+_PREFIX = "model.layers.{i}."
+_LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
+_LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
+_MOST = 1 << 32                 # of one dimension
+_MOST_TENSORS = 1 << 20         # Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
+_HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Dimensions of one decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the embedding."""
+
+    name: str
+    template: str
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    experts: int = 0
+
+    def spec(self, layers: int = 0) -> dict[str, Any]:
+        """What a rank needs to make the tensors, as JSON of about 1 kB: head, one layer and its experts, its count, tail.
+
+        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
+        """
+        embedding = [self.vocab, self.hidden]
+        experts = {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)} if self.template == "qwen3_moe" else {}
+        tail = [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]])
+        head, layer = [["model.embed_tokens.weight", embedding]], _attention(self) + _mlp_and_norms(self)
+        return Listed(self.name, head, layer, self.layers, _PREFIX, tail, experts).spec(layers)
+
+
+def _attention(m: Model) -> list[list[Any]]:
+    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole query and key."""
+    rows = {"q": m.heads * m.head_dim, "k": m.kv_heads * m.head_dim, "v": m.kv_heads * m.head_dim}
+    found: list[list[Any]] = []
+    for letter, out in rows.items():
+        found.append([f"self_attn.{letter}_proj.weight", [out, m.hidden]])
+        if m.template == "qwen2":
+            found.append([f"self_attn.{letter}_proj.bias", [out]])
+    found.append(["self_attn.o_proj.weight", [m.hidden, rows["q"]]])
+    if m.template == "olmo2":
+        found += [["self_attn.q_norm.weight", [rows["q"]]], ["self_attn.k_norm.weight", [rows["k"]]]]
+    if m.template.startswith("qwen3"):
+        found += [["self_attn.q_norm.weight", [m.head_dim]], ["self_attn.k_norm.weight", [m.head_dim]]]
+    return found
+
+
+def _mlp_and_norms(m: Model) -> list[list[Any]]:
+    norms = ["post_attention", "post_feedforward"] if m.template == "olmo2" else ["input", "post_attention"]
+    mlp = [[f"mlp.{name}", shape] for name, shape in _gated(m)]
+    if m.template == "qwen3_moe_fused":
+        mlp = [["mlp.experts.gate_up_proj", [m.experts, 2 * m.intermediate, m.hidden]],
+               ["mlp.experts.down_proj", [m.experts, m.hidden, m.intermediate]]]
+    gate = [["mlp.gate.weight", [m.experts, m.hidden]]] if m.experts else []
+    return [*gate, *([] if m.template == "qwen3_moe" else mlp), *([f"{norm}_layernorm.weight", [m.hidden]] for norm in norms)]
+
+
+def _gated(m: Model) -> list[list[Any]]:
+    wide, back = [m.intermediate, m.hidden], [m.hidden, m.intermediate]
+    return [["gate_proj.weight", wide], ["up_proj.weight", wide], ["down_proj.weight", back]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A model whose tensors were read from its files; those of its layers are alike."""
+
+    name: str
+    head: list[list[Any]]
+    layer: list[list[Any]]
+    layers: int
+    prefix: str
+    tail: list[list[Any]]
+    experts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def spec(self, layers: int = 0) -> dict[str, Any]:
+        return {"name": self.name, "dtype": "bfloat16", "head": self.head, "layers": min(layers, self.layers) if layers else self.layers,
+                "layers_of": self.layers, "prefix": self.prefix, "layer": self.layer, "experts": self.experts, "tail": self.tail}
+
+
+def tensors(spec: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    """Every tensor's name and shape, in the order in which they are stored."""
+    layer = [*spec["layer"], *((spec["experts"]["prefix"].format(e=e) + name, shape) for e in range(spec.get("experts", {}).get("count", 0))
+                               for name, shape in spec["experts"]["each"])]
+    middle = [(spec["prefix"].format(i=i) + name, shape) for i in range(spec["layers"]) for name, shape in layer]
+    return [*((n, s) for n, s in spec["head"]), *middle, *((n, s) for n, s in spec["tail"])]
+
+
+def size_bytes(spec: dict[str, Any]) -> int:
+    """Bytes of all tensors of the spec in bfloat16."""
+    return sum(math.prod(shape) for _, shape in tensors(spec)) * BYTES_PER_ELEMENT
+
+
+@functools.cache
+def load() -> dict[str, Model]:
+    """Every known model by its published name."""
+    return {name: Model(name=name, **fields) for name, fields in table("sync/models").items()}
+
+
+def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
+    """The spec of that model, {} for no name. ValueError names the nearest one that is known."""
+    return find(name).spec(layers) if name else {}
+
+
+def find(name: str) -> Model | Listed:
+    """The model of that name, its organisation and upper case optional; or that of a config.json, a safetensors file or index, or a folder.
+
+    ValueError names the nearest one that is known, or what is wrong with the file.
+    """
+    known = load()
+    for full, model in known.items():
+        if name.lower() in (full.lower(), full.split("/")[1].lower()):
+            return model
+    if os.path.exists(name):
+        return _bounded(_from_path(Path(name)), name)
+    near = difflib.get_close_matches(name, known, 1, 0.4)
+    raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "") + f"known: {', '.join(known)}")
+
+
+def _bounded(model: Model | Listed, path: str) -> Model | Listed:
+    """The model, if ranks can make it: some bytes, and no more tensors than a model has."""
+    spec = model.spec()
+    count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
+    if count > _MOST_TENSORS or not any(math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
+        raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: no model that can be moved")
+    return model
+
+
+def _from_path(path: Path) -> Model | Listed:
+    if path.is_dir():
+        found = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json") if (path / n).is_file()]
+        if not found:
+            raise ValueError(f"{path} holds no config.json and no safetensors files")
+        path = found[0]
+    if path.suffix == ".safetensors":
+        return _listed(path.name, _header(path))
+    document = _json(path, path.stat().st_size)
+    if isinstance(document.get("weight_map"), dict):
+        shards = {n for n in document["weight_map"].values() if isinstance(n, str)}
+        merged = dict(entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name))
+        return _listed(path.parent.name or str(path), list(merged.items()))
+    return _from_config(path, document)
+
+
+def _from_config(path: Path, config: dict[str, Any]) -> Model:
+    further = [name for name in ("attention_bias", "mlp_bias", "mlp_only_layers") if config.get(name)]
+    kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
+    if kind not in _LAYOUTS:
+        raise ValueError(f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index")
+
+    def number(*names: str) -> int:
+        found = next((config[n] for n in names if config.get(n) is not None), None)
+        if type(found) is not int or not 0 < found < _MOST:
+            raise ValueError(f"{path}: {names[0]} is missing, or no number that a model has")
+        return found
+
+    moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")
+    return Model(name=path.parent.name or str(path), template=kind, hidden=hidden, heads=heads, layers=number("num_hidden_layers"),
+                 intermediate=number("moe_intermediate_size" if moe else "intermediate_size"), vocab=number("vocab_size"),
+                 kv_heads=number("num_key_value_heads", "num_attention_heads"), tied=config.get("tie_word_embeddings") is True,
+                 head_dim=hidden // heads if config.get("head_dim") is None else number("head_dim"),
+                 experts=number("num_experts") if moe else 0)
+
+
+def _bytes(path: Path, size: int, start: int = 0) -> bytes:
+    try:
+        if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(size)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}; the shapes stand in its config.json or safetensors files") from error
+
+
+def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
+    data = _bytes(path, min(size, _HEADER_BYTES), start)
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(data), dict):
+            return found
+    raise ValueError(f"cannot read {path}: it is no JSON of a model")
+
+
+def _header(path: Path) -> list[tuple[str, list[int]]]:
+    """Names and shapes of one safetensors file, from its first kilobytes."""
+    length = int.from_bytes(_bytes(path, 8), "little")
+    found = [(n, e.get("shape") if isinstance(e, dict) else None) for n, e in _json(path, length, 8).items() if n != "__metadata__"]
+    for name, shape in found:
+        if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):
+            raise ValueError(f"cannot read {path}: {name[:80]} has no shape")
+    return found
+
+
+def _listed(name: str, found: list[tuple[str, list[int]]]) -> Listed:
+    """Tensors of equal layers once; all of them one by one where layers differ."""
+    layers: dict[int, list[list[Any]]] = {}
+    prefix = next((m[1] for m in (_LAYER.match(n) for n, _ in found) if m), "")
+    for tensor, shape in found:
+        match = _LAYER.match(tensor)
+        if match and match[1] == prefix:
+            layers.setdefault(int(match[2]), []).append([match[3], shape])
+    alike = {json.dumps(sorted(each)) for each in layers.values()}
+    if len(alike) != 1 or sorted(layers) != list(range(len(layers))):
+        return Listed(name, [[n, s] for n, s in found], [], 0, "", [])
+    rest = [[n, s] for n, s in found if not ((m := _LAYER.match(n)) and m[1] == prefix)]
+    return Listed(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", [])

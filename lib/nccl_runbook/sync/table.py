@@ -1,0 +1,98 @@
+"""Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
+
+
+@titled("The weight-update group")
+def placement_table(plan: Any) -> Table:
+    """Ranks of the weight-update group (a planning.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
+    shared = {rank for ranks in plan.shared for rank in ranks}
+    rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
+             Cell("its own" if s.place else "none")] for s in plan.seats]
+    return Table("", ["rank", "role", "device", "GPU"], rows)
+
+
+@titled("Weight syncs")
+def methods_table(runs: SyncRuns) -> Table:
+    """One row a method: first and steady sync, rate, and where the seconds went."""
+    columns = ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"]
+    rows = [_row(method, arm, runs) for method, arm in runs.arms.items()]
+    layers = "" if runs.layers == runs.layers_of else f"only {runs.layers} of {runs.layers_of} layers, "
+    return Table(f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
+
+
+@titled("With one thing changed")
+def sweeps_table(runs: SyncRuns) -> Table:
+    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
+    columns = ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"]
+    note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
+            "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
+    return Table("", columns, [row for arm in runs.run for row in _sweep(arm, runs)], note)
+
+
+def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
+    fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
+    rows = []
+    for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
+        told = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
+        busy = f"{v.busy} x {v.busy}" if v.busy else "idle"
+        size = v.size_bytes / 1e9
+        rows.append([arm.method, v.bucket_mib, busy, f"{size:.3f}", f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])
+    return rows
+
+
+def choice_table(here: str = "") -> Table:
+    """The decision table; ``here``: key of the row that fits what was measured."""
+    columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
+    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
+            for key, r in table("sync/choice")["topology"].items()]
+    return Table("Which way to move the weights", columns, rows)
+
+
+@titled("Your own sync")
+def own_table(own: OwnSync) -> Table:
+    """The slowest of the user's own syncs by rank or process, in phases."""
+    slowest = {(one.rank, one.who): one for one in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
+    read = sorted(Counter((one.rank, one.who) for one in own.syncs).values())
+    each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))
+    phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
+    rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
+            for _, s in sorted(slowest.items())[:64]]
+    return Table(", the slowest of each process", ["", "s", *phases], rows, f"Syncs read of each: {each}.")
+
+
+def _note(runs: SyncRuns) -> str:
+    fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
+    words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
+    if any(a.method.startswith("nccl") for a in runs.run):
+        words.append("NCCL's first sync makes the communicator too.")
+    given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
+    if written := sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m}):
+        words.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
+    words += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
+    words += [f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]]
+    if runs.on_cpu:
+        words.append("Rehearsal on the CPU: these are no figures for GPUs.")
+    return " ".join(words)
+
+
+def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
+    if isinstance(arm, Gap):
+        return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
+    steady = arm.steady
+    word = Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
+    if steady is None or arm.first_s is None:
+        return [method, "", "", "", "", "", word]
+    rate = runs.size_bytes / steady.seconds / 1e9
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine), word]
+
+
+def _phases(phases: dict[str, float]) -> str:
+    return ", ".join(f"{name} {seconds:.4f}" for name, seconds in phases.items())

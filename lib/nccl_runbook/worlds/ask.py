@@ -1,0 +1,187 @@
+"""Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, and each pair."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
+
+# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
+# would hide it, so they are left out.
+LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
+MIB = 1 << 20
+GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
+# a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk
+GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
+# A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once one hung, less will do.
+STALL_FIRST_S, STALL_S = 12.0, 5.0
+MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
+NOT_RUN = Gap("not-run")
+SPENT = "the budget was spent: raise budget_s"
+
+
+def on_gpus(devices: List[Optional[int]]) -> bool:
+    return devices[0] is not None
+
+
+class Budget:
+    """Seconds that a probe may take. A world starts only if its whole deadline fits: cut short, a slow one would look hung."""
+
+    def __init__(self, seconds: float, gpu: bool, deadline_s: float = 0.0) -> None:
+        self.until, self.deadline_s = time.monotonic() + seconds, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S)
+
+    @property
+    def spent(self) -> bool:
+        return self.until - time.monotonic() < self.deadline_s
+
+
+def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
+            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", deadline_s: float = 0.0, timed: bool = True,
+            stall_s: float = STALL_FIRST_S, sizes: Tuple[int, ...] = ()) -> WorldRequest:
+    """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the CPU."""
+    gpu = on_gpus(devices)
+    moved = ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES)))
+    args = ["--ops", ops, "--sizes", moved, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
+    stall_s *= max(1.0, len(devices) / 8)
+    delta = {**(LOGGED if gpu else {}), **(env or {})}
+    return WorldRequest(name, "check.py", devices, args, delta, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
+                        stall_s=stall_s if gpu else None, timed=timed)
+
+
+def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False) -> List[Trial]:
+    """Run these at the same time; then what did not pass once more at the same time, in fresh processes (``repeat``; with ``lone`` only
+    where others passed: those that fail beside it are the recurrence)."""
+    worlds = engine.run_all(requests)
+    repeat = repeat and not (lone and not any(w.passed for w in worlds))
+    failed = [dataclasses.replace(r, stall_s=r.stall_s and max(STALL_S, r.stall_s * STALL_S / STALL_FIRST_S))
+              for r, w in zip(requests, worlds) if repeat and not w.passed]
+    again = dict(zip([r.name for r in failed], engine.run_all(failed)))
+    return [Trial(r.name, w, again.get(r.name)) for r, w in zip(requests, worlds)]
+
+
+def world_sizes(most: int) -> List[int]:
+    """1, 2, ... N up to eight, then powers of two and N."""
+    return list(range(1, most + 1)) if most <= 8 else sorted({*range(1, 9), *(1 << k for k in range(4, most.bit_length())), most})
+
+
+def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Ladder:
+    """Worlds of growing size until one fails or the budget (seconds) is spent."""
+    budget, rungs = Budget(budget_s, on_gpus(devices)), []
+    wanted = world_sizes(len(devices))
+    for size in wanted:
+        if rungs and budget.spent:
+            break
+        deadline_s = 0.0 if rungs else FIRST_DEADLINE_S
+        rungs += trials(engine, [request(f"{size} rank{'s' if size > 1 else ''}", devices[:size], deadline_s=deadline_s)])
+        if not rungs[-1].passed:
+            break
+    return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
+
+
+def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Singles, Gap]:
+    """Each GPU by itself, all at once."""
+    if not on_gpus(devices):
+        return Gap("not-run", "no GPU to be tested by itself")
+    if Budget(budget_s, True).spent:
+        return Gap("not-run", SPENT)
+    gpus = sorted(set(devices))
+    done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus])
+    return Singles({str(g): trial for g, trial in zip(gpus, done)})
+
+
+def rounds(items: List[int]) -> List[List[tuple]]:
+    """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, n - 1 rounds for an even n, n for an odd one."""
+    even: List[Optional[int]] = [*items, *([None] if len(items) % 2 else [])]
+    ring, found = [*even[::2], *reversed(even[1::2])], []
+    for _ in range(len(ring) - 1):
+        half = len(ring) // 2
+        found.append([tuple(sorted(pair)) for pair in zip(ring[:half], reversed(ring[half:])) if None not in pair])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return found
+
+
+def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float,
+          ladder: Union[Ladder, Gap] = NOT_RUN) -> Union[Pairs, Gap]:
+    """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds) goes."""
+    alone = {} if isinstance(singles, Gap) else singles.trials
+    gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
+    if len(gpus) < 2:
+        return Gap("not-run", "fewer than two GPUs that pass alone: no pair to test")
+    failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
+    if failing and len(gpus) > MATRIX_MOST:
+        return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
+    make = functools.partial(request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S)
+    # where the ladder failed the search repeats what decides, of three GPUs or more
+    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
+
+
+def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
+               repeat: bool = True, lone: bool = False) -> Pairs:
+    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that run at once fail."""
+    found: List[Pair] = []
+    for together in rounds(gpus):
+        if budget.spent or lone and found and not any(p.trial.passed for p in found):
+            break
+        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
+        found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, done)]
+    return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
+
+
+Group = Tuple[int, ...]
+
+
+class _Results:
+    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each in fresh processes."""
+
+    def __init__(self, engine: Engine, trials: Mapping[Group, Trial]) -> None:
+        self.engine = engine
+        self.example: Union[World, Gap] = NOT_RUN
+        self.known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
+
+    def of(self, groups: List[Group]) -> Dict[Group, bool]:
+        """All at the same time. A result that was seen before counts once."""
+        new = [g for g in groups if not self.known.get(g)]
+        asked = [request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False, stall_s=STALL_S) for g in new]
+        worlds = {**dict(zip(new, self.engine.run_all(asked))), **{g: self.known[g].pop(0) for g in groups if g not in new}}
+        for world in worlds.values():
+            smaller = isinstance(self.example, Gap) or world.request.world_size < self.example.request.world_size
+            self.example = world if not world.passed and smaller else self.example
+        return {g: w.passed for g, w in worlds.items()}
+
+
+def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap], pairs: Union[Pairs, Gap], budget_s: float,
+           identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
+    """Which GPU or link it is, where the ladder failed. ``identify``: planning.group_testing.identify, which asks for the rounds."""
+    failing = None if isinstance(ladder, Gap) else ladder.first_failing
+    if failing is None or isinstance(singles, Gap):
+        return Gap("not-run", "no world of several GPUs failed")
+    steady = failing.again is not None and not failing.again.passed
+    gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
+    seen = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
+    matrix = [] if isinstance(pairs, Gap) else pairs.pairs
+    if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
+        return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
+    if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
+        return Gap("not-run", "every GPU or every pair fails: it is not one of them")
+    # a world that failed and passed did so, whatever the same two did as a pair
+    seen.update({**{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})})
+    return _walk(_Results(engine, seen), gpus, Budget(budget_s, True), identify(gpus))
+
+
+def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Search:
+    done: List[SearchRound] = []
+    try:
+        groups = next(walk)
+        while not budget.spent:
+            passed = results.of(groups)
+            done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
+            groups = walk.send(passed)
+    except StopIteration:
+        return Search(gpus, done, results.example)
+    return Search(gpus, done, results.example, SPENT)

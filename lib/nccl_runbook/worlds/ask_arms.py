@@ -1,0 +1,210 @@
+"""Transports: the user's environment as it is, and the same with one thing switched off, narrowed or taken out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds.ask import LOGGED, MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus
+from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
+
+OPS = "all_reduce,broadcast,send_recv,all_gather"
+GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
+GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
+PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
+DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+SET_ALREADY = "your environment sets this already, so the control has it too"
+INFINIBAND = Path("/sys/class/infiniband")
+# what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build, stays, and so does multicast
+# off: an arm switches nothing on
+STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
+STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
+         "CUDA_(HOME|PATH)", "TORCH_CUDA_ARCH_LIST", *LOGGED)
+# an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm has to do before ("": none);
+# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. "P2P off
+# fails": at once beside a control that passes; beside one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
+ARMS = {
+    "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
+    "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),
+    "P2P, SHM and IB off": ({f"NCCL_{x}_DISABLE": "1" for x in ("P2P", "SHM", "IB")}, ["P2P", "SHM", "NET/IB"], "P2P and SHM off fails"),
+    "SHM off": ({"NCCL_SHM_DISABLE": "1"}, ["SHM"], None),
+    "cuMem off": ({"NCCL_CUMEM_ENABLE": "0"}, ["P2P/CUMEM"], None),
+    "cuMem host off": ({"NCCL_CUMEM_HOST_ENABLE": "0"}, ["SHM"], "SHM off passes"),
+    "NVLS off": ({"NCCL_NVLS_ENABLE": "0"}, ["algo NVLS"], None),
+    "IB off": ({"NCCL_IB_DISABLE": "1"}, ["NET/IB"], None),
+    "GDR off": ({"NCCL_NET_GDR_LEVEL": "LOC"}, ["NET/IB/GDRDMA"], "IB off passes"),
+    "interface pinned": ({"NCCL_SOCKET_IFNAME": "lo"}, [], None),
+    "P2P over NVLink only": ({"NCCL_P2P_LEVEL": "NVL"}, ["P2P"], "P2P off passes"),
+    "P2P below one PCIe switch": ({"NCCL_P2P_LEVEL": "PIX"}, ["P2P"], "P2P over NVLink only passes"),
+    "P2P below one host bridge": ({"NCCL_P2P_LEVEL": "PHB"}, ["P2P"], "P2P below one PCIe switch passes"),
+    "ring only": ({"NCCL_ALGO": "Ring"}, ["algo TREE", "algo NVLS", "algo PAT", "algo COLLNET"], ""),
+    "simple protocol only": ({"NCCL_PROTO": "Simple"}, ["proto LL"], ""),
+}
+CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
+Halve = Callable[..., Any]
+
+
+def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
+    gpu = on_gpus(devices)
+    logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
+    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S, timed, stall_s,
+                          GPU_SIZES if gpu else CPU_SIZES)
+
+
+def seen(world: World) -> Dict[str, int]:
+    """Everything of the world that an arm may act on, as NCCL's log counts it."""
+    return {**({} if isinstance(world.transports, Gap) else world.transports), **world.algorithms}
+
+
+def steering(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The variables of the surroundings that the arm *clean* takes out."""
+    return {k: v for k, v in sorted(environ.items()) if STEERS.fullmatch(k) and not any(re.fullmatch(stays, k) for stays in STAYS)}
+
+
+class _Session:
+    """One round of arms: the engine, the ranks, and what time is left."""
+
+    def __init__(self, engine: Engine, devices: List[Optional[int]], budget_s: float) -> None:
+        self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
+        self.budget, self.deep, self.stall_s = Budget(budget_s, self.gpu), budget_s >= DEEP_S, STALL_FIRST_S
+
+    def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True) -> Dict[str, World]:
+        """One world for each environment, in turn, as far as the budget goes."""
+        asked = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
+        return dict(zip(named, self.engine.run_in_turn(asked, lambda: self.budget.spent)))
+
+    def control(self) -> Trial:
+        first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
+        self.stall_s = STALL_S
+        return Trial("control", first, None if first.passed else self.worlds({"control": {}}, timed=False).get("control"))
+
+
+def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
+    """Why this arm would tell nothing here, None if it may."""
+    env, acts_on, _ = ARMS.get(name) or CPU_ARMS[name]
+    if all(os.environ.get(k) == v for k, v in env.items()):
+        return Gap("unsupported", SET_ALREADY)
+    if (name == "GDR off" or "NCCL_IB_DISABLE" in env) and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
+        return Gap("absent", "no InfiniBand or RoCE device here")
+    met = {} if isinstance(control.world.transports, Gap) else control.world.transports
+    if name == "interface pinned" and met and not any("NET" in key for key in met):
+        return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
+    used = seen(control.world)
+    connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))  # so far that NCCL's log shows all it uses
+    if used and acts_on and connected and not any(key.startswith(prefix) for key in used for prefix in acts_on):
+        return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
+    return None
+
+
+def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
+    """The control, every arm that can act, the control again, and *clean* where the environment may be to blame. Needs two ranks.
+
+    ``budget_s``: seconds; ``halve``: planning.halving.halve, which names the guilty variables.
+    """
+    if len(devices) < 2:
+        return Gap("unsupported", "one GPU: a transport needs two ranks")
+    session = _Session(engine, devices, budget_s)
+    control, named = session.control(), ARMS if session.gpu else CPU_ARMS
+    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None}
+    first = [n for n, row in named.items() if n not in trials and (row[2] is None or control.passed and row[2] == "P2P off fails")]
+    trials.update(_trials(session, {n: named[n][0] for n in first}, control))
+    after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
+    ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
+    found = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
+    for name, (env, _, before) in named.items():
+        if name not in trials:
+            why_not = _why_not_later(session, found, before, trials)
+            trials[name] = _trials(session, {name: env}, control)[name] if why_not is None else why_not
+    return dataclasses.replace(found, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
+
+
+def _clean_passes(arms: Arms) -> bool:
+    return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
+
+
+def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
+    """Why an arm that narrows another one is not run; None if it is."""
+    wider = trials.get(before.rpartition(" ")[0])
+    if arms.control.passed:
+        return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
+    if _clean_passes(arms):
+        return Gap("not-run", "a variable of the environment makes the difference")
+    fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
+    return None if fits or not before else Gap("not-run", f"only where {before}")
+
+
+def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
+    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the arms are only checked, and
+    what passes is repeated and timed: it may be what one runs with meanwhile."""
+    first = session.worlds(envs, timed=control.passed)
+    more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
+    found: Dict[str, Union[Trial, Gap]] = {}
+    for name in envs:
+        one, two = first.get(name), more.get(name)
+        both = (two, one) if not control.passed and two is not None else (one, two)  # the timed one first
+        found[name] = Gap("not-run", SPENT) if one is None else Trial(name, both[0], None if both[0].passed else both[1])
+    return found
+
+
+def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
+    """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference hangs on."""
+    variables, control = steering(os.environ), arms.control
+    if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
+        return dataclasses.replace(arms, clean=Gap("not-run", "no variable here steers NCCL"))
+
+    def without(names: List[str], name: str) -> Union[World, Gap]:
+        try:
+            return session.worlds({name: dict.fromkeys(names)}, timed=control.passed or name == "clean").get(name) or Gap("not-run", SPENT)
+        except EngineError as error:
+            return Gap("failed", f"the interpreter does not start then: {error}")
+
+    clean = without(list(variables), "clean")
+    if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):  # the driver may be found through it only
+        del variables["LD_LIBRARY_PATH"]
+        clean = without(list(variables), "clean") if variables else clean
+    one, once = clean, not control.passed and isinstance(clean, World) and clean.passed  # which may be chance
+    clean = without(list(variables), "clean") if once else one
+    trial = clean if isinstance(clean, Gap) else Trial("clean", clean, one if once and not clean.passed else None)
+    arm, limit = Arm("clean", dict.fromkeys(variables), [], trial), None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
+    if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):
+        return dataclasses.replace(arms, clean=arm)
+
+    def shows(kept: Any) -> Optional[bool]:
+        world = without([v for v in variables if v not in kept], f"only with {', '.join(kept)}")
+        if isinstance(world, Gap):
+            return None
+        return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
+
+    told = halve(list(variables), shows)
+    why_not = "cut by the time budget" if told.why_not == "unclear" and session.budget.spent else told.why_not
+    return dataclasses.replace(arms, clean=arm, guilty=Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, why_not))
+
+
+def _speed_limit(control: World, clean: World) -> Optional[float]:
+    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where speed tells nothing."""
+    slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
+    return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
+
+
+def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
+    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at once, for then it is no
+    single GPU or link, and each that hangs costs seconds."""
+    if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
+        return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
+    gpus = sorted(arms.control.world.request.devices)
+    make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
+    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
+
+
+def _fails_every_time(arms: Arms) -> bool:
+    again, after, devices = arms.control.again, arms.control_after, arms.control.world.request.devices
+    twice = not arms.control.passed and again is not None and not again.passed
+    return twice and (isinstance(after, Gap) or not after.passed) and len(set(devices)) == len(devices) > 2

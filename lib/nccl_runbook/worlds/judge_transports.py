@@ -1,0 +1,221 @@
+"""What switching a transport off proves. An arm without effect is never a pass, and passing with P2P off is never the fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
+from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.world import World
+from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
+from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
+from nccl_runbook.worlds.judge_narrowest import narrowed
+
+RESTS_ON = ()  # arms that were not run are judged below
+NOT_NARROWED = Gap("not-run")
+# what only the log line of the variable itself proves: the transport goes by the same name with and without
+_BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
+_SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
+
+
+def used(world: World) -> dict[str, int] | None:
+    """Everything that NCCL's log says the world used, counted; None without a log."""
+    return None if isinstance(world.transports, Gap) else {**world.transports, **world.algorithms}
+
+
+def left(acts_on: list[str], uses: dict[str, int]) -> int:
+    return sum(n for name, n in uses.items() if any(name.startswith(prefix) for prefix in acts_on))
+
+
+def acted(arm: Arm, control: Trial) -> bool | None:
+    """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone. None: no proof either way."""
+    if isinstance(arm.trial, Gap):
+        return None
+    before, after, taken = used(control.world), used(arm.trial.world), arm.trial.world.set_by_environment
+    if not arm.acts_on or any(name in _BY_LOG_LINE for name in arm.env):
+        return None if isinstance(taken, Gap) else all(f"{k}={v}" in taken for k, v in arm.env.items())
+    if before is None or not after:
+        return None
+    if "NCCL_P2P_LEVEL" in arm.env:  # narrows: less of it, not none
+        return left(arm.acts_on, after) < left(arm.acts_on, before) if before else None
+    if not control.world.transports:  # the control failed before it connected: only what the arm left can be seen
+        return not left(arm.acts_on, after)
+    return left(arm.acts_on, before) > 0 and not left(arm.acts_on, after)
+
+
+def outcome(arm: Arm, control: Trial) -> str:
+    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else how it failed."""
+    if isinstance(arm.trial, Gap):
+        return "not run"
+    world, again = arm.trial.world, arm.trial.again
+    if not world.passed:
+        return "passed 1 of 2" if again is not None and again.passed else world.ended
+    proof, enough = acted(arm, control), control.passed or world.request.timed  # beside a failing control a pass is run again, and timed
+    return ("pass" if enough else "passed 1 of 1") if proof else "no effect" if proof is False else "no proof"
+
+
+def outcomes(arms: Arms | Gap) -> dict[str, str]:
+    """The outcome of every arm by its name."""
+    return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
+
+
+def seen(arms: Arms, message: bool) -> Seen:
+    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
+    control, again, clean = arms.control, arms.control.again, arms.clean
+    word = "pass" if control.passed else "once of once" if again is None else "once of twice" if again.passed else control.world.ended
+    return Seen(
+        control="lost" if control.world.ended == "lost" else word,
+        after=_word(arms.control_after),
+        arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
+        clean="fail" if "no variable" in getattr(clean, "detail", "") else _word(clean if isinstance(clean, Gap) else clean.trial),
+        settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
+        connected=bool(used(control.world)),
+        message=message,
+    )
+
+
+def _word(trial: Trial | Gap) -> str:
+    """How the control at the end, or *clean*, went."""
+    return ("not run" if isinstance(trial, Gap) or trial.world.ended == "lost" else
+            "pass" if trial.passed else "once of twice" if trial.again else "fail")
+
+
+def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
+    """Findings of step 04. The control decides how the arms are read; where it fails, ``pairs`` say between which GPUs."""
+    if isinstance(arms, Gap):
+        severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
+        return [Finding("transports-not-run", severity, arms.detail or str(arms))]
+    if arms.backend == "gloo" and arms.control.passed:
+        return _rehearsal(arms)
+    fault = None if arms.control.passed else explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
+    decision = decide(seen(arms, fault is not None and fault.cause is not None))
+    if fault is None and decision.kind == "inconclusive":
+        worlds = [t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial) and not t.passed]
+        evidence = (*explain("control-changed", "", worlds[0]).evidence, Evidence(worlds[0].shell_line, "by hand"))
+        return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
+    return _control_passes(arms) if fault is None else [narrowed(_control_fails(arms, decision, fault), pairs)]
+
+
+def _rehearsal(arms: Arms) -> list[Finding]:
+    ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]  # with what else there is of the same
+    failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
+              for t, same in ran if isinstance(t, Trial) and not t.passed]
+    title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
+    return failed or [Finding("rehearsed", Severity.UNKNOWN, title, (Evidence("control and interface pinned to lo", "table below"),))]
+
+
+def _control_passes(arms: Arms) -> list[Finding]:
+    """Nothing is broken as it stands. An arm that fails is a fallback that would not work, which is worth a note, not an alarm."""
+    found = [_loss(arms), *_environment_costs(arms), *switched_off_already(arms)]
+    for arm in arms.arms:
+        if isinstance(arm.trial, Trial) and not arm.trial.passed:
+            fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
+            title = f"{fault.title} (not what your job uses: the control passed)"
+            found.append(Finding("fallback-fails", Severity.NOTE, title, fault.evidence))
+    return found
+
+
+def _environment_costs(arms: Arms) -> list[Finding]:
+    """The environment passes, and is clearly slower than the same without its variables; those it hangs on were found by halving."""
+    if not isinstance(arms.guilty, Guilty) or not isinstance(arms.clean, Arm) or not isinstance(arms.clean.trial, Trial):
+        return []
+    slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
+    if not slow or not fast:
+        return []
+    title = f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}"
+    status = "likely" if arms.guilty.why_not else "established"
+    unset = Remedy("your launcher", "Take it out unless somebody knows why it is set:", (f"unset {' '.join(arms.guilty.variables)}",))
+    return [Finding("environment-costs-bandwidth", Severity.WARN, title, _proof(arms.guilty), (unset,), "env-conflict", status)]
+
+
+def switched_off_already(arms: Arms) -> list[Finding]:
+    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on cards without P2P."""
+    taken = arms.control.world.set_by_environment
+    off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
+    if not off or isinstance(arms.guilty, Guilty):
+        return []
+    again = Remedy("your launcher", "If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
+                   (f"unset {' '.join(t.partition('=')[0] for t in off)}",))
+    title = f"your environment switches a transport off: {', '.join(off)}"
+    proof = Evidence(f"set by environment: {', '.join(off)}", "NCCL's log")
+    return [Finding("switched-off-already", Severity.NOTE, title, (proof,), (again,))]
+
+
+def _price(arm: Arm, control: Trial) -> str:
+    before, after = control.world.busbw_gb_per_s("all_reduce"), arm.trial.world.busbw_gb_per_s("all_reduce")
+    slower = f", {before / after:.1f} times slower than the control" if before and after else ""
+    return f"{arm.name}: {after:.1f} GB/s{slower}" if after else f"{arm.name}: passed"
+
+
+def _loss(arms: Arms) -> Finding:
+    passed = [a for a in arms.arms if outcome(a, arms.control) == "pass" and a.acts_on]
+    bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
+    evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
+    evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
+    title = f"your environment as it is passes{f' at {bandwidth:.1f} GB/s' if bandwidth else ''}: no transport has to be switched off"
+    return Finding("transports-pass", Severity.OK, title, tuple(evidence))
+
+
+def _names(guilty: Guilty) -> str:
+    return ", ".join(f"{k}={v}" for k, v in guilty.variables.items())
+
+
+def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
+    """How the variables were found."""
+    n = len(guilty.variables)
+    how = f"not settled after {guilty.asked} tests: {guilty.why_not}" if guilty.why_not else (
+        f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
+    return (Evidence(f"{_names(guilty)}: {n} of {guilty.among} variables, {how}", "halving, each test in fresh processes"),)
+
+
+def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
+    """The finding for a control that fails, with what the arms add to it."""
+    proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
+    tried = [(a, Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")) for a in arms.arms if isinstance(a.trial, Trial)]
+    decisive = tuple(e for a, e in tried if a.name == decision.arm)
+    evidence = (*proof, *decisive, *fault.evidence, *(e for _, e in tried if e not in decisive))
+    evidence = (*evidence, *(() if decision.kind in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"} else (NOT_SEEN,)))
+    if decision.kind == "variable":
+        return _variable(arms, decision, fault, evidence)
+    cure = next((a for a in arms.arms if a.name == decision.arm), None)
+    if decision.kind == "explained" or cure is None:
+        return _undecided(arms, decision, fault, evidence, cure)
+    several = "; no single transport" * (decision.kind == "sockets")
+    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}{several}"
+    real = remedies(causes().get(decision.cause or ""), decision.status)
+    return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
+
+
+def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None) -> Finding:
+    """The ranks said it themselves, it is not the transport, or nothing can be concluded."""
+    if decision.kind == "explained":
+        meanwhile = (_meanwhile(cure, arms),) if cure else ()
+        settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
+        title = f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title
+        return dataclasses.replace(fault, title=title, evidence=evidence, remedy=(*fault.remedy, *meanwhile))
+    words = "not the transport: " if decision.kind == "not-the-transport" else "" if "comes and goes" in decision.why else "inconclusive: "
+    return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
+
+
+def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
+    here = ", on this host alone," if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""  # lo reaches no other host
+    lines = tuple(f"export {k}={v}" for k, v in arm.env.items())
+    return Remedy("you", f"Only until that is mended{here} run with {arm.name} ({_price(arm, arms.control)}):", lines)
+
+
+def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
+    """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
+    found, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
+    names = arms.clean.env if found.why_not in ("confounded", "not tried") else found.variables  # confounded: others do it too
+    named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items() if re.fullmatch(pattern, k)]
+    cause = causes()[named[0] if named and settled else decision.cause]
+    left = f"{found.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in found.why_not else ""
+    which = _names(found) if settled else f"its variables ({left or f'which of {len(names)}: {found.why_not}'})"
+    take = "Take it out, or give it a value that works:" if settled else "Which of these it takes is not proven; without all it passes:"
+    unset = Remedy("your launcher", take, (f"unset {' '.join(names)}",))
+    title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
+    return Finding("variable-at-fault", fault.severity, title, evidence, (unset,), cause.id, decision.status)

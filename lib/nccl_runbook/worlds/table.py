@@ -1,0 +1,146 @@
+"""Tables of worlds: the ladder, GPUs alone, pairs as a heat map, and the transports."""
+
+from __future__ import annotations
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import World
+from nccl_runbook.machine.link_limits import Links, limit
+from nccl_runbook.report.curve import Curve, size_words
+from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Trial
+
+OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
+
+
+def _outcome(trial: Trial) -> Cell:
+    if trial.passed:
+        return Cell("passed", "ok")
+    if trial.again is not None and trial.again.passed:
+        return Cell(f"{trial.world.ended}, seen 1 of 2", "warn")
+    return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
+
+
+def _figure(value: float | None) -> str:
+    return f"{value:.1f}" if value else ""
+
+
+def _bandwidths(world: World) -> list[str]:
+    return [_figure(world.busbw_gb_per_s(op)) for op in OPS]
+
+
+def _row(name: str, trial: Trial) -> list:
+    return [name, _outcome(trial), f"{trial.world.wall_s:.1f}", *_bandwidths(trial.world)]
+
+
+COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
+BANDWIDTH_NOTE = "GB/s: bus bandwidth as nccl-tests defines it, at the largest size, by the slowest rank."
+
+
+@titled("Checked collectives with 1, 2, ... N ranks")
+def ladder_table(ladder: Ladder) -> Table:
+    return Table(f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE)
+
+
+@titled("Each GPU by itself")
+def singles_table(singles: Singles) -> Table:
+    return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
+
+
+@titled("Every pair of GPUs")
+def pairs_table(pairs: Pairs) -> Table:
+    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
+    gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
+    by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
+    best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
+    rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)] for a in gpus]
+    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows,
+                 "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.")
+
+
+def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
+    if trial is None:
+        return Cell("" if same else "not run", "muted")
+    value = trial.world.busbw_gb_per_s("send_recv")
+    text = f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us" if value else ""
+    return Cell(text, heat=value / best) if trial.passed and value and best else _outcome(trial)
+
+
+@titled("Which GPU, link, split or count")
+def search_table(search: Search) -> Table:
+    """Every round of the search for the GPU or link."""
+    rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))] for n, r in enumerate(search.rounds, 1)]
+    rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
+    return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
+                 "The groups of a round ran at the same time; what is named failed in more than one.")
+
+
+def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
+    words = ["+".join(map(str, g)) for g, p in zip(groups, passed, strict=False) if p is wanted]
+    return Cell("   ".join(words), ("ok" if wanted else "broken") if words else "")
+
+
+BY_SIZE = "all_reduce"
+LEAST_BYTES = 1 << 16  # below it latency is what counts
+
+
+@titled(f"{BY_SIZE} by size, GB/s")
+def bandwidth_table(arms: Arms, links: Links) -> Table:
+    """Bus bandwidth by size in the control and every arm that passed, as a table and as a curve."""
+    extra = [a for a in [*arms.arms, arms.clean] if not isinstance(a, Gap)]
+    passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
+    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
+    sizes = sorted({size for by_size in rates.values() for size in by_size})
+    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
+             _narrowed(t.world)] for t in passed]
+    curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
+    columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
+    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
+    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.", curve)
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _share(world: World, links: Links) -> str:
+    bound, best = limit(links, world.transports), world.busbw_gb_per_s(BY_SIZE)
+    return f"{best / bound[1]:.0%} of {bound[0]}'s {bound[1]:.0f} GB/s" if bound and best else ""
+
+
+def _narrowed(world: World) -> str:
+    told = [e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == BY_SIZE]
+    return f"{size_words(told[0]['to_bytes'])} ({told[0]['why']})" if told else ""
+
+
+@titled("One transport switched off at a time")
+def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
+    """``outcomes``: what the rules call each arm."""
+    rows = [_arm_row("control", "", arms.control)]
+    for arm in arms.arms:
+        word = outcomes.get(arm.name, "")
+        tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "warn" if word.startswith("passed") else "broken")
+        rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial, Cell(word, tone)))
+    rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)] if isinstance(arms.control_after, Trial) else [])]
+    columns = ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)]
+    note = "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting."
+    return Table(f" ({arms.backend})", columns, rows, f"{note} {BANDWIDTH_NOTE}")
+
+
+def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
+    if isinstance(trial, Gap):
+        return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(OPS)]
+    via = trial.world.transports
+    carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
+    return [name, setting, outcome or _outcome(trial), carried, *_bandwidths(trial.world)]
+
+
+def _clean_rows(arms: Arms) -> list[list]:
+    """The environment without what steers NCCL, and the variables that the difference hangs on."""
+    if isinstance(arms.clean, Gap):
+        return [_arm_row("clean", "", arms.clean)]
+    rows = [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial)]
+    if not isinstance(arms.guilty, Gap):
+        found = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
+        rows.append(["halving", found, Cell(arms.guilty.why_not or "settled", "warn"),
+                     f"{arms.guilty.asked} tests among {arms.guilty.among} variables", *[""] * len(OPS)])
+    return rows
