@@ -20,9 +20,13 @@ import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
-from nccl_runbook.evidence import log_events, log_profile, log_templates, logs  # noqa: E402
-from nccl_runbook.knowledge.clues import clues, compiled, printed  # noqa: E402
-from nccl_runbook.rules import against, triage  # noqa: E402
+from nccl_runbook.messages import read_ranks as log_events
+from nccl_runbook.triage import read_profile as log_profile
+from nccl_runbook.messages import templates as log_templates
+from nccl_runbook.messages import read as logs  # noqa: E402
+from nccl_runbook.messages.clues import clues, compiled, printed  # noqa: E402
+from nccl_runbook.triage import judge_against as against
+from nccl_runbook.triage import judge as triage  # noqa: E402
 from triage_samples import SAMPLES, matching, needed  # noqa: E402
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth

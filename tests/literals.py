@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.causes.toml import worked_out
-from nccl_runbook.knowledge.clues import Matcher, alternatives
+from nccl_runbook.messages.clues import Matcher, alternatives
 
 _NOTHING, _REPEATS = [""], (sre.MAX_REPEAT, sre.MIN_REPEAT)
 _SPELLINGS = 16  # of one literal; where more are possible it ends

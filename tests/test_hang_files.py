@@ -181,7 +181,7 @@ def test_any_text_is_a_stack_or_none(text, head):
 
 
 def test_source_peek_changes_nothing_for_the_log_reader():
-    from nccl_runbook.evidence.log_sources import Source
+    from nccl_runbook.logs.sources import Source
 
     source = Source("x", 6, io.BytesIO(b"a\nb\nc\n"))
     assert source.peek(3) == b"a\nb" and source.peek(1) == b"a" and b"".join(source.chunks()) == b"a\nb\nc\n"

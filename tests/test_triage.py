@@ -23,14 +23,15 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of
 from nccl_runbook.core.parameters import read_cell
-from nccl_runbook.evidence import log_events, log_templates
-from nccl_runbook.evidence import logs as reader
-from nccl_runbook.facts.logs import Logs
+from nccl_runbook.messages import read_ranks as log_events
+from nccl_runbook.messages import templates as log_templates
+from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.facts import Logs
 from nccl_runbook.hang import judge as hang
 from nccl_runbook.hang import read as hang_files
-from nccl_runbook.knowledge.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
+from nccl_runbook.messages.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
 from nccl_runbook.report.badges import badge
-from nccl_runbook.rules import triage
+from nccl_runbook.triage import judge as triage
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.evidence import log_profile, logs
-from nccl_runbook.facts.logs import RunProfile
-from nccl_runbook.rules import against, triage
+from nccl_runbook.triage import read_profile as log_profile
+from nccl_runbook.messages import read as logs
+from nccl_runbook.triage.facts import RunProfile
+from nccl_runbook.triage import judge_against as against
+from nccl_runbook.triage import judge as triage
 from processes import ROOT
 from pydantic import TypeAdapter
 

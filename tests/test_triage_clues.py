@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import pytest
-from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge.clues import says
-from nccl_runbook.rules import triage, triage_ranks
+from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.clues import says
+from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage import judge_ranks as triage_ranks
 from triage_samples import DUPLICATE, STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "

@@ -11,9 +11,9 @@ import pytest
 from book_samples import run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import log_kinds
-from nccl_runbook.evidence import logs as reader
-from nccl_runbook.rules import triage
+from nccl_runbook.logs import kinds as log_kinds
+from nccl_runbook.messages import read as reader
+from nccl_runbook.triage import judge as triage
 from processes import ROOT
 from triage_samples import DUPLICATE, hung
 

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from nccl_runbook.evidence import logs as reader
-from nccl_runbook.rules import triage
+from nccl_runbook.messages import read as reader
+from nccl_runbook.triage import judge as triage
 from triage_samples import hung
 
 RAISED = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'

@@ -18,10 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from literals import matcher_of
 from nccl_runbook.causes.toml import worked_out
-from nccl_runbook.evidence import log_events, log_sources, log_templates, log_text
-from nccl_runbook.evidence import logs as reader
-from nccl_runbook.knowledge.clues import Matcher, alternatives, clues, compiled, hints, spoken
-from nccl_runbook.rules import triage
+from nccl_runbook.messages import read_ranks as log_events
+from nccl_runbook.logs import sources as log_sources
+from nccl_runbook.messages import templates as log_templates
+from nccl_runbook.logs import text as log_text
+from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.clues import Matcher, alternatives, clues, compiled, hints, spoken
+from nccl_runbook.triage import judge as triage
 from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed
 

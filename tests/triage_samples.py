@@ -5,7 +5,7 @@ Written from the messages of the libraries: what NCCL, PyTorch, the kernel and t
 from __future__ import annotations
 
 from literals import branches
-from nccl_runbook.knowledge.clues import Matcher, compiled
+from nccl_runbook.messages.clues import Matcher, compiled
 
 WATCHDOG = ("[rank{r}]:[E1120 12:03:15.806190993 ProcessGroupNCCL.cpp:689] [Rank {r}] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum={s}, OpType={o}, NumelIn={n}, NumelOut={n}, Timeout(ms)={t}) ran for {t}9 milliseconds before timing out.\n")

@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import functools
-import json
-import zlib
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,7 @@ PACKAGE = Path(__file__).parents[1]
 @functools.cache
 def table(name: str) -> dict[str, Any]:
     """The table ``name``.toml, a path below the package, with arrays as tuples. It is shared: do not change it."""
-    raw = (PACKAGE / f"{name}.toml").read_bytes()
-    checksum, parsed = worked_out("tables").get(name.rpartition("/")[2], (None, {}))
-    if checksum != zlib.crc32(raw):
-        import tomllib  # takes 50 ms with the tables of triage, so that tables.json holds those (tests/test_docs.py)
-
-        parsed = tomllib.loads(raw.decode())
-    return _fixed(parsed)
-
-
-@functools.cache
-def worked_out(name: str) -> dict[str, Any]:
-    """What tests/test_docs.py wrote down ahead, as it costs too much at each start."""
-    return json.loads((PACKAGE / "knowledge" / f"{name}.json").read_bytes())
+    return _fixed(tomllib.loads((PACKAGE / f"{name}.toml").read_text(encoding="utf-8")))
 
 
 def _fixed(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, plain
-from nccl_runbook.evidence.log_file import HELD
+from nccl_runbook.logs.file import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

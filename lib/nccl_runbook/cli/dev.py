@@ -48,8 +48,8 @@ def score(
 
 def result(row: dict[str, Any]) -> dict[str, Any]:
     """One report judged: its label, and the first three causes with their status."""
-    from nccl_runbook.evidence.logs import collect
-    from nccl_runbook.rules.triage import judge
+    from nccl_runbook.messages.read import collect
+    from nccl_runbook.triage.judge import judge
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.log"

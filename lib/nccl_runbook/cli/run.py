@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.evidence import log_file
+from nccl_runbook.logs import file as log_file
 
 if TYPE_CHECKING:
     from nccl_runbook.book.plan import Planned

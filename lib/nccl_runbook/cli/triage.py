@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
-    from nccl_runbook.facts.logs import Logs
-    from nccl_runbook.rules.against import Comparison
-    from nccl_runbook.rules.triage import Hypothesis
+    from nccl_runbook.messages.facts import Logs
+    from nccl_runbook.triage.judge_against import Comparison
+    from nccl_runbook.triage.judge import Hypothesis
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
@@ -31,9 +31,9 @@ def triage(
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
     from nccl_runbook.core.findings import exit_code
-    from nccl_runbook.evidence.log_sources import piped
-    from nccl_runbook.evidence.logs import collect
-    from nccl_runbook.rules import triage as rules
+    from nccl_runbook.logs.sources import piped
+    from nccl_runbook.messages.read import collect
+    from nccl_runbook.triage import judge as rules
 
     answer.named(against)
     if not context or against:
@@ -64,15 +64,15 @@ def _of_dumps(logs: Logs, paths: list[str]) -> str:
 
 def _compared(against: list[str], paths: list[str]) -> Comparison:
     """The good run beside the bad one."""
-    from nccl_runbook.evidence import log_profile
-    from nccl_runbook.rules.against import compare
+    from nccl_runbook.triage import read_profile as log_profile
+    from nccl_runbook.triage.judge_against import compare
 
     return compare(log_profile.collect(against), log_profile.collect([p for p in paths if p != "-"]))
 
 
 def _verdict(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:
     """What the log alone says; a run that became slower is degraded, at least."""
-    from nccl_runbook.rules import triage as rules
+    from nccl_runbook.triage import judge as rules
 
     verdict = rules.verdict(logs, told)
     return "degraded" if verdict == "unknown" and compared and compared.slower else verdict
@@ -80,7 +80,7 @@ def _verdict(logs: Logs, told: list[Hypothesis], compared: Comparison | None) ->
 
 def _sentence(logs: Logs, told: list[Hypothesis], compared: Comparison | None) -> str:
     """One true line at the top: the cause, else what became slower."""
-    from nccl_runbook.rules import triage as rules
+    from nccl_runbook.triage import judge as rules
 
     sure = any(h.status != "possible" for h in told)
     return compared.sentence if compared and (not told or compared.slower and not sure) else rules.sentence(logs, told)
@@ -98,8 +98,8 @@ def document(logs: Logs, told: list[Hypothesis], code: int, compared: Comparison
 
 def text(logs: Logs, told: list[Hypothesis], compared: Comparison | None = None) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.report.tables_triage import against_table, ranks_table, there_tables
-    from nccl_runbook.rules import triage as rules
+    from nccl_runbook.triage.table import against_table, ranks_table, there_tables
+    from nccl_runbook.triage import judge as rules
 
     lines = [_sentence(logs, told, compared), ""]
     for number, one in enumerate(told, 1):
@@ -130,9 +130,9 @@ def _cut(text: str) -> str:
 def _write_page(path: Path, logs: Logs, told: list[Hypothesis], paths: list[str], code: int, compared: Comparison | None, good: list[str],
                 dumps: str) -> None:
     from nccl_runbook.report.tables import Table
-    from nccl_runbook.report.tables_triage import against_table, tables, there_tables
-    from nccl_runbook.rules import against
-    from nccl_runbook.rules import triage as rules
+    from nccl_runbook.triage.table import against_table, tables, there_tables
+    from nccl_runbook.triage import judge_against as against
+    from nccl_runbook.triage import judge as rules
 
     findings = against.beside(rules.findings(logs), compared, *good[:1], *paths[:1]) if compared else rules.findings(logs)
     beside = [against_table(compared.sentence, compared.rows())] if compared else []

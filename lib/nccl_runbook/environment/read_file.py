@@ -15,7 +15,7 @@ from nccl_runbook.causes.variables import prefixes, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret
 from nccl_runbook.environment.facts import Role
-from nccl_runbook.evidence.log_file import opened
+from nccl_runbook.logs.file import opened
 
 MOST_BYTES = 4 << 20
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done

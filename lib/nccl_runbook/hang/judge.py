@@ -11,14 +11,14 @@ from nccl_runbook.causes.causes import fitting, recognise
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.facts.logs import LogLine
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang, Op
 from nccl_runbook.hang.judge_by_look import by_look
 from nccl_runbook.hang.judge_graph import Graph, Wait
 from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
-from nccl_runbook.knowledge.clues import ECHO, LAST_WORDS, LOST
-from nccl_runbook.rules import triage_ranks
+from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
+from nccl_runbook.triage import judge_ranks as triage_ranks
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",

@@ -14,10 +14,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.evidence import log_file, logs
-from nccl_runbook.evidence.log_sources import Source, sources
-from nccl_runbook.evidence.log_text import attempt_of_name, rank_of_name, said
-from nccl_runbook.facts.logs import LogLine, Logs, RankLog
+from nccl_runbook.logs import file as log_file
+from nccl_runbook.messages import read as logs
+from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import file as dump_file

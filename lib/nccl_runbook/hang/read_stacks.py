@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.evidence.log_text import rank_of_name
+from nccl_runbook.logs.text import rank_of_name
 from nccl_runbook.hang.facts import Stack
 from nccl_runbook.hang.live.facts import Live
 

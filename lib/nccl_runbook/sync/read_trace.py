@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.evidence.log_file import opened
+from nccl_runbook.logs.file import opened
 from nccl_runbook.sync.facts import OwnSync, OwnSyncTime
 
 PREFIX = "NCCL_GUARD "

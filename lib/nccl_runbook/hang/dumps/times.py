@@ -7,8 +7,8 @@ import math
 import statistics
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.evidence.log_clock import Clocks
-from nccl_runbook.facts.logs import ClockOffset
+from nccl_runbook.logs.clock import Clocks
+from nccl_runbook.logs.facts import ClockOffset
 from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, STATES, Reading
 from nccl_runbook.hang.facts import Op
 

@@ -1,1 +1,0 @@
-"""Read what others left behind: text to facts, nothing executed."""

@@ -1,1 +1,0 @@
-"""Moves to logs, messages and triage."""

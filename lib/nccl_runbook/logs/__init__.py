@@ -1,0 +1,1 @@
+"""Opening files, archives and pipes; lines with rank, host and time. Whoever needs log text needs only this."""

@@ -1,0 +1,217 @@
+"""Find and open what was handed over: files, folders, archives, gzip, standard input. Bounded; nothing in it is executed."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import functools
+import gzip
+import io
+import lzma
+import os
+import select
+import stat
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+
+from nccl_runbook.logs.file import HELD, _mib, named
+from nccl_runbook.logs.kinds import DUMP, kind
+from nccl_runbook.logs.facts import FileRead
+
+MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
+MAX_DEPTH = 6
+CHUNK_BYTES = 1 << 19
+MAX_LINE = 2 << 20
+UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
+_ZIP = b"PK\x03\x04"
+_PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")}
+_PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
+# \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
+_BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
+_BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+
+
+class _Pipe(io.FileIO):
+    """Python sees no signal that comes between two reads in C before the second one ends, in a quiet pipe never: this looks up."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        while not select.select([self], [], [], 0.5)[0]:
+            pass
+        return super().readinto(buffer)
+
+
+def piped(path: str | int) -> BinaryIO:
+    """A pipe by its path, or one that is open by its number."""
+    return io.BufferedReader(_Pipe(path, closefd=isinstance(path, str)))
+
+
+class Source:
+    """One text to read. ``chunks`` gives its bytes as UTF-8; ``told`` is complete after that."""
+
+    kind = ""  # what it is, where it is no log
+
+    def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "") -> None:
+        self.name, self.size, self.problem = name, size, problem
+        self.left_out, self.lines = "", 0
+        self._file, self._head = file, b""
+        self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
+
+    def peek(self, size: int) -> bytes:
+        """The first bytes as they lie there, also of what is no text; b"" where nothing can be read. ``chunks`` begins with them again."""
+        try:
+            if self._file is not None and len(self._head) < size:
+                self._head += self._file.read(size - len(self._head))
+        except _BROKEN as error:
+            self.problem = f"cannot be read: {_why(error)}"
+        return self._head[:size]
+
+    def chunks(self) -> Iterator[bytes]:
+        """Pieces of the text; ends early, with a sentence in ``left_out``, where it is damaged or endless."""
+        total = 0
+        try:
+            for piece in self._text():
+                total += len(piece)
+                yield piece
+                if total >= UNPACKED_BYTES:
+                    self.left_out = f"read up to {_mib(total)} and no further"
+                    return
+        except _BROKEN as error:
+            self.left_out = f"damaged after {_mib(total)}: {_why(error)}" if total else ""
+            self.problem = "" if total else f"cannot be read: {_why(error)}"
+        finally:
+            self.size = max(self.size, total)
+
+    def rows(self, until: float, logs_only: bool = False) -> Iterator[list[bytes]]:
+        """Its lines, many at a time; ends early, with a sentence in ``left_out`` or ``problem``, when the time is up, and at what is no log
+        where only those are wanted. ``lines`` counts those that were taken."""
+        rest = b""
+        for chunk in self.chunks():
+            self.kind, is_log = kind(chunk) if logs_only and not self.lines else (self.kind, True)
+            if not is_log:
+                self.problem = f"is {self.kind}"
+                return
+            *rows, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
+                rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
+            yield rows
+            self.lines += len(rows)
+            if time.monotonic() > until:
+                self.left_out = f"reading stopped after {self.lines} lines: the time was up"
+                break
+        if rest:
+            yield [rest]
+            self.lines += 1
+
+    def _text(self) -> Iterator[bytes]:
+        if self._file is None:
+            return
+        head = self._head + self._file.read(CHUNK_BYTES)
+        if head.startswith(_BINARY):
+            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (a program, a pickle, a zip to unpack)"
+            return
+        name = _wide(head)
+        decoder = codecs.getincrementaldecoder(name)("replace") if name else None
+        while head:
+            yield decoder.decode(head).encode("utf-8", "replace") if decoder else head
+            head = self._file.read(CHUNK_BYTES)
+
+    def told(self) -> FileRead:
+        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
+
+
+def _why(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or f"{type(error).__name__}, it ends too early or asks for too much memory"
+
+
+def _wide(head: bytes) -> str:
+    """ "utf-16" or its kind for text of two-byte characters (PowerShell's >), else ""."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    sample = head[:4096]
+    if len(sample) > 3 and sample.count(0) * 3 > len(sample):
+        return "utf-16-le" if sample[1::2].count(0) > sample[::2].count(0) else "utf-16-be"
+    return ""
+
+
+def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
+    """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
+    count, typed = 0, Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
+    for path in dict.fromkeys(named(paths) if isinstance(paths, str) else paths):
+        before = count
+        for source in [typed] if path == "-" else _below(os.path.expanduser(path), 0):
+            count += 1
+            if count > MAX_FILES:
+                yield Source(path, 0, None, f"more than {MAX_FILES} files: name fewer")
+                return
+            yield source
+        if count == before:
+            yield Source(path, 0, None, "holds no file to read (hidden files and links are left out)")
+
+
+def _below(path: str, depth: int) -> Iterator[Source]:
+    try:
+        kind = os.stat(path)
+        if stat.S_ISDIR(kind.st_mode):
+            if depth >= MAX_DEPTH:
+                yield Source(path, 0, None, f"folders nest deeper than {MAX_DEPTH}")
+                return
+            if depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
+                yield Source(path, 0, None, "is a virtual environment, which holds no logs")
+                return
+            for name in sorted(os.listdir(path)):
+                inner = os.path.join(path, name)
+                if not os.path.islink(inner) and not name.startswith("."):
+                    yield from _below(inner, depth + 1)
+        elif stat.S_ISREG(kind.st_mode):
+            yield from _opened(path, kind.st_size)
+        elif stat.S_ISFIFO(kind.st_mode) and path.startswith(HELD):  # <(kubectl logs pod-0)
+            with piped(path) as file:
+                yield Source(path, 0, file)
+        else:
+            yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        yield Source(path, 0, None, f"cannot be read: {_why(error)}")
+
+
+def _opened(path: str, size: int) -> Iterator[Source]:
+    with open(path, "rb") as file:
+        head = file.read(8)
+        file.seek(0)
+        packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
+        try:
+            tar = packed.read(512)[257:262] == b"ustar"
+            packed.seek(0)
+        except _BROKEN:
+            tar = False
+        if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
+            yield Source(path, size, packed)  # type: ignore[arg-type]
+            return
+        try:
+            with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
+                yield from _members(path, _files(archive))
+        except (*_BROKEN, NotImplementedError) as error:
+            yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
+
+
+def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, Callable[[], Any]]]:
+    """Name and size of each plain file of an archive, and what opens it."""
+    if isinstance(archive, tarfile.TarFile):
+        return ((m.name, m.size, functools.partial(archive.extractfile, m)) for m in archive if m.isreg())
+    return ((m.filename, m.file_size, functools.partial(archive.open, m)) for m in archive.infolist() if m.filename[-1:] not in "/")
+
+
+def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]]) -> Iterator[Source]:
+    """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
+    of_macos = ("._", ".DS_Store")  # what it puts beside the files
+    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(of_macos)):
+        if number >= MAX_FILES:
+            yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
+            return
+        try:
+            yield Source(f"{path}:{name}", size, get())
+        except (RuntimeError, ValueError, *_BROKEN) as error:  # a password, a strange packing, damage
+            yield Source(f"{path}:{name}", size, None, f"cannot be read: {_why(error)}")

@@ -1,0 +1,143 @@
+"""The catalogue of messages: expressions under permanent ids, and which cause each one speaks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import zlib
+
+from nccl_runbook.causes.toml import table
+
+PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
+# an exception that only echoes what another rank did
+ECHO = re.compile(
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
+    r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
+    r"ProcessExitedException|RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
+# what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
+LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
+LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
+SLOW = frozenset(["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "cpu-affinity", "gloo-carries-traffic"])
+_GPUS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
+# what the rules read beside clues: of lines that a job printed
+PRINTED = {
+    "nccl-network": r"NCCL INFO Using network (\w+)",
+    # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
+    "guard-failed": r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"',
+    # a job ends with it, and it is no exception
+    "job-ended": (
+        r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |"
+        r"\(core dumped\)|Got completion \w[^\n]*status=[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |exited on signal [1-9]|"
+        r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|EngineCore encountered a fatal|"
+        r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|Exit Code:) [1-9]|"
+        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|group)\.cc:\d+ -> [1-9]"),
+    "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
+    "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
+    "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b",  # NCCL >= 2.18
+    "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
+}
+# and of a reporter's words or a short log: how many ranks were asked for on a host, and how many GPUs are named there
+SPOKEN = {
+    "ranks-asked": (r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)"
+                    r"\W{1,3}(\d{1,4})\b"),
+    "gpus-named": rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_GPUS}",
+}
+# who asks whether something will go wrong, or repeats that a message says so, complains of nothing
+_WONDERS = re.compile(
+    r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"
+    r"[^.,?!\n]{1,30})\?|\b(?:whether|(?:ask|sure|know|wonder) if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
+    r"\b(?:can|could|may|might) (?:potentially )?(?:cause|lead to|result in) (?:an? )?(?:\w{1,12} )?(?:hang|deadlock)\w{0,2}|"
+    r"\b(?:speaks? of|(?:warnings?|one|messages?) (?:of|about)) (?:an? )?(?:\w{1,12} )?hang")
+
+
+@dataclasses.dataclass(frozen=True)
+class Clue:
+    """One row of the catalogue: a line that speaks for a cause.
+
+    ``message``: the id under which facts hold the line; ``also``: ids of what must be printed or told besides;
+    ``without``: ids of what must not. ``status``: the most that this clue alone allows, "established" only if the
+    line is the fault itself. ``words``: a reporter says it, no program prints it.
+    """
+
+    id: str
+    cause: str
+    status: str
+    order: int
+    message: str
+    also: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    words: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it counts although the job went on after its line."""
+        return self.status == "established" or self.cause == "benign" or self.cause in SLOW
+
+
+@functools.cache
+def clues() -> tuple[Clue, ...]:
+    """Every clue; among equally sure ones the first leads."""
+    rows = ((r, r.get("same", r["id"]), [tuple(_beside(r, key)) for key in ("also", "not")]) for r in _rows())
+    return tuple(Clue(r["id"], r["cause"], r["status"], r["order"], message, *more, r.get("words", False)) for r, message, more in rows)
+
+
+@functools.cache
+def _rows() -> list[dict]:
+    return sorted((r for name in PROGRAMS for r in table(f"messages/catalogue/{name}")["clue"]), key=lambda row: row["order"])
+
+
+def _beside(row: dict, key: str) -> dict[str, str]:
+    """Id -> expression of what must, or must not, stand beside a clue."""
+    return {f"{row['id']}/{key}-{number}": expression for number, expression in enumerate(row.get(key, ()), 1)}
+
+
+@functools.cache
+def hints() -> dict[str, dict[str, float]]:
+    """Id -> what a match adds to each cause that it makes likelier."""
+    return {row["id"]: row["causes"] for row in table("messages/catalogue/hints")["hint"]}
+
+
+@functools.cache
+def printed() -> dict[str, str]:
+    """Id -> expression, of all that is asked of every line that a job printed."""
+    return {**_lines(words=False), **PRINTED}
+
+
+@functools.cache
+def spoken() -> dict[str, str]:
+    """Id -> expression, of all that is asked of a reporter's words and of short logs."""
+    hinting = {row["id"]: "(?i)" + _spelt(row["words"]) for row in table("messages/catalogue/hints")["hint"]}
+    return {**_lines(words=True), **hinting, **SPOKEN}
+
+
+@functools.cache
+def beside() -> dict[str, str]:
+    """Id -> expression, of all that clues want, or do not want, to stand beside their own line."""
+    return {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
+
+
+def _lines(words: bool) -> dict[str, str]:
+    return {row["id"]: _spelt(row["line"]) for row in _rows() if "line" in row and row.get("words", False) == words}
+
+
+@functools.cache
+def version() -> str:
+    """The catalogue's checksum: another one if an id or an expression is another one."""
+    return f"{zlib.crc32(repr([*printed().items(), *spoken().items(), *beside().items()]).encode()):08x}"
+
+
+def _spelt(expression: str) -> str:
+    for short, words in table("messages/catalogue/short-forms")["words"].items() if "<" in expression else ():
+        expression = expression.replace(short, words)
+    return expression
+
+
+def says(words: str, what: str) -> bool:
+    """Whether a reporter's words say this, in the short forms of the table, and do not only ask it."""
+    return bool(compiled(_spelt("(?i)" + what)).search(_WONDERS.sub(" ", words)))
+
+
+@functools.cache
+def compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)

@@ -1,0 +1,99 @@
+"""Facts about what a failed job printed: known messages, and how far each rank came."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Dict, List, Optional
+
+from nccl_runbook.logs.facts import ClockOffset, FileRead, LogLine
+
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """Lines of one message: the first of each rank, at most MAX_LINES; ``times``: how often in all; ``resumed``: the same
+    rank went on making progress after the last of them."""
+
+    lines: List[LogLine]
+    times: int
+    resumed: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeout:
+    """A watchdog line. ``seq``: sequence number, None before torch 1.12; times in milliseconds, ``ran_ms`` -1 where it is cut off."""
+
+    at: LogLine
+    op: str
+    seq: Optional[int]
+    numel_in: Optional[int]
+    timeout_ms: int
+    ran_ms: int
+    group: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RankLog:
+    """What one rank left.
+
+    ``enqueued`` and ``completed``: last sequence number by group; ``devices``: "cudaDev 0 nvmlDev 0 busId 60" of each communicator;
+    ``first_error``: its first exception or fatal line, None for none; ``last``: its last line at all; ``ended``: it said that it was
+    done; ``warned``: its watchdog spoke up, so the process lived then.
+    """
+
+    rank: int
+    hosts: List[str]
+    files: List[str]
+    nranks: Optional[int] = None
+    nccl: str = ""
+    torch: str = ""
+    network: str = ""
+    transports: Dict[str, int] = dataclasses.field(default_factory=dict)
+    devices: List[str] = dataclasses.field(default_factory=list)
+    communicators: int = 0
+    enqueued: Dict[str, int] = dataclasses.field(default_factory=dict)
+    completed: Dict[str, int] = dataclasses.field(default_factory=dict)
+    timeouts: List[Timeout] = dataclasses.field(default_factory=list)
+    first_error: Optional[LogLine] = None
+    progress: Optional[LogLine] = None
+    last: Optional[LogLine] = None
+    ended: bool = False
+    warned: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """Lines that look like errors, alike but for their numbers, and match nothing that is known."""
+
+    first: LogLine
+    times: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """Everything that was read.
+
+    ``catalogue``: the version of the catalogue that they were read with; ``seen``: id of it -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like a job's log (no word
+    of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first
+    fatal line,
+    and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
+    clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently; ``here``:
+    the host on which they were read; ``attempts``: how often the launcher started the ranks.
+    """
+
+    files: List[FileRead]
+    context: str
+    seen: Dict[str, Seen]
+    ranks: List[RankLog]
+    launcher: str = ""
+    unknown: List[Template] = dataclasses.field(default_factory=list)
+    foreign: bool = False
+    nccl_versions: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
+    failed: Optional[LogLine] = None
+    timeout: Optional[LogLine] = None
+    raised: Optional[LogLine] = None
+    clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
+    apart: List[LogLine] = dataclasses.field(default_factory=list)
+    here: str = ""
+    attempts: int = 1
+    catalogue: str = ""

@@ -1,0 +1,203 @@
+"""Lines that are alike but for their numbers are of one kind. What a kind is worth is looked at once.
+
+New kinds are looked at many together, so that a log in which no two lines are alike costs little more than one that
+repeats itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterator
+
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, said
+from nccl_runbook.messages.clues import printed
+from nccl_runbook.messages.matcher import Matcher
+from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
+
+MAX_KINDS = 200_000
+CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
+KEPT_BYTES = 16_000  # of the first line of a kind
+_DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
+_NUMBERS = re.compile(  # there a number tells one fault from another
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|evice(?:: |=')|"
+    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> ")
+_ODD = r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b"
+_OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
+_ENDS_OPEN = r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$"
+_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
+_HIDING = (b"\x1b", b"\x00")
+_OWN = {**EXPRESSIONS, "looks-odd": _ODD, "ends-open": _ENDS_OPEN}
+Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
+At = tuple[str, int, bytes]
+
+
+@dataclasses.dataclass(slots=True)
+class Kind:
+    """``at``: file, line and raw text of the first line; ``messages``: ids of the catalogue that it matches;
+    ``about_rank``: ids of what it says about a rank; ``cheap``: only the first lines of it and the last ones count;
+    ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message may go on in the next line; ``first``: as it is quoted."""
+
+    at: At
+    messages: tuple[str, ...] = ()
+    about_rank: Collection[str] = ()
+    cheap: bool = False
+    steps: bool = False
+    odd: bool = False
+    opens: bool = False
+    times: int = 0
+    first: LogLine | None = None
+
+    def is_enough(self) -> bool:
+        """Whether no further line of it is wanted."""
+        return bool(self.cheap and self.times > CHEAP_LINES and (self.messages or self.about_rank) and not self.steps)
+
+    def texts(self) -> list[str]:
+        """What the first line says, as it was printed, and put together where it was broken."""
+        texts = pieces(self.at[2])
+        return [*texts, self.first.text] if self.first and not any(self.first.text in text for text in texts) else texts
+
+
+@functools.cache
+def matcher() -> Matcher:
+    """Asks lines for all that is asked of every line."""
+    return Matcher({**printed(), **_OWN, **LAUNCHERS})
+
+
+class Kinds:
+    """Every kind of line that was seen."""
+
+    def __init__(self) -> None:
+        self.first: dict[bytes | int, At] = {}  # most tell nothing, and there may be a hundred thousand of them
+        self.ours = False
+        self.launchers: set[str] = set()  # ids of those of which a line was seen
+        self.above = b""  # the line before those to come, if its message may go on
+        self._telling: dict[bytes | int, Kind] = {}
+        self._numeric: set[bytes] = set()
+        self._steps = 0  # lines that say how far a rank is
+
+    def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
+        """Those of these lines of which the kind tells something, by index; and the line above if its message may go on.
+        The first is line ``number``."""
+        keys = self._keys(rows)
+        there = set(keys)
+        first, known = (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
+        fresh = {}
+        for index, key in () if self.first.keys() >= there else enumerate(keys):
+            if key not in first and key not in self.first:
+                fresh[index] = rows[index]
+                first[key] = name, number + index, ends(rows[index])
+        asked = self._asked(fresh)
+        known |= {keys[index]: kind for index, texts in asked.items() if (kind := self._judged(first[keys[index]], texts))}
+        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens})
+        whole = [(index, joined(above[index], text)) for index in above if index in fresh for text in pieces(rows[index])[:1]]
+        for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
+            if text and (kind := self._judged(first[keys[index]], [*asked.get(index, [("", ())]), (text, may)])):
+                known[keys[index]] = kind
+        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens}) if whole else above
+        self.above = above.get(len(rows), b"")
+        telling = {key: known[key] for key in there if key in known and not known[key].is_enough()}
+        steps = [i for i, k in enumerate(keys) if k in telling and telling[k].steps] if any(k.steps for k in telling.values()) else []
+        left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
+        self._steps += len(steps)
+        return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
+
+    def _open(self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]) -> dict[int, bytes]:
+        """Index of a line -> the one above whose message may go on in it."""
+        above = {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
+        return {0: self.above, **above} if self.above else above
+
+    def all(self) -> Iterator[tuple[At, Kind | None]]:
+        """Every kind, None for what tells nothing."""
+        return zip(self.first.values(), map(self._telling.get, self.first))
+
+    def _keys(self, rows: list[bytes]) -> list[bytes | int]:
+        """What is alike in lines of one kind; most are known, or short and without a number."""
+        text, known = b"\n".join(rows), self.first
+        infos = text.count(b"NCCL INFO")
+        bare = text.translate(None, _HEX if infos >= len(rows) else _DIGITS).split(b"\n") if rows else []
+        if 0 < infos < len(rows):
+            bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, text.translate(None, _HEX).split(b"\n"))]
+        if known.keys() >= set(bare):
+            return bare
+        # a line that is its own key is kept once
+        return [k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw) for k, raw in zip(bare, rows)]
+
+    def _key(self, key: bytes, raw: bytes) -> bytes | int:
+        if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
+            return hash(raw if _NUMBERS.search(raw) else key)
+        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:]) and (key in self._numeric or _NUMBERS.search(raw)):
+            self._numeric.add(key)
+            return raw
+        return key
+
+    def _asked(self, raws: dict[int, bytes]) -> dict[int, Asked]:
+        """Of each line that may match any expression its texts, each with those."""
+        self.ours = self.ours or bool(_OURS.search(b"\n".join(raws.values()).lower()))
+        found, at = matcher().may_match(visible([*raws.values()])), [*raws]
+        texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
+        return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
+
+    def _judged(self, at: At, texts: Asked) -> Kind | None:
+        """What the line tells, if it does."""
+        pattern, messages, own = matcher().pattern, {}, {}
+        for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
+            if name in _OWN:
+                own[name] = own.get(name) or bool(pattern(name).search(said(text).text if name in EXPRESSIONS else text))
+            elif pattern(name).search(plain(text)):
+                messages[name] = None
+        self.launchers |= LAUNCHERS.keys() & messages
+        messages = tuple(name for name in messages if name not in LAUNCHERS)
+        if not messages and not any(own.values()):
+            return None
+        about = {name for name, matched in own.items() if matched and name in EXPRESSIONS}
+        cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
+        # with other numbers another expression may match, but in what NCCL says of its set-up
+        wanted = about if not about or b"NCCL INFO" in at[2] else {name for _, may in texts for name in may if name in EXPRESSIONS}
+        steps = about == {"rank-progress"} and not messages
+        return Kind(at, messages, wanted, cheap, steps, own.get("looks-odd", False), own.get("ends-open", False))
+
+
+def _may_match(texts: list[str]) -> list[Collection[str]]:
+    found = matcher().may_match([text.encode() for text in texts])
+    return [found.get(index, ()) for index in range(len(texts))]
+
+
+def visible(raws: list[bytes]) -> list[bytes]:
+    """The lines without what hides a word when it stands inside."""
+    whole = b"\n".join(raws)
+    if not any(mark in whole for mark in _HIDING):
+        return raws
+    return ["\r".join(pieces(raw)).encode() if any(mark in raw for mark in _HIDING) else raw for raw in raws]
+
+
+def ends(raw: bytes) -> bytes:
+    """The line, or where it is very long what it begins with and what it ends with."""
+    return raw if len(raw) <= KEPT_BYTES else raw[: KEPT_BYTES // 2] + b"\r" + raw[-KEPT_BYTES // 2 :]
+
+
+# what libraries advise in general in the same line: it tells nothing about this job
+_ADVICE = re.compile(r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
+    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
+    r"This (?:may|could) indicate .*")
+
+
+def plain(text: str) -> str:
+    """The text without advice that libraries print along."""
+    may = "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
+    return _ADVICE.sub("", text) if may else text
+
+
+def joined(above: bytes, text: str) -> str:
+    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
+    if above.rstrip().endswith(b"Last error:"):
+        return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
+    if len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
+        if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
+            return ""
+    head = above.decode("utf-8", "replace").rstrip("\r\n")
+    return "" if not matcher().pattern("ends-open").search(head) else head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

@@ -1,0 +1,200 @@
+"""Everything that a job left, looked through once: which known messages it holds, and a table of its ranks.
+
+Most lines of a log are alike but for their numbers. Each kind is looked at once; only if it tells something is every
+line of it read, so that 64 ranks of NCCL's INFO cost little more than one.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
+
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
+from nccl_runbook.messages import clues, read_ranks
+from nccl_runbook.messages.facts import Logs, Seen, Template
+from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, visible
+from nccl_runbook.messages.literals import alternatives, folded
+from nccl_runbook.messages.matcher import _holds as holds
+
+LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
+MAX_LINES = 8  # kept of one message
+MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
+TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
+CONTEXT = "--context"
+_CHATTER = re.compile(rb"NCCL INFO|\[I\d{3,4} \d\d:")  # every healthy job prints such lines, with all the words of its set-up
+_NUMBER = re.compile(rb"\d")  # a line without one names no rank
+
+
+@dataclasses.dataclass
+class _Found:
+    """Lines of one message while they are collected."""
+
+    lines: list[LogLine] = dataclasses.field(default_factory=list)
+    times: int = 0
+    last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
+
+
+def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S,
+            skip: frozenset[str] = frozenset(), newest: bool = False) -> Logs:
+    """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
+    for what is in them: a file that cannot be read says so in ``files``."""
+    reader = _Reader(time.monotonic() + limit_s, newest)
+    files = []
+    for source in (s for s in sources(paths, stdin) if s.name not in skip):
+        if not source.problem:
+            reader.read(source)
+        files.append(source.told())
+    return reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000]))
+
+
+class _Reader:
+    """One pass over all texts."""
+
+    def __init__(self, until: float, newest: bool) -> None:
+        self._until = until
+        self._kinds = Kinds()
+        self._found: dict[str, _Found] = collections.defaultdict(_Found)
+        self._table = read_ranks.Ranks(newest)
+        self._order = self._read = 0  # lines: up to this one, in sources before this one
+        self._began: dict[str, int] = {}  # source -> lines before it
+
+    def read(self, source: Source) -> None:
+        """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
+        tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
+        self._kinds.above = b""
+        self._began[source.name] = self._read
+        for rows in source.rows(self._until, logs_only=True):
+            self._rows(source, rows, tail)
+        self._last_words(source.name, tail, source.lines)
+
+    def _rows(self, source: Source, rows: list[bytes], tail: collections.deque[tuple[int, bytes]]) -> None:
+        own_rank, begin = rank_of_name(source.name), source.lines + 1
+        for index, kind, above in self._kinds.of(source.name, begin, rows):
+            kind.times += 1
+            if (kind.messages or kind.about_rank) and not kind.is_enough():
+                self._order = self._read + begin + index
+                for text in pieces(rows[index]):
+                    self._take(kind, source.name, begin + index, text, above, own_rank)
+        last = rows[-TAIL_LINES:]  # so many are short ones
+        tail.extend(enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last)))
+
+    def _take(self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None) -> None:
+        whole = joined(above, text) if above else ""
+        quoted = whole.startswith("NCCL WARN ")
+        who = said(text if quoted else whole or text)
+        line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins
+        kind.first = kind.first or line
+        own = self._line(name, number, said(text), own_rank) if whole else line
+        parts = [plain(text), plain(above.decode("utf-8", "replace"))] if whole and not quoted else []
+        for message in kind.messages:
+            alone = any(map(matcher().pattern(message).search, parts))  # not a message that was broken: each line is quoted as it is
+            self._keep(message, matcher().pattern(message), own if alone else line, [text] if alone or not whole else [text, whole], who.times)
+        about = read_ranks.EXPRESSIONS if whole else kind.about_rank
+        if kind.about_rank:
+            found = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
+            self._table.take(line, whole or who.text, who.pid, self._order, found)
+
+    def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
+        rank = own_rank if who.rank is None else who.rank
+        rank = self._table.rank_of(who.host, who.pid, name) if rank is None and who.pid else rank
+        return LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
+
+    def _keep(self, message: str, pattern: re.Pattern[str], line: LogLine, texts: list[str], times: int = 1) -> None:
+        if not any(pattern.search(plain(text)) for text in texts):
+            return  # another line of this kind, with other numbers
+        found = self._found[message]
+        found.times += times
+        found.last[line.file, line.rank] = self._order
+        if len(found.lines) < MAX_LINES and self._is_new(line, found.lines):
+            found.lines.append(line)
+
+    def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
+        """Another rank, or, where nobody knows the rank, no more than a few lines of one host."""
+        if line.rank is None:
+            return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
+        return all(line.rank != k.rank for k in kept)
+
+    def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], lines: int) -> None:
+        own_rank = rank_of_name(name)
+        for number, raw in tail:
+            nobody = own_rank is None and raw.isascii() and not _NUMBER.search(raw)
+            for text in () if nobody else pieces(raw)[-1:]:
+                line = self._line(name, number, said(text), own_rank)
+                if line.text and line.rank is not None:
+                    self._table.last(line, self._read + number)
+        self._read += lines
+
+    def facts(self, files: list, context: str) -> Logs:
+        """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
+        self._told(context)
+        telling = list(itertools.islice((one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
+        if len(telling) <= MAX_SPOKEN and (telling or context):
+            self._ask(telling, context, clues.spoken())
+        fired = [c for c in clues.clues() if c.message in self._found and (c.stays or not self._resumed(self._found[c.message]))]
+        self._ask(list(self._kinds.all()), context, {i: clues.beside()[i] for c in fired for i in (*c.also, *c.without)})
+        seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
+        files = [dataclasses.replace(f, name=short(f.name)) for f in files]
+        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.hints().keys()
+        begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
+        table, launcher = self._table, next(begun, "").removeprefix("launcher-")
+        rest = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
+        numbers = {attempt_of_name(f.name)[1] for f in files}
+        attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
+        return Logs(files, context, seen, *rest, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, clues.version())
+
+    def _told(self, context: str) -> None:
+        """Take in the reporter's words, line by line."""
+        low = folded(context.encode("utf-8", "replace"))
+        for message, expression in (*clues.printed().items(), *clues.spoken().items()) if context else ():
+            may = any(holds(low, of) for of in alternatives(expression))
+            for number, text in enumerate(context.splitlines() if may else (), 1):
+                if (pattern := clues.compiled(expression)).search(text):
+                    self._keep(message, pattern, LogLine(CONTEXT, number, text.strip()[:1000]), [text])
+
+    def _ask(self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]) -> None:
+        """Keep the first line that matches, of each that was not found yet; below all kinds are the reporter's words, as one."""
+        rows = visible([at[2] for at, _ in kinds])
+        rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for raw, (_, kind) in zip(rows, kinds)]
+        rows = [folded(row) for row in [*rows, context.replace("\n", " ").encode("utf-8", "replace")]]
+        block = b"\n".join(rows)
+        for name, expression in expressions.items():
+            needs = () if name in self._found else [of for of in alternatives(expression) if holds(block, of)]
+            hits = (hit for at, row in enumerate(rows if needs else ()) if any(holds(row, of) for of in needs)
+                    for hit in self._hits(expression, *kinds[at : at + 1], context=context))
+            for line in itertools.islice(hits, 1):
+                last = {(line.file, line.rank): self._began.get(line.file, 0) + line.line}
+                self._found[name] = _Found([line], 1, {} if line.file == CONTEXT else last)
+
+    def _hits(self, expression: str, one: tuple[At, Kind | None] | None = None, context: str = "") -> Iterator[LogLine]:
+        """The lines of one kind, or of the reporter's words, that match."""
+        kind = one and (one[1] or Kind(one[0]))
+        texts = kind.texts() if kind else [context]
+        return (self._first(text, kind) for text in texts if clues.compiled(expression).search(plain(text)))
+
+    def _first(self, text: str, kind: Kind | None) -> LogLine:
+        """The first line of a kind, None for the reporter's words."""
+        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0])) if kind else LogLine(CONTEXT, 1, text[:1000])
+
+    def _resumed(self, found: _Found) -> bool:
+        """Every rank that printed it made progress after it, and no rank broke after it."""
+        return bool(found.last) and all(self._table.went_on(*who, order) for who, order in found.last.items())
+
+    def _strange(self) -> list[Template]:
+        odd = [k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank]
+        shown = ((k, texts) for k in sorted(odd, key=lambda k: -k.times) for texts in [k.texts()] if texts)
+        return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
+
+
+def short(name: str) -> str:
+    """A path without the home folder of whoever reads it."""
+    home = os.path.expanduser("~")
+    return "~" + name[len(home) :] if name.startswith(home + os.sep) else name

@@ -1,0 +1,216 @@
+"""What single lines tell about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from nccl_runbook.causes.toml import table
+from nccl_runbook.logs.clock import Clocks
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import ECHO, compiled
+from nccl_runbook.messages.facts import RankLog, Timeout
+
+# torch 1.9 (no SeqNum) to 2.13
+_WORK = (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+    r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?")
+_STATUS = r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)"
+_GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
+_COMM = (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+    r"(?: commId 0x([0-9a-f]+))?")
+_NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
+_TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
+# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation, number, size, type, group
+_CALL = (r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) datatype (\d+) .*\[nranks=(\d+)\]|"
+    r"Running collective: Collective(?=.*?OpType=(\w+))\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)")
+MAX_CALLS = 50_000
+_NET = r"Using network (\w+)"
+_VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
+_ERROR = (
+    r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
+    r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
+)
+_WATCHED = (
+    r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
+    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
+# a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of none
+_PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
+    r"(?!\d*(?:\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
+_ENDED = (r"(?i)^\W*(?:\[?\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$")
+# torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
+_OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
+# id -> expression of what a line says about a rank; of those every line counts, of the others only the first and the last ones
+_OF_EVERY_LINE = {
+    "rank-work": _WORK, "rank-status": _STATUS, "rank-communicator": _COMM, "rank-error": _ERROR, "rank-watched": _WATCHED,
+    "rank-over": _OVER, "rank-ended": _ENDED}
+EXPRESSIONS = {
+    **_OF_EVERY_LINE, "rank-nccl": _NCCL, "rank-torch": _TORCH, "rank-network": _NET, "rank-call": _CALL, "rank-via": _VIA,
+    "rank-progress": _PROGRESS}
+MUCH = frozenset(_OF_EVERY_LINE)
+Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
+LAUNCHERS: Mapping[str, str] = {f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()}
+
+
+class Ranks:
+    """The table of ranks while it grows."""
+
+    def __init__(self, newest: bool = False) -> None:
+        """``newest``: what ranks said in attempts before the last is dropped."""
+        self._newest, self._over, self.attempts = newest, "", 1
+        self._again_in: Counter[str] = Counter()  # each node has a file
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._of_pid: dict[tuple[str, str], int] = {}
+        # the last step and the one before, of a rank, or of a file where nobody says who goes on
+        self._progress: dict[int | str | None, tuple[int, int]] = {}
+        self._broke: dict[int | None, int] = {}
+        self._versions: dict[str, set[str]] = defaultdict(set)
+        self._comms: dict[int, set[str]] = defaultdict(set)
+        self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
+        self.clocks = Clocks()
+        self.failed: LogLine | None = None
+        self.timeout: LogLine | None = None
+        self.raised: LogLine | None = None
+
+    def rank_of(self, host: str, pid: str, name: str) -> int | None:
+        """The rank of a process, once one of its lines has told."""
+        return self._of_pid.get((host or name, pid))
+
+    def _row(self, line: LogLine) -> dict[str, Any] | None:
+        if line.rank is None:
+            return None
+        if line.rank not in self._rows:
+            lists, tables = ("hosts", "files", "devices", "timeouts"), ("transports", "enqueued", "completed")
+            self._rows[line.rank] = {**{name: [] for name in lists}, **{name: {} for name in tables}}
+        row = self._rows[line.rank]
+        for name, value in (("hosts", line.host), ("files", line.file)):
+            if value and value not in row[name] and len(row[name]) < 8:
+                row[name].append(value)
+        return row
+
+    def take(self, line: LogLine, text: str, pid: str, order: int, found: Found) -> None:
+        """What this line tells, where those expressions match it."""
+        self.clocks.take(line, text)
+        call, comm = found.get("rank-call"), found.get("rank-communicator")
+        if call and len(self._calls) < MAX_CALLS:
+            op, number, count, datatype, nranks = filter(None, call.groups())
+            self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
+        self._software(line, found)
+        if comm and pid and int(comm.group(2)) > 1:
+            # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
+            self._of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
+        if comm and line.rank is None and int(comm.group(2)) > 1:
+            line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
+        row = self._row(line)
+        if not comm or len(found) > 1:  # a job that opens communicators again and again prints nothing as often
+            self._life(line, row, text, order, found)
+        if row is None:
+            return
+        if comm:
+            self._communicator(line.rank or 0, row, comm)
+        self._sequence(row, line, text, found)
+        if "rank-network" in found:
+            row["network"] = found["rank-network"].group(1)
+        if "rank-via" in found:
+            row["transports"][found["rank-via"].group(1)] = row["transports"].get(found["rank-via"].group(1), 0) + 1
+
+    def _software(self, line: LogLine, found: Found) -> None:
+        versions = {name: next(filter(None, found[f"rank-{name}"].groups())) for name in ("nccl", "torch") if f"rank-{name}" in found}
+        row = self._row(line) if versions else None
+        if "nccl" in versions and len(self._versions[versions["nccl"]]) < 8:
+            self._versions[versions["nccl"]].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
+        if row is not None:
+            row.update(versions)
+
+    def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, found: Found) -> None:
+        watched, ended = "rank-watched" in found, "rank-ended" in found
+        self._over = line.file if "rank-over" in found else self._over
+        error = not watched and "rank-error" in found and "NCCL INFO" not in text
+        if error or watched:
+            self._broke[line.rank] = order
+            self.failed = self.failed or line
+            self.timeout = self.timeout or (line if "rank-work" in found or "checkTimeout" in text else None)
+        if error and not ECHO.search(text):
+            self.raised = self.raised or line
+        elif "rank-progress" in found:
+            self._went(line, order)
+            row = self._again(line) if self._over == line.file else row
+            if row is not None:
+                row["progress"] = line
+        if ended and not error:
+            self._went(line, order)
+        if row is not None:
+            row["ended"], row["warned"] = row.get("ended", False) or ended, row.get("warned", False) or watched
+            if error and "first_error" not in row:
+                row["first_error"] = line
+
+    def _went(self, line: LogLine, order: int) -> None:
+        who = line.file if line.rank is None else line.rank
+        self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
+
+    def _again(self, line: LogLine) -> dict[str, Any] | None:
+        """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
+        self._over = ""
+        self._again_in[line.file] += 1
+        self.attempts = 1 + max(self._again_in.values())
+        if self._newest:  # what other nodes wrote is dropped, or not, by their own files
+            self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
+        return self._row(line)
+
+    def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:
+        rank_there, nranks, cuda, nvml, bus, ident = comm.groups()
+        if rank == int(rank_there):
+            row["nranks"] = max(int(nranks), row.get("nranks") or 0)
+        device = " ".join(f"{k} {v}" for k, v in (("cudaDev", cuda), ("nvmlDev", nvml), ("busId", bus)) if v is not None)
+        if device and device not in row["devices"] and len(row["devices"]) < 16:
+            row["devices"].append(device)
+        if ident:
+            self._comms[rank].add(ident)
+
+    def _sequence(self, row: dict[str, Any], line: LogLine, text: str, found: Found) -> None:
+        status, work = found.get("rank-status"), found.get("rank-work")
+        group = _GROUP.search(text) if status or work else None
+        name = (group.group(3) or group.group(2) or group.group(1)) if group else ""
+        if status:
+            row["enqueued"][name] = max(int(status.group(1)), row["enqueued"].get(name, -1))
+            row["completed"][name] = max(int(status.group(2)), row["completed"].get(name, -1))
+        if work and len(row["timeouts"]) < 16:
+            seq, op, numel, _, limit, ran = work.groups()
+            if (seq and int(seq), op) not in {(t.seq, t.op) for t in row["timeouts"]}:
+                number = {k: int(v) if v else None for k, v in (("seq", seq), ("numel_in", numel))}
+                row["timeouts"].append(Timeout(line, op, timeout_ms=int(limit or -1), ran_ms=int(ran or -1), group=name, **number))
+
+    def last(self, line: LogLine, order: int) -> None:
+        """The last line of a rank, by file order; progress there counts, too."""
+        row = self._row(line)
+        if row is not None:
+            row["last"] = line
+            if compiled(_PROGRESS).search(line.text) and not any(compiled(e).search(line.text) for e in (_ERROR, _WATCHED)):
+                row["progress"] = line
+                self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
+
+    def went_on(self, file: str, rank: int | None, order: int) -> bool:
+        """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke after it; one line of nobody
+        does not clear a rank: it may have been printed late."""
+        own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
+        return max(own[0], nobody[rank is not None]) > order and all(at < order for at in self._broke.values())
+
+    def rows(self) -> list[RankLog]:
+        """The table, by rank."""
+        return [RankLog(rank, communicators=len(self._comms[rank]), **row) for rank, row in sorted(self._rows.items())]
+
+    def apart(self) -> list[LogLine]:
+        """The first calls of one number, in groups of one size, that differ between processes."""
+        for told in self._calls.values():
+            one, *others = told.values()
+            # who only lacks calls of another is in fewer groups, or not as far
+            other = next((calls for calls in others if calls.keys() - one.keys() and one.keys() - calls.keys()), None)
+            if other:
+                return [next(line for what, line in a.items() if what not in b) for a, b in ((one, other), (other, one))]
+        return []
+
+    def versions(self) -> dict[str, list[str]]:
+        """NCCL version -> who said so."""
+        return {version: sorted(who) for version, who in sorted(self._versions.items())}

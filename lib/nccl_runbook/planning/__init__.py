@@ -1,1 +1,0 @@
-"""Roles to ranks to GPUs, before anything is started."""

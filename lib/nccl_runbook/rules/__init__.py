@@ -1,1 +1,0 @@
-"""Facts to findings: the only place with thresholds."""

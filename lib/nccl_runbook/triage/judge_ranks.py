@@ -1,0 +1,255 @@
+"""What the table of ranks says: who waited, who was missing, who differed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.logs.facts import ClockOffset, LogLine
+from nccl_runbook.messages.facts import Logs, RankLog
+from nccl_runbook.messages.clues import ECHO, PRINTED, SPOKEN, compiled, says
+
+MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
+_UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)"
+_HOSTS = re.compile(r"(?i)\b(?:nodes|hosts|machines|servers)\b")
+_NUMBERS = {"single": 1, "one": 1, "two": 2, "three": 3, "four": 4}
+_AT_WORK = re.compile(r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export)(?:es?|ing)\b|about to be \w+ed")
+_COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointer:
+    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads."""
+
+    cause: str
+    status: str
+    evidence: tuple[LogLine, ...]
+    against: tuple[str, ...] = ()
+    place: int = 0
+
+
+def judge(logs: Logs) -> list[Pointer]:
+    """Everything that the ranks' own lines say together."""
+    who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
+    compared = (numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
+    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, fewer_gpus_than_ranks, *compared, communicators_pile_up, somebody_raised)
+    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
+
+
+def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
+    """Behind `Duplicate GPU`: the devices that the ranks took."""
+    seen = logs.seen.get("nccl-duplicate-gpu-detected")
+    taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
+    named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
+    same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
+    if not seen or seen.resumed or not same or says(logs.context, _UUIDS):
+        return []
+    devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
+    nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
+    if len(nvml) > 1:
+        return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
+    if len(devices) == 1 and nvml == devices:
+        return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("no rank's CUDA_VISIBLE_DEVICES was printed",), 1)]
+    return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
+
+
+def first_gpu_is_held(logs: Logs) -> list[Pointer]:
+    """nvidia-smi's list: processes of other GPUs hold memory of the first one, too."""
+    rows = [(found[1], found[2], line) for found, line in _matches(logs, "nvidia-smi-process")]
+    first = {pid for gpu, pid, _ in rows if gpu == "0"}
+    both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
+    lines = tuple(line for _, pid, line in rows if pid in both)
+    return [Pointer("device-not-set-per-rank", "likely", lines[:4], (), 3)] if both and len(first) > 1 else []
+
+
+def fewer_gpus_than_ranks(logs: Logs) -> list[Pointer]:
+    """Behind a device that is shared or does not exist: more ranks were asked for than GPUs are named, on one host."""
+    asked, present = logs.seen.get("ranks-asked"), logs.seen.get("gpus-named")
+    refused = logs.seen.get("cuda-invalid-device-ordinal-anywhere") or logs.seen.get("nccl-duplicate-gpu-detected")
+    if not (asked and present and refused) or _HOSTS.search(logs.context):
+        return []
+    named = re.finditer(SPOKEN["gpus-named"], present.lines[0].text)
+    counts = [len(m[1].split(",")) if m[1] else int(_NUMBERS.get(m[2].lower(), m[2])) for m in named]
+    ranks = max((int(m[1]) for line in asked.lines for m in re.finditer(SPOKEN["ranks-asked"], line.text)), default=0)
+    lines = (refused.lines[0], asked.lines[0], present.lines[0])
+    return [Pointer("more-ranks-than-gpus", "possible", lines, (), 3)] if max(counts, default=ranks) < ranks else []
+
+
+def _waiting(logs: Logs) -> list[RankLog]:
+    return [r for r in logs.ranks if r.timeouts]
+
+
+def rank_raised_first(logs: Logs) -> list[Pointer]:
+    """A rank raised an exception of its own while others waited for it."""
+    waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
+    raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
+    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
+    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
+    if not first or not others:
+        return []
+    lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
+    rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
+    who = ", ".join(str(r.rank) for r in (lead, *rivals))
+    against = (f"ranks {who} raised too close together to say which was first",) if rivals else ()
+    echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
+    lines = (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e))
+    return [Pointer("peer-crashed", "likely", lines, against, 30)]
+
+
+def when(line: LogLine, logs: Logs) -> float | None:
+    """The line's time on the first clock; unchanged where nothing ties its clock to that one."""
+    offset = _offset(line, logs)
+    return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
+
+
+def surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
+    """Whether ``line`` was printed after ``other``, beyond the error of their clocks."""
+    if line.file == other.file:
+        return line.line > other.line
+    if line.time is None or other.time is None:
+        return False
+    if line.host == other.host != "":
+        return line.time > other.time
+    one, two = _offset(line, logs), _offset(other, logs)
+    return bool(one and two and when(line, logs) - when(other, logs) > one.error_s + two.error_s)
+
+
+def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
+    return next((c for c in logs.clocks if c.clock == (line.host or line.file)), None)
+
+
+def rank_never_came(logs: Logs) -> list[Pointer]:
+    """A rank that lives has enqueued less than another one waits for."""
+    found = []
+    for waiter in _waiting(logs):
+        for work in waiter.timeouts:
+            group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
+            seq = work.seq or 0
+            alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
+            late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
+            if late:
+                lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
+                told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
+                found += [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
+    return found[:3]
+
+
+def counts_differ(logs: Logs) -> list[Pointer]:
+    """Ranks stopped at different batch numbers while one waited."""
+    said = [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
+    counts = {r.rank: (int(next(filter(None, m.groups()))), r.progress) for r, m in said if m}
+    if len(counts) < 2 or not _waiting(logs):
+        return []
+    low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
+    alike = [c for c, _ in counts.values()].count(high[0])
+    if high[0] - low[0] < 2 or alike < 2:
+        return []
+    return [Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)]
+
+
+def calls_differ(logs: Logs) -> list[Pointer]:
+    """Waiting ranks wait in different calls: at different numbers, or at one number with another operation or size."""
+    works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
+    numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
+    lines = tuple(t.at for _, t in works[:4])
+    if len({rank for rank, _ in works}) < 2:
+        return []
+    if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
+        told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
+        return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
+    if len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
+        # another call, or another module's weights: ranks may have taken different branches
+        sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
+        return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
+    return []
+
+
+def all_wait_alike(logs: Logs) -> list[Pointer]:
+    """A timeout, and nothing says who was missing."""
+    if not (waiting := _waiting(logs)):
+        return [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)] if logs.timeout else []
+    lines = tuple(r.timeouts[0].at for r in waiting[:2])
+    told = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
+    return [Pointer(cause, "possible", lines, ("which rank was missing was not seen",), 900 + i) for i, cause in enumerate(told)]
+
+
+def rank_is_silent(logs: Logs) -> list[Pointer]:
+    """Another rank waited, and this one said nothing more: it died without a word, or it stands still."""
+    waiting = _waiting(logs)
+    known = max((r.nranks or 0 for r in logs.ranks), default=0)
+    silent = [r for r in logs.ranks if waiting and not (r.timeouts or r.warned or r.first_error or r.ended) and r.rank < (known or 1 << 20)]
+    if not silent or len(silent) > max(1, len(logs.ranks) // 2):
+        return []
+    last = [r.last for r in silent if r.last]
+    against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
+    at_work = ("rank-busy-on-host", "collective-on-some-ranks-only") * any(_AT_WORK.search(line.text) for line in last)
+    told = enumerate((*at_work, "peer-crashed", "peer-stopped"))
+    return [Pointer(cause, "possible", (waiting[0].timeouts[0].at, *last[:2]), against, 28 + i) for i, cause in told]
+
+
+def guards_failed(logs: Logs) -> list[Pointer]:
+    """A guard in the job itself measured the fault before the collective."""
+    return [Pointer(found[2], "established", (line,), (), 0) for found, line in _matches(logs, "guard-failed") if found[2] in causes()]
+
+
+def numbered_calls_differ(logs: Logs) -> list[Pointer]:
+    """NCCL prints what each rank calls: another operation, size or type under one number within groups of one size."""
+    against = ("groups of one size may be several groups: then these calls do not belong together",)
+    return [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34)] if logs.apart else []
+
+
+def versions_differ(logs: Logs) -> list[Pointer]:
+    """Different processes name different NCCL versions."""
+    if len(logs.nccl_versions) < 2:
+        return []
+    speakers = list(logs.nccl_versions.values())
+    known = all(s.startswith("rank ") for who in speakers for s in who)
+    apart = known and not set(speakers[0]) & {s for others in speakers[1:] for s in others}
+    lines = tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items())
+    return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
+
+
+def networks_differ(logs: Logs) -> list[Pointer]:
+    """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
+    by = {found[1]: line for found, line in _matches(logs, "nccl-network") if line.rank is not None or line.host}
+    by |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
+    speakers = {(line.rank, line.host) for line in by.values()}
+    return [Pointer("nodes-differ", "likely" if len(speakers) > 1 else "possible", tuple(by.values()), (), 36)] if len(by) > 1 else []
+
+
+def channels_differ(logs: Logs) -> list[Pointer]:
+    """Ranks of one communicator use as many channels each, unless they run with other settings (NCCL_MIN_NCHANNELS and the like)."""
+    by = {found[1]: line for found, line in _matches(logs, "nccl-channels") if line.rank is not None}
+    against = ("communicators of other ranks may have other numbers of channels",)
+    return [Pointer("nodes-differ", "possible", tuple(by.values()), against, 37)] if len(by) > 1 and (logs.failed or logs.context) else []
+
+
+def runs_apart(logs: Logs) -> list[Pointer]:
+    """nccl-tests made without MPI: what mpirun starts on each host is a job of its own, with a rank 0 of its own."""
+    first = {line.file: line.line for _, line in reversed(_matches(logs, "nccl-tests-end"))}  # behind a result stands another run
+    begun = [(found, line) for found, line in _matches(logs, "nccl-tests-rank-0") if line.line < first.get(line.file, line.line + 1)]
+    by = {found[1].split(".")[0]: line for found, line in begun if line.file == begun[0][1].file}
+    return [Pointer("rendezvous-misconfigured", "likely", tuple(by.values()), (), 38)] if len(by) > 1 else []
+
+
+def _matches(logs: Logs, message: str) -> list[tuple[re.Match[str], LogLine]]:
+    """The lines of one of PRINTED, each with the match of its expression."""
+    lines = logs.seen[message].lines if message in logs.seen else []
+    return [(found, line) for line in lines if (found := compiled(PRINTED[message]).search(line.text))]
+
+
+def communicators_pile_up(logs: Logs) -> list[Pointer]:
+    """One rank opened many communicators."""
+    most = max(logs.ranks, key=lambda r: r.communicators, default=None)
+    if most is None or most.communicators < MANY_COMMUNICATORS:
+        return []
+    line = LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank)
+    return [Pointer("communicator-recreated", "possible", (line,), (), 950)]
+
+
+def somebody_raised(logs: Logs) -> list[Pointer]:
+    """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
+    place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), place)] if logs.raised else []

@@ -1,0 +1,115 @@
+"""How a run was set up and how long its steps took: the facts of one log, to be laid beside those of another."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, defaultdict
+from typing import BinaryIO
+
+from nccl_runbook.causes.toml import table
+from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.text import Said, pieces, said
+from nccl_runbook.triage.facts import RunProfile
+
+LIMIT_S = 60.0
+MAX_VALUES = 16  # of one setting
+MAX_TIMES = 100_000  # of one kind
+MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at once
+_HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
+_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
+_SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("triage/profile")["setting"])
+_VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
+_COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE")
+_NUMBER = r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|secs|seconds|min|minutes)?\b"
+_SYNC = r"weights?[ _-]?(?:sync|update|transfer|broadcast)\w*|sync\w* (?:of )?(?:the )?weights|update_weights?\w*|\brefit"
+_STEP = r"\b(?:step|iter(?:ation)?)[ _](?:time|duration|took)\w*(?: ?\((?P<paren>ms|s)\))?"
+_TIMES = (("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
+    ("sync", re.compile(rf"(?i)(?:{_SYNC})\b[^\n\d]{{0,40}}{_NUMBER}")),
+    ("step", re.compile(rf"(?i){_STEP}[^\n\d]{{0,20}}{_NUMBER}|elapsed time per iteration \((?P<paren2>ms|s)\): (?P<number2>[\d.]+)")),
+    ("step", re.compile(r"(?<![\d.])(?:(?P<number>\d+\.\d+)s/it|(?P<per>\d+\.\d+)it/s)\b")))
+_HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
+
+
+def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> RunProfile:
+    """The profile of these logs. Never raises for what is in them: what could not be read says so in ``files``."""
+    reader, until, files = _Reader(), time.monotonic() + limit_s, []
+    for source in sources(paths, stdin):
+        if not source.problem:
+            reader.read(source, until)
+        files.append(source.told())
+    return reader.profile(files)
+
+
+class _Reader:
+    """One pass over the texts of a run."""
+
+    def __init__(self) -> None:
+        self._silent: set[bytes] = set()
+        self._settings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        self._via: Counter[str] = Counter()
+        self._comms: set[str] = set()
+        self._devices: dict[str, str] = {}
+        self._times: dict[str, list[float]] = defaultdict(list)
+        self._source, self._syncs = "", Counter[tuple[str, int | None]]()  # every rank may print the time of the same sync
+
+    def read(self, source: Source, until: float) -> None:
+        self._source = source.name
+        for rows in source.rows(until):
+            for raw in rows:
+                self._row(raw)
+
+    def _row(self, raw: bytes) -> None:
+        if not _HINT.search(raw):
+            return
+        key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
+        if key in self._silent:
+            return
+        if not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
+            self._silent.add(key)
+
+    def _line(self, who: Said) -> bool:
+        """Take in one line; whether it told anything."""
+        text = who.text
+        told = [self._setting(kind, found) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
+        via = _VIA.search(text) if "Channel" in text or "Ring" in text else None
+        if via:
+            self._via[re.sub(r"/\d+(?:\(\d+\))?|_v\d+", "", via.group("via"))] += 1
+        comm = _COMM.search(text)
+        if comm and int(comm.group(2)) > 1:
+            self._comms.add(comm.group(5) or text)
+            self._devices.setdefault(comm.group(1), f"cudaDev {comm.group(3)} busId {comm.group(4)}")
+        return bool(told or via or comm) | self._time(text, who.rank)
+
+    def _setting(self, kind: str, found: re.Match[str]) -> bool:
+        groups = found.groupdict()
+        name, value = groups["name"] or groups.get("name2") or "", groups["value"] or groups.get("value2") or ""
+        values = self._settings[kind][name]
+        if value not in values and len(values) < MAX_VALUES:
+            values.append(value.strip())
+        return True
+
+    def _time(self, text: str, rank: int | None) -> bool:
+        for kind, pattern in _TIMES:
+            found = pattern.search(text)
+            seconds = _seconds(found.groupdict()) if found else None
+            if seconds is not None and len(self._times[kind]) < MAX_TIMES:
+                self._times[kind].append(seconds)
+                self._syncs[self._source, rank] += kind == "sync"
+                return True
+        return False
+
+    def profile(self, files: list) -> RunProfile:
+        """Everything together."""
+        settings = {kind: {name: sorted(values) for name, values in sorted(by.items())} for kind, by in self._settings.items()}
+        times = {kind: values for kind, values in self._times.items() if values}
+        return RunProfile(
+            files, settings, dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices, times)
+
+
+def _seconds(groups: dict[str, str | None]) -> float | None:
+    if groups.get("per"):
+        return 1 / float(groups["per"]) if float(groups["per"]) else None
+    unit = groups.get("unit") or groups.get("paren") or groups.get("paren2") or "s"
+    number = groups.get("number") or groups.get("number2")
+    return float(number) * _UNIT.get("ms" if unit.lower() == "ms" else unit[0].lower(), 1.0) if number and number.count(".") < 2 else None

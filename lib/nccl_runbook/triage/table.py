@@ -1,0 +1,78 @@
+"""Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
+
+from __future__ import annotations
+
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.facts import Logs, RankLog
+from nccl_runbook.report.tables import Cell, Table
+
+_SHORT = 90
+
+
+def tables(logs: Logs) -> list[Table]:
+    """Every table that has something to show."""
+    shown = [(ranks_table, logs.ranks), (order_table, logs.ranks[1:]), (unknown_table, logs.unknown), (files_table, logs.files)]
+    return [table(logs) for table, rows in shown if rows]
+
+
+def ranks_table(logs: Logs) -> Table:
+    """One row a rank."""
+    columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
+    note = "Empty: nothing was printed about it. Silence is no health."
+    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks], note)
+
+
+def _row(rank: RankLog) -> list[object]:
+    via = ", ".join(f"{name} {count}" for name, count in rank.transports.items()) or rank.network
+    works = "; ".join(f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s" for t in rank.timeouts[:3])
+    numbers = "; ".join(f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued)
+    error = rank.first_error.text[:_SHORT] if rank.first_error else ""
+    return [str(rank.rank), " ".join(rank.hosts[:2]), "; ".join(rank.devices[:1]), rank.nccl, via, numbers,
+            Cell(works, "warn" if works else ""), Cell(error, "broken" if error else ""), rank.last.text[:_SHORT] if rank.last else ""]
+
+
+def order_table(logs: Logs) -> Table:
+    """What each rank said that mattered, by time, on one clock."""
+    offsets = {c.clock: c.offset_s for c in logs.clocks}
+    said = [(line, what) for r in logs.ranks for line, what in _moments(r) if line.time is not None]
+    timed = sorted(((line.time - offsets.get(line.host or line.file, 0.0), line, what) for line, what in said), key=lambda row: row[0])
+    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
+    apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
+    note = "Nothing ties the clocks of several hosts together: the order between hosts is as they stamped it."
+    if apart:
+        note = f"Clocks against {logs.clocks[0].clock}: {apart}. What is closer than that has no known order."
+    return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
+
+
+def _moments(rank: RankLog) -> list[tuple[LogLine, str]]:
+    waited = rank.timeouts[0].at if rank.timeouts else None
+    told = ((rank.progress, "last progress"), (rank.first_error, "first error"), (waited, "waited"))
+    return [(line, what) for line, what in told if line]
+
+
+def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:
+    """A good run beside the bad one. ``rows``: what, good run, bad run, answer, tone; most telling first."""
+    cells = [[what, good, bad, Cell(answer, tone)] for what, good, bad, answer, tone in rows]
+    return Table("The good run beside the bad one", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
+
+
+def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
+    """What to run on ``hosts``, none of which is this one; none without hosts. ``rows``: line, what it tells apart, its price."""
+    more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
+    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds: on four GPUs. Where nothing "
+            "can be installed: python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here.")
+    return [Table("To run where the job ran", ["line", "whether it is", "takes"], [list(row) for row in rows], note)] if hosts else []
+
+
+def unknown_table(logs: Logs) -> Table:
+    """Lines that look like errors and match nothing."""
+    rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]
+    return Table("Lines that look like errors and are not known", ["times", "first of them", "where"], rows, "Numbers in them differ.")
+
+
+def files_table(logs: Logs) -> Table:
+    """What was read, and what was not."""
+    missed = {f.name: f.problem or f.left_out for f in logs.files}
+    rows = [[f.name, str(f.size_bytes), str(f.lines), Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else "")]
+            for f in logs.files]
+    return Table("Files", ["file", "bytes", "lines", "how it went"], rows)
