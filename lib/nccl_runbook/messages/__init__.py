@@ -1,0 +1,1 @@
+"""The catalogue of messages that jobs print, and what finds them in a log."""
