@@ -14,9 +14,10 @@ import pytest
 from literals import branches
 from nccl_runbook.causes import toml as knowledge
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.causes.toml import clues, table
+from nccl_runbook.causes.toml import table
 from nccl_runbook.evidence import log_templates
 from nccl_runbook.evidence.log_events import LAUNCHERS
+from nccl_runbook.knowledge import clues
 from nccl_runbook.knowledge.symptoms import symptoms
 
 ROOT = Path(__file__).resolve().parents[1]
