@@ -26,13 +26,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import bench_sync
-from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.sync import models
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECK = ROOT / "lib/nccl_runbook/ranks/check.py"

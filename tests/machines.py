@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.facts import machine as m
+from nccl_runbook.machine import facts as m
 
 NO_NVML = Gap("absent", "nvmlInit() failed: NVML Shared Library Not Found")
 NO_LIBCUDA = "libcuda.so.1: cannot open shared object file: No such file or directory"

@@ -14,10 +14,18 @@ import pytest
 from literals import branches
 from nccl_runbook.causes import toml as knowledge
 from nccl_runbook.causes.causes import causes
+<<<<<<< HEAD
 from nccl_runbook.causes.toml import clues, table
 from nccl_runbook.messages import templates as log_templates
 from nccl_runbook.messages.read_ranks import LAUNCHERS
 from nccl_runbook.triage.symptoms import symptoms
+=======
+from nccl_runbook.causes.toml import table
+from nccl_runbook.evidence import log_templates
+from nccl_runbook.evidence.log_events import LAUNCHERS
+from nccl_runbook.knowledge import clues
+from nccl_runbook.knowledge.symptoms import symptoms
+>>>>>>> main
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

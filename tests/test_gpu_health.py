@@ -7,9 +7,9 @@ import machines as made
 import pytest
 from machines import change, change_all, change_gpu, cuda, machine, owner
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.facts import machine as m
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.gpus import judge_health as rules
+from nccl_runbook.machine import facts as m
 
 
 def of(rule: str, seen: m.Machine) -> Finding | None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import bare, change, change_gpu, cuda, machine, visible
 from nccl_runbook.core.facts import Gap, to_json
-from nccl_runbook.core.facts import machine as m
 from nccl_runbook.core.findings import Finding, Severity, step_status
 from nccl_runbook.gpus import judge as rules
+from nccl_runbook.machine import facts as m
 from nccl_runbook.machine.visible_devices import granted_by, read_selection
 from pydantic import TypeAdapter
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nccl_runbook.causes.toml import models
+from nccl_runbook.sync import models
 
 # tensors and bytes in bfloat16 of the published checkpoints, from their safetensors indices
 PUBLISHED = {"Qwen/Qwen2.5-0.5B": (290, 988_065_536), "Qwen/Qwen2.5-1.5B": (338, 3_087_428_608), "Qwen/Qwen2.5-7B": (339, 15_231_233_024),

@@ -10,10 +10,10 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.causes.toml import allocation as knowledge
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement.placement import place as place_ranks
 from nccl_runbook.plan import judge as rules
+from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse
 from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
 from nccl_runbook.plan.groups import LAUNCHERS, Site, place

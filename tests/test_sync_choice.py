@@ -10,13 +10,13 @@ import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.causes.toml import allocation
-from nccl_runbook.causes.toml import sync_choice as table
 from nccl_runbook.causes.toml import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.look import own_sync
+from nccl_runbook.plan.areal import tags as allocation
+from nccl_runbook.sync import choice as table
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import read_trace as sync_trace

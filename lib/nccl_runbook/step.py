@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from nccl_runbook.compare.read import may_be_shown
+from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first

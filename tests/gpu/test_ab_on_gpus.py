@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.causes.toml import models
 from nccl_runbook.compare import ask as compare
 from nccl_runbook.compare import judge as comparison
 from nccl_runbook.compare import read as arms
@@ -16,6 +15,7 @@ from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment
 from nccl_runbook.environment import judge_libnccl as libnccl
 from nccl_runbook.environment import read as environment_probe
+from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
 HARMLESS = ("NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_NTHREADS=2 NCCL_CROSS_NIC=1 NCCL_IB_TC=106 NCCL_IB_SL=1 NCCL_RAS_ENABLE=1 "

@@ -8,7 +8,6 @@ import time
 import pytest
 from fake_nvml import fake_nvml
 from nccl_runbook.causes.failures import explain
-from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.world import WorldRequest
@@ -22,6 +21,7 @@ from nccl_runbook.placement import placement
 from nccl_runbook.search.halving import halve
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync import models
 from nccl_runbook.worlds import ask as worlds
 from nccl_runbook.worlds import ask_arms as arms_probe
 from nccl_runbook.worlds import judge as fewer_gpus

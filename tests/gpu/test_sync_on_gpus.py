@@ -7,12 +7,12 @@ import subprocess
 
 import pytest
 from book_samples import CLI
-from nccl_runbook.causes.toml import models
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement import placement
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync import judge_choice as sync_choice
+from nccl_runbook.sync import models
 from nccl_runbook.sync.facts import METHODS, SyncArm
 from test_own_sync import check_phases, watched
 

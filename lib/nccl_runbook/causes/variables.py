@@ -8,8 +8,10 @@ import functools
 import re
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.core.redact import sounds_secret
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
+_PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)  # may be shown of a variable that is not in the table
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
 
 
@@ -116,6 +118,16 @@ def nearest(name: str) -> str:
 def prefixes() -> tuple[str, ...]:
     """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
     return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))
+
+
+def is_kept(name: str) -> bool:
+    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
+    return name in variables() or name.startswith(prefixes()) and not name.startswith("NCCL_RUNBOOK_") and not sounds_secret(name)
+
+
+def may_be_shown(name: str, value: str) -> bool:
+    """Whether a page may hold it: of a variable that the table knows, or a plain number or yes and no."""
+    return is_kept(name) or bool(_PLAIN.fullmatch(value))
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -51,11 +51,11 @@ def ab(
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
     from nccl_runbook.book.plan import UsageError, duration_s
-    from nccl_runbook.causes.toml import models
     from nccl_runbook.compare import ask as compare
     from nccl_runbook.launch import stop
     from nccl_runbook.launch.devices import NOT_HERE, rank_devices
     from nccl_runbook.launch.engine import EngineError
+    from nccl_runbook.sync import models
 
     stop.end()  # until something is measured
     with contextlib.ExitStack() as stack:

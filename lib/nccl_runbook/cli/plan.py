@@ -79,7 +79,7 @@ def plan(
     html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
-    from nccl_runbook.causes.toml import allocation as knowledge
+    from nccl_runbook.plan.areal import tags as knowledge
     from nccl_runbook.plan.groups import LAUNCHERS
 
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
@@ -157,7 +157,7 @@ def _clean(plans: list[Plan]) -> str:
 
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
-    from nccl_runbook.causes.toml import frameworks
+    from nccl_runbook.plan import flags as frameworks
     from nccl_runbook.plan import read_launch_lines as launch_lines
     from nccl_runbook.plan import read_training_file as training_file
 

@@ -85,11 +85,12 @@ def _stop_with_stdin() -> None:
 def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
     from nccl_runbook.book import UsageError
-    from nccl_runbook.causes.toml import allocation, models
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
+    from nccl_runbook.plan.areal import tags as allocation
     from nccl_runbook.sync import ask as sync
+    from nccl_runbook.sync import models
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,

@@ -84,7 +84,6 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
 
 
 def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.causes.toml import models
     from nccl_runbook.launch import stop
     from nccl_runbook.machine import ask_users as users
     from nccl_runbook.machine import judge_busy as busy
@@ -95,6 +94,7 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     from nccl_runbook.sync import ask as probe
     from nccl_runbook.sync import judge as weight_sync
     from nccl_runbook.sync import judge_choice as sync_choice
+    from nccl_runbook.sync import models
     from nccl_runbook.sync.table import choice_table, methods_table, placement_table, sweeps_table
 
     p, shapes = step.parameters, models.find(step.parameters["model"])

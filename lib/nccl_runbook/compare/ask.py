@@ -5,7 +5,8 @@ import dataclasses
 import json
 import os
 import time
-from typing import Any, Callable, Collection, Dict, List, Optional, Union
+from collections.abc import Callable, Collection
+from typing import Any
 
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.core.facts import Gap
@@ -13,12 +14,12 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch import command, stop
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.nccl_log import LOGGED
 from nccl_runbook.sync.facts import METHODS
-from nccl_runbook.worlds.ask import LOGGED
 
-Env = Dict[str, Optional[str]]
-Devices = List[Optional[int]]
-Ask = Callable[[Collection[str]], Optional[Sample]]
+Env = dict[str, str | None]
+Devices = list[int | None]
+Ask = Callable[[Collection[str]], Sample | None]
 WORLD_DEADLINE_S = 60.0
 REPEATS = 5  # timed samples in one world; their median is its figure
 SYNCS = 4    # the first is left out
@@ -32,14 +33,14 @@ class Subject:
 
     what: str
     unit: str
-    run: Callable[[str, Dict[str, Env], float], Sample]
-    roles: List[str] = dataclasses.field(default_factory=list)
+    run: Callable[[str, dict[str, Env], float], Sample]
+    roles: list[str] = dataclasses.field(default_factory=list)
     more_is_better: bool = False
     in_ranks: bool = True
 
 
-def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: List[str], figure: str = "", more_is_better: bool = False,
-            op: str = "all_reduce", size_bytes: int = 0, spec: Optional[Dict[str, Any]] = None, method: str = "") -> Subject:
+def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: list[str], figure: str = "", more_is_better: bool = False,
+            op: str = "all_reduce", size_bytes: int = 0, spec: dict[str, Any] | None = None, method: str = "") -> Subject:
     """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
     is not known."""
     if argv:
@@ -52,13 +53,13 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
     return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
 
 
-def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Subject:
+def of_command(argv: list[str], figure: str, more_is_better: bool = False) -> Subject:
     """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
     Raises ValueError for an expression that cannot be used, and as it runs for a command that cannot be started."""
     pattern = command.compiled(figure)
     roles = [word[1:-1] for word in argv if word[:1] == "{" and word[-1:] == "}"]
 
-    def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
+    def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
         try:
             return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
@@ -70,11 +71,11 @@ def of_command(argv: List[str], figure: str, more_is_better: bool = False) -> Su
     return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
 
 
-def changed(env: Any, delta: Env) -> Dict[str, str]:
+def changed(env: Any, delta: Env) -> dict[str, str]:
     return {n: v for n, v in {**env, **delta}.items() if v is not None}
 
 
-def _env_words(delta: Env) -> List[str]:
+def _env_words(delta: Env) -> list[str]:
     return ["env", *(w for n, v in delta.items() if v is None for w in ("-u", n)), *(f"{n}={v}" for n, v in delta.items() if v is not None)]
 
 
@@ -85,7 +86,7 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(OPS)}")
     args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", "gloo" if devices[0] is None else "nccl"]
 
-    def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
+    def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         world = engine.run(WorldRequest(f"{op}, {arm}", "check.py", list(devices), args, env[""], min(deadline_s, WORLD_DEADLINE_S),
                                         of_ranks={int(role[4:]): own for role, own in env.items() if role}))
         return _sample(arm, world, op, [max(e["median_s"] for e in told) for told in _together(world, "op")])
@@ -93,7 +94,7 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run, [f"rank{r}" for r in range(len(devices))])
 
 
-def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str) -> Subject:
+def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str) -> Subject:
     """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles:
     the trainer (rank 0) and the engine (all others)."""
     fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
@@ -102,7 +103,7 @@ def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str)
     args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS)]
     args += ["--cpu"] if devices[0] is None else []
 
-    def run(arm: str, env: Dict[str, Env], deadline_s: float) -> Sample:
+    def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         own = {rank: env.get("engine" if rank else "trainer", {}) for rank in range(len(devices))}
         world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s, of_ranks=own))
         return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
@@ -111,12 +112,12 @@ def of_sync(engine: Engine, devices: Devices, spec: Dict[str, Any], method: str)
     return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run, ["trainer", "engine"])
 
 
-def _together(world: World, event: str) -> List[Any]:
+def _together(world: World, event: str) -> list[Any]:
     """The same event of every rank, one after the other."""
     return list(zip(*(r.named(event) for r in world.ranks)))
 
 
-def _sample(arm: str, world: World, name: str, values: List[float]) -> Sample:
+def _sample(arm: str, world: World, name: str, values: list[float]) -> Sample:
     figures, last = ({name: values}, []) if world.passed else ({}, world.log.splitlines()[-8:])
     via, taken = world.transports, world.set_by_environment
     said = [*([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]), *([] if isinstance(taken, Gap) else taken)]
@@ -130,7 +131,7 @@ class _Clock:
     def __init__(self, subject: Subject, budget_s: float, secrets: Redactor) -> None:
         self.subject, self.until, self.longest, self.secrets = subject, time.monotonic() + budget_s, 1.0, secrets
 
-    def run(self, arm: str, env: Dict[str, Env]) -> Optional[Sample]:
+    def run(self, arm: str, env: dict[str, Env]) -> Sample | None:
         left = self.until - time.monotonic()
         if left < self.longest or stop.why():
             return None
@@ -142,8 +143,8 @@ class _Clock:
         return dataclasses.replace(sample, last_lines=[self.secrets.text(line) for line in sample.last_lines])
 
 
-def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Union[Walk, Gap]],
-            rounds: int = 3) -> Union[Comparison, Gap]:
+def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Walk | Gap],
+            rounds: int = 3) -> Comparison | Gap:
     """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
     if not arms.named:

@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.world import Sample
 
 NOT_SET, HIDDEN = "not set", "set, not shown"
 
@@ -20,29 +20,11 @@ class Difference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
-    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave, in order;
-    ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run; ``said``: which transports NCCL's log
-    names, and which variables it took, where it logged at INFO."""
-
-    arm: str
-    figures: Dict[str, List[float]]
-    ended: str
-    wall_s: float
-    last_lines: List[str] = dataclasses.field(default_factory=list)
-    said: List[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        return self.ended == "passed"
-
-
-@dataclasses.dataclass(frozen=True)
 class Tried:
     """One step of a walk: ``keys`` as in B, and its share of the effect (0 as A, 1 as B)."""
 
-    keys: List[str]
-    share: Union[float, Gap]
+    keys: list[str]
+    share: float | Gap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +32,9 @@ class Walk:
     """From A to B by halving what they differ in. ``named``: the fewest differences that were seen to carry the effect; ``why_not``: ""
     where that is settled, else why not ("budget spent", "confounded", ...); ``tried``: in order."""
 
-    named: List[str]
+    named: list[str]
     why_not: str
-    tried: List[Tried]
+    tried: list[Tried]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +47,11 @@ class Comparison:
     what: str
     unit: str
     more_is_better: bool
-    arms: List[str]
-    differences: List[Difference]
-    left_out: Dict[str, str]
+    arms: list[str]
+    differences: list[Difference]
+    left_out: dict[str, str]
     wanted: int
-    warm_up: List[Sample]
-    samples: List[Sample]
-    walk: Union[Walk, Gap]
+    warm_up: list[Sample]
+    samples: list[Sample]
+    walk: Walk | Gap
     stopped: str = ""

@@ -13,10 +13,11 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret
-from nccl_runbook.environment.read_file import assigned, is_kept, text_of
+from nccl_runbook.environment.read_file import assigned, text_of
 
 GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
            "between; after @trainer for that role only")
@@ -26,7 +27,6 @@ _SESSION = re.compile(r"_|(OLD)?PWD|SHLVL|HOME|USER|LOGNAME|HOST(NAME)?|TERM\w*|
                       r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID")
 _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
-_PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)  # what may be shown of a variable that is not in the table
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
 _MODULE_LINE = re.compile(r"^\s*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
@@ -81,11 +81,6 @@ class Arms:
             return NOT_SET if value is None else self.secrets.text(value) if may_be_shown(key[1], value) else HIDDEN
 
         return [Difference(_text(k), shown(k, self.a[k]), shown(k, self.b[k])) for k in self.a if self.a[k] != self.b[k]]
-
-
-def may_be_shown(name: str, value: str) -> bool:
-    """Whether a page may hold it: of a variable that the table knows, or a plain number or yes and no."""
-    return is_kept(name) or bool(_PLAIN.fullmatch(value))
 
 
 def _text(key: Key) -> str:

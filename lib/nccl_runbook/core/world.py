@@ -148,3 +148,21 @@ class World:
         """Microseconds of ``op`` at its smallest size, by its slowest rank."""
         timed = self._timed(op)
         return timed[min(timed)]["median_s"] * 1e6 if timed else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave, in order;
+    ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run; ``said``: which transports NCCL's log
+    names, and which variables it took, where it logged at INFO."""
+
+    arm: str
+    figures: Dict[str, List[float]]
+    ended: str
+    wall_s: float
+    last_lines: List[str] = dataclasses.field(default_factory=list)
+    said: List[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.ended == "passed"

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Union
 
 from nccl_runbook.core.facts import Gap
 
@@ -13,10 +12,10 @@ class Library:
     claims this path -> whether its recorded hash is the file's ("same", "other", or "unknown")."""
 
     path: str
-    sha256: Union[str, Gap]
-    version: Union[str, Gap]
-    cuda: Union[str, Gap]
-    wheels: Dict[str, str]
+    sha256: str | Gap
+    version: str | Gap
+    cuda: str | Gap
+    wheels: dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,23 +30,23 @@ class Role:
     show: network interfaces, and those with a default route."""
 
     name: str
-    variables: Dict[str, str]
-    where: Dict[str, str]
+    variables: dict[str, str]
+    where: dict[str, str]
     others: int
-    conf: Dict[str, Dict[str, str]]
-    torch: Union[str, Gap]
-    torch_cuda: Union[str, Gap]
-    mapped: Union[List[str], Gap]
-    reported: Union[str, Gap]
-    nofile: Union[str, Gap]
-    memlock: Union[str, Gap]
-    requires: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
-    preloaded: List[str] = dataclasses.field(default_factory=list)
-    shm: Union[List[int], Gap] = Gap("not-run", "not asked")
-    container: Union[List[str], Gap] = Gap("not-run", "not asked")
-    ipc_namespace: Union[str, Gap] = Gap("not-run", "not asked")
-    interfaces: Union[List[str], Gap] = Gap("not-run", "not asked")
-    routes: Union[List[str], Gap] = Gap("not-run", "not asked")
+    conf: dict[str, dict[str, str]]
+    torch: str | Gap
+    torch_cuda: str | Gap
+    mapped: list[str] | Gap
+    reported: str | Gap
+    nofile: str | Gap
+    memlock: str | Gap
+    requires: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    preloaded: list[str] = dataclasses.field(default_factory=list)
+    shm: list[int] | Gap = Gap("not-run", "not asked")
+    container: list[str] | Gap = Gap("not-run", "not asked")
+    ipc_namespace: str | Gap = Gap("not-run", "not asked")
+    interfaces: list[str] | Gap = Gap("not-run", "not asked")
+    routes: list[str] | Gap = Gap("not-run", "not asked")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +55,18 @@ class Host:
     ``acs``: bridges with access control that redirects peer traffic."""
 
     name: str
-    addresses: Union[List[str], Gap]
-    hcas: Union[List[str], Gap]
-    iommu: Union[str, Gap]
-    acs: Union[List[str], Gap]
-    xids: Union[List[str], Gap]
-    libraries: Union[List[Library], Gap]
+    addresses: list[str] | Gap
+    hcas: list[str] | Gap
+    iommu: str | Gap
+    acs: list[str] | Gap
+    xids: list[str] | Gap
+    libraries: list[Library] | Gap
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
     """``host``: a Gap where only a file was read: nothing of the machine is known then; ``left_out``: what was named and is no role."""
 
-    roles: List[Role]
-    host: Union[Host, Gap]
-    left_out: Dict[str, Gap] = dataclasses.field(default_factory=dict)
+    roles: list[Role]
+    host: Host | Gap
+    left_out: dict[str, Gap] = dataclasses.field(default_factory=dict)

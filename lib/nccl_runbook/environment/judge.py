@@ -116,7 +116,8 @@ def debugging_left_on(s: Setting) -> Finding | None:
     v = s.known
     if v is None or s.value in ("", v.default) or not v.accepts(s.value):
         return None
-    chatty, costs = s.value.casefold() in table("environment/environment")["chatty"].get(s.name, ()), table("environment/environment")["costs"]
+    known = table("environment/environment")
+    chatty, costs = s.value.casefold() in known["chatty"].get(s.name, ()), known["costs"]
     if s.name in costs and s.value not in ("0", ""):
         return told("debugging-left-on", Severity.WARN, s, f"left on; {costs[s.name]}",
                      "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.toml import framework_versions
 from nccl_runbook.causes.variables import prefixes, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment import versions as framework_versions
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
 from nccl_runbook.environment.read_file import is_kept
 from nccl_runbook.environment.read_pci import acs_redirects

@@ -11,9 +11,9 @@ import select
 import time
 from pathlib import Path
 
-from nccl_runbook.causes.variables import prefixes, variables
+from nccl_runbook.causes.variables import is_kept
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.redact import Redactor, sounds_secret
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import opened
 
@@ -36,17 +36,11 @@ _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 _ENV_LIST = re.compile(r"--env[= ]\S+")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
-_OURS = "NCCL_RUNBOOK_"
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _ITS_OWN_KIND = re.compile(r"^#!|(?:^|[\0\s])(?:PATH|HOME|PWD)=")  # a script; what `env` prints anywhere
-
-
-def is_kept(name: str) -> bool:
-    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
-    return name in variables() or name.startswith(prefixes()) and not name.startswith(_OURS) and not sounds_secret(name)
 
 
 def read(path: str) -> Role | Gap:

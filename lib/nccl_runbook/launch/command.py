@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, List, Mapping, Pattern
 
-from nccl_runbook.compare.facts import Sample
+from nccl_runbook.core.world import Sample
 from nccl_runbook.launch import stop
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
-
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,9 +13,9 @@ class LogLine:
     file: str
     line: int
     text: str
-    rank: Optional[int] = None
+    rank: int | None = None
     host: str = ""
-    time: Optional[float] = None
+    time: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

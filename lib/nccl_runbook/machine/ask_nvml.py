@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.facts import machine as m
+from nccl_runbook.machine import facts as m
 from nccl_runbook.machine.facts import from_json
 
 DEADLINE_S = 15.0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional
 
 from nccl_runbook.logs.facts import ClockOffset, FileRead, LogLine
-
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +12,7 @@ class Seen:
     """Lines of one message: the first of each rank, at most MAX_LINES; ``times``: how often in all; ``resumed``: the same
     rank went on making progress after the last of them."""
 
-    lines: List[LogLine]
+    lines: list[LogLine]
     times: int
     resumed: bool = False
 
@@ -25,8 +23,8 @@ class Timeout:
 
     at: LogLine
     op: str
-    seq: Optional[int]
-    numel_in: Optional[int]
+    seq: int | None
+    numel_in: int | None
     timeout_ms: int
     ran_ms: int
     group: str = ""
@@ -42,21 +40,21 @@ class RankLog:
     """
 
     rank: int
-    hosts: List[str]
-    files: List[str]
-    nranks: Optional[int] = None
+    hosts: list[str]
+    files: list[str]
+    nranks: int | None = None
     nccl: str = ""
     torch: str = ""
     network: str = ""
-    transports: Dict[str, int] = dataclasses.field(default_factory=dict)
-    devices: List[str] = dataclasses.field(default_factory=list)
+    transports: dict[str, int] = dataclasses.field(default_factory=dict)
+    devices: list[str] = dataclasses.field(default_factory=list)
     communicators: int = 0
-    enqueued: Dict[str, int] = dataclasses.field(default_factory=dict)
-    completed: Dict[str, int] = dataclasses.field(default_factory=dict)
-    timeouts: List[Timeout] = dataclasses.field(default_factory=list)
-    first_error: Optional[LogLine] = None
-    progress: Optional[LogLine] = None
-    last: Optional[LogLine] = None
+    enqueued: dict[str, int] = dataclasses.field(default_factory=dict)
+    completed: dict[str, int] = dataclasses.field(default_factory=dict)
+    timeouts: list[Timeout] = dataclasses.field(default_factory=list)
+    first_error: LogLine | None = None
+    progress: LogLine | None = None
+    last: LogLine | None = None
     ended: bool = False
     warned: bool = False
 
@@ -81,19 +79,19 @@ class Logs:
     the host on which they were read; ``attempts``: how often the launcher started the ranks.
     """
 
-    files: List[FileRead]
+    files: list[FileRead]
     context: str
-    seen: Dict[str, Seen]
-    ranks: List[RankLog]
+    seen: dict[str, Seen]
+    ranks: list[RankLog]
     launcher: str = ""
-    unknown: List[Template] = dataclasses.field(default_factory=list)
+    unknown: list[Template] = dataclasses.field(default_factory=list)
     foreign: bool = False
-    nccl_versions: Dict[str, List[str]] = dataclasses.field(default_factory=dict)
-    failed: Optional[LogLine] = None
-    timeout: Optional[LogLine] = None
-    raised: Optional[LogLine] = None
-    clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
-    apart: List[LogLine] = dataclasses.field(default_factory=list)
+    nccl_versions: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    failed: LogLine | None = None
+    timeout: LogLine | None = None
+    raised: LogLine | None = None
+    clocks: list[ClockOffset] = dataclasses.field(default_factory=list)
+    apart: list[LogLine] = dataclasses.field(default_factory=list)
     here: str = ""
     attempts: int = 1
     catalogue: str = ""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,6 +10,6 @@ class RunFolder:
     """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the verdict document (verdict.json)."""
 
     name: str
-    read: List[str]
-    unreadable: Dict[str, str]
-    document: Dict[str, Any]
+    read: list[str]
+    unreadable: dict[str, str]
+    document: dict[str, Any]

@@ -15,8 +15,8 @@ from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.nccl_log import LOGGED
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
-from nccl_runbook.worlds.ask import LOGGED
 
 _FOLDER = "nccl-runbook-sync-"
 _STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed

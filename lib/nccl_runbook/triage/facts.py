@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List
 
 from nccl_runbook.logs.facts import FileRead
-
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +16,10 @@ class RunProfile:
     -> "cudaDev 0 busId 60"; ``times``: "init", "step", "sync" -> seconds, in order.
     """
 
-    files: List[FileRead]
-    settings: Dict[str, Dict[str, List[str]]] = dataclasses.field(default_factory=dict)
-    transports: Dict[str, int] = dataclasses.field(default_factory=dict)
+    files: list[FileRead]
+    settings: dict[str, dict[str, list[str]]] = dataclasses.field(default_factory=dict)
+    transports: dict[str, int] = dataclasses.field(default_factory=dict)
     communicators: int = 0
     syncs: int = 0
-    devices: Dict[str, str] = dataclasses.field(default_factory=dict)
-    times: Dict[str, List[float]] = dataclasses.field(default_factory=dict)
+    devices: dict[str, str] = dataclasses.field(default_factory=dict)
+    times: dict[str, list[float]] = dataclasses.field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Union
 
 from nccl_runbook.core.facts import Gap
 
@@ -39,7 +38,7 @@ class Start:
 
     symptom: str
     log_path: str
-    log: Union[LogRead, Gap, None]
-    messages: List[Message]
-    devices: Union[List[str], Gap] = Gap("absent", "not asked")
-    driver: Union[str, Gap] = Gap("absent", "not asked")
+    log: LogRead | Gap | None
+    messages: list[Message]
+    devices: list[str] | Gap = Gap("absent", "not asked")
+    driver: str | Gap = Gap("absent", "not asked")

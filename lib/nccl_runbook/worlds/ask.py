@@ -10,11 +10,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.nccl_log import LOGGED
 from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
-# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
-# would hide it, so they are left out.
-LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
 MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
 # a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from nccl_runbook.causes.toml import table
 
 # the words that outcomes and answers are told in
-CONTROL, AGAIN, ARM, CLEAN, KINDS = (table("worlds/transports")["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
-REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in table("worlds/transports")["removes"].items()}
-POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm, (to, cause) in table("worlds/transports")["points_to"].items()}
+_TABLE = table("worlds/transports")
+CONTROL, AGAIN, ARM, CLEAN, KINDS = (_TABLE["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
+REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
+POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm, (to, cause) in _TABLE["points_to"].items()}
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")

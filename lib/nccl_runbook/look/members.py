@@ -1,0 +1,19 @@
+"""Which files run on the node: what nccl-look.pyz holds, and what must be standard library and Python 3.9."""
+from __future__ import annotations
+
+WHOLE_ROOMS = ("core", "launch", "look", "placement", "ranks", "search")
+OFF_NODE = ("core/parameters.py", "core/records.py")
+SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
+MACHINE = ("guard.py", "nvml_child.py")
+
+
+def runs_on_node(path: str) -> bool:
+    """Whether ``path``, relative to the package and with slashes, runs where the job runs."""
+    room, _, leaf = path.partition("/")
+    if path in (*OFF_NODE, "hang/facts.py"):
+        return False
+    if room in WHOLE_ROOMS or path == "__init__.py" or path.startswith("hang/live/"):
+        return True
+    if room == "machine" and leaf in MACHINE:
+        return True
+    return room in SUBJECTS and (leaf == "__init__.py" or leaf.startswith(("facts", "ask")))
