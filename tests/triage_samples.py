@@ -4,9 +4,6 @@ Written from the messages of the libraries: what NCCL, PyTorch, the kernel and t
 """
 from __future__ import annotations
 
-from literals import branches
-from nccl_runbook.messages.clues import Matcher, compiled
-
 WATCHDOG = ("[rank{r}]:[E1120 12:03:15.806190993 ProcessGroupNCCL.cpp:689] [Rank {r}] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum={s}, OpType={o}, NumelIn={n}, NumelOut={n}, Timeout(ms)={t}) ran for {t}9 milliseconds before timing out.\n")
 STATUS = ("[rank{r}]:[E1120 12:03:16.1 ProcessGroupNCCL.cpp:2303] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected by watchdog at work "
@@ -90,14 +87,3 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("env-conflict", "export NCCL_TIMEOUT=1800\n", "", "NCCL_DEBUG=INFO\n"),
     ("benign", "[W ProcessGroupNCCL.cpp:1575] Warning: destroy_process_group() was not called before program exit, which can leak resources.\n", "", "ValueError: x\n" + hung(0)),
 ]
-
-
-def matching(asked: Matcher, line: str) -> list[str]:
-    """The expressions that match ``line``, of those that may."""
-    return [e for e in asked.may_match([line.encode("utf-8", "replace")]).get(0, ()) if compiled(e).search(line)]
-
-
-def needed(expression: str) -> frozenset[str]:
-    """Lower-case literals of which a matching line holds at least one (lower-cased); empty where none can be named."""
-    told = branches(expression)
-    return frozenset(n for sets in told for n in sets[0]) if all(told) else frozenset()
