@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.messages import read as log_reader
 from nccl_runbook.hang import judge as rules
 from nccl_runbook.hang import read as reader
 from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import times as dump_times
 from nccl_runbook.hang.facts import Hang
+from nccl_runbook.messages import read as log_reader
 from nccl_runbook.triage import judge as triage
 from processes import quickest_s
 from pydantic import TypeAdapter

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.evidence import log_events, log_templates
-from nccl_runbook.knowledge.clues import clues, hints, printed, spoken
-from nccl_runbook.messages import scanner
+from nccl_runbook.knowledge.clues import clues, printed, spoken
 from nccl_runbook.messages.literals import alternatives
 from nccl_runbook.messages.matcher import Matcher, pieces
 from triage_samples import SAMPLES

@@ -4,7 +4,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import random
 import re
 import socket
 import subprocess
@@ -15,7 +14,6 @@ import jsonschema
 import papermill
 import pytest
 from book_samples import run_cli
-from literals import matcher_of
 from nccl_runbook.causes.causes import causes, fitting, recognise
 from nccl_runbook.causes.launchers import for_launcher
 from nccl_runbook.causes.toml import table
@@ -23,18 +21,19 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of
 from nccl_runbook.core.parameters import read_cell
-from nccl_runbook.messages import read_ranks as log_events
-from nccl_runbook.messages import templates as log_templates
-from nccl_runbook.messages import read as reader
-from nccl_runbook.messages.facts import Logs
 from nccl_runbook.hang import judge as hang
 from nccl_runbook.hang import read as hang_files
-from nccl_runbook.messages.clues import ABORT, ASKED, GUARD, NETWORK, PRESENT, clues, compiled, hints, printed, spoken
+from nccl_runbook.messages import kinds
+from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.clues import clues, compiled, printed
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.read_ranks import EXPRESSIONS
 from nccl_runbook.report.badges import badge
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.answer import answer
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
-from triage_samples import DUPLICATE, SAMPLES, hung, matching, needed
+from triage_samples import DUPLICATE, SAMPLES, hung
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
 INTERNAL = {"duplicate-gpu"}  # several causes behind one message: never named itself
@@ -108,22 +107,11 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
     assert recognise(benign.splitlines()) is None
 
 
-def test_the_matcher_finds_what_a_naive_search_finds():
-    lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    naive = [{e for e in (NETWORK, GUARD, ABORT, ASKED, PRESENT, *(c.line for c in clues()), *hints()) if compiled(e).search(line)} for line in lines]
-    assert [{e for e in reader._may_match([*printed(), *spoken()], line) if compiled(e).search(line)} for line in lines] == naive and any(naive)
-    assert matching(matcher_of("a|b"), "b") == ["a|b"], "an expression without a long literal is asked always"
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_the_matcher_of_templates_finds_what_a_naive_search_finds(fast, monkeypatch):
-    asked, dice = log_templates._matcher(), random.Random(5)
-    monkeypatch.setattr(asked, "_fast", asked._fast if fast else None)
-    lines = [line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()]
-    words = [*(n for e in printed() for n in sorted(needed(e))), "\u017ftep 5", "\u212aILLED"]
-    lines += [f"{dice.choice(lines)[:dice.randrange(120)]}{dice.choice(words)}{dice.choice(lines)[dice.randrange(60):]}" for _ in range(200)]
-    for line in lines:
-        assert set(matching(asked, line)) == {e for e in (*printed(), *log_templates._OWN, *log_events.LAUNCHERS) if compiled(e).search(line)}, line
+def test_what_the_matcher_selects_holds_all_that_a_naive_search_finds():
+    lines = list(dict.fromkeys(line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()))
+    selected = kinds.matcher().may_match([line.encode() for line in lines])
+    for index, line in enumerate(lines):
+        assert {i for i, e in {**printed(), **EXPRESSIONS}.items() if compiled(e).search(line)} <= {*selected.get(index, ())}, line
 
 
 # what follows is not the cause
@@ -197,15 +185,15 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     found = triage.judge(logs)
-    assert (triage.verdict(logs, found), triage.sentence(logs, found)) == (verdict, sentence)
-    assert verdict_of(triage.findings(logs)) == verdict, "07-logs and the page say the same"
+    assert (triage.verdict(found), triage.sentence(logs, found)) == (verdict, sentence)
+    assert verdict_of(answer(logs).findings) == verdict, "07-logs and the page say the same"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "dear diary\n", "step 1 loss 2\nstep 2 loss 1\ndone\n"])
 def test_silence_is_unknown(tmp_path, text):
     logs = read(tmp_path, text)
-    assert triage.judge(logs) == [] and triage.verdict(logs, []) == "unknown" and triage.sentence(logs, []).startswith("Unknown: ")
-    assert triage.findings(logs)[0].severity is Severity.UNKNOWN
+    assert triage.judge(logs) == [] and triage.verdict([]) == "unknown" and triage.sentence(logs, []).startswith("Unknown: ")
+    assert answer(logs).findings[0].severity is Severity.UNKNOWN
 
 
 STORY = ("A job on two nodes hangs since yesterday when it evaluates: the validation set does not divide by the number of ranks, so that some ranks have a batch more, "
@@ -222,8 +210,8 @@ def test_words_that_tell_nothing_change_nothing_and_a_story_overturns_no_compari
 
 
 def test_no_log_is_skipped_and_an_unreadable_one_is_unknown(tmp_path):
-    assert [f.severity for f in triage.findings(reader.collect(""))] == [Severity.SKIPPED]
-    assert {f.severity for f in triage.findings(reader.collect([str(tmp_path / "none")]))} == {Severity.UNKNOWN}
+    assert [f.severity for f in answer(reader.collect("")).findings] == [Severity.SKIPPED]
+    assert {f.severity for f in answer(reader.collect([str(tmp_path / "none")])).findings} == {Severity.UNKNOWN}
 
 
 def test_a_recorded_fact_is_read_back(tmp_path):
@@ -367,7 +355,7 @@ def test_the_score_refuses_what_is_no_report(tmp_path):
 # the notebook
 
 
-@pytest.mark.parametrize(("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect(""))), ("07-logs", triage.findings(reader.collect("")))])
+@pytest.mark.parametrize(("notebook", "found"), [("06-timeouts", hang.findings(hang_files.collect(""))), ("07-logs", answer(reader.collect("")).findings)])
 def test_what_a_step_without_a_file_asks_for_is_a_parameter_of_its_notebook(notebook, found):
     (told,) = found
     assert told.severity is Severity.SKIPPED and re.search(r"-p (\w+)", told.title)[1] in read_cell(ROOT / f"notebooks/{notebook}.ipynb")

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.triage import read_profile as log_profile
 from nccl_runbook.messages import read as logs
-from nccl_runbook.triage.facts import RunProfile
 from nccl_runbook.triage import judge_against as against
-from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage import read_profile as log_profile
+from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.facts import RunProfile
 from processes import ROOT
 from pydantic import TypeAdapter
 
@@ -123,7 +123,7 @@ def test_the_command_shows_both_runs_and_ends_3(tmp_path):
 
 
 def test_a_record_of_before_has_no_comparison():
-    assert against.table(Gap("absent", "the record holds no good"), RunProfile([])) == [] and against.findings([], RunProfile([]), RunProfile([]), "", "") == []
+    assert against.both(Gap("absent", "the record holds no good"), RunProfile([])) is None is against.both(RunProfile([]), RunProfile([]))
 
 
 def test_a_sync_that_every_rank_times_is_one_sync(tmp_path):
@@ -142,7 +142,8 @@ def test_beside_a_slower_run_nothing_is_called_harmless(tmp_path):
     assert "benign" not in [h["cause"] for h in told["hypotheses"]] and "2.2 times slower" in told["sentence"]
     told = json.loads(run_cli("triage", str(bad), "--against", str(bad), "--json").stdout)
     assert [h["cause"] for h in told["hypotheses"]] == ["benign"]
-    alone = triage.findings(logs.collect([str(bad)]))  # as the notebook does it
+    alone = answer(logs.collect([str(bad)])).findings  # as the notebook does it
     runs = [log_profile.collect([str(p)]) for p in (good, bad)]
-    assert "benign" in [f.cause for f in alone] and [f.id for f in against.findings(alone, *runs, "a", "b")] == ["run-differs-from-good-run"]
-    assert "benign" in [f.cause for f in against.findings(alone, runs[1], runs[1], "a", "b")]
+    assert "benign" in [f.cause for f in alone]
+    assert [f.id for f in against.beside(alone, against.both(*runs), "a", "b")] == ["run-differs-from-good-run"]
+    assert "benign" in [f.cause for f in against.beside(alone, against.both(runs[1], runs[1]), "a", "b")]

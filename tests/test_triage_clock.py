@@ -6,11 +6,11 @@ import datetime as dt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.messages import read as reader
 from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.triage.table import order_table
+from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.table import order_table
 from triage_samples import WATCHDOG
 
 START = dt.datetime(2026, 11, 20, 12, 0, 0)

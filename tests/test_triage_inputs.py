@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nccl_runbook.logs import kinds as log_kinds
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.answer import answer
 from processes import ROOT
 from triage_samples import DUPLICATE, hung
 
@@ -111,10 +112,10 @@ def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tm
 def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path):
     (tmp_path / "run" / "rank0").mkdir(parents=True)
     (tmp_path / "run" / "rank0" / ".hidden").write_text("x")
-    empty, *_ = triage.findings(reader.collect([str(tmp_path / "run")]))
+    empty, *_ = answer(reader.collect([str(tmp_path / "run")])).findings
     assert empty.id == "log-not-read" and "run: holds no file to read" in empty.title
     (tmp_path / "run" / "out.log").write_text("KeyError: 'labels'\n")
-    assert not [f for f in triage.findings(reader.collect([str(tmp_path / "run")])) if f.id == "log-not-read"]
+    assert not [f for f in answer(reader.collect([str(tmp_path / "run")])).findings if f.id == "log-not-read"]
 
 
 def test_the_fuzzers_documented_line_works_from_anywhere(tmp_path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
+from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.hang.live.facts import Live
 
 # no member completes these before each has issued them; a broadcast's root may
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")

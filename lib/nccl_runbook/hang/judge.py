@@ -11,14 +11,14 @@ from nccl_runbook.causes.causes import fitting, recognise
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang, Op
 from nccl_runbook.hang.judge_by_look import by_look
 from nccl_runbook.hang.judge_graph import Graph, Wait
 from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
-from nccl_runbook.triage import judge_ranks as triage_ranks
+from nccl_runbook.messages.judge import raised_first
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -114,7 +114,7 @@ def _ended(hang: Hang, found: Graph) -> list[Accused]:
 def _raised(hang: Hang) -> list[LogLine]:
     """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps
     others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
-    told = [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
+    told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
     alive = {d.rank for d in hang.dumps}
     gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
     ended = [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))]

@@ -14,12 +14,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.logs import file as log_file
-from nccl_runbook.messages import read as logs
-from nccl_runbook.logs.sources import Source, sources
-from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
-from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import file as dump_file
@@ -28,6 +22,12 @@ from nccl_runbook.hang.dumps.columns import Column, Reading
 from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
 from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
 from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.logs import file as log_file
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
+from nccl_runbook.messages import read as logs
+from nccl_runbook.messages.facts import Logs, RankLog
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nccl_runbook.logs.text import rank_of_name
 from nccl_runbook.hang.facts import Stack
 from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.logs.text import rank_of_name
 
 MOST_FRAMES = 60
 _PYSPY_HEAD = re.compile(r"^Process (\d{1,8}): (.{0,400})$", re.M)

@@ -18,9 +18,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
+from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.logs.file import HELD, _mib, named
 from nccl_runbook.logs.kinds import DUMP, kind
-from nccl_runbook.logs.facts import FileRead
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6

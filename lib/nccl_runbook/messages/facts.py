@@ -71,12 +71,12 @@ class Template:
 class Logs:
     """Everything that was read.
 
-    ``catalogue``: the version of the catalogue that they were read with; ``seen``: id of it -> lines; ``launcher``: "torchrun", "srun", ... or ""; ``foreign``: nothing in it looks like a job's log (no word
-    of NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who said so; ``failed`` and ``timeout``: the first
-    fatal line,
-    and the first watchdog line, of whichever rank; ``raised``: the first that is no echo of another rank's failure; ``clocks``: how far the
-    clocks are apart, empty where nothing ties them together; ``apart``: calls of one number that processes made differently; ``here``:
-    the host on which they were read; ``attempts``: how often the launcher started the ranks.
+    ``seen``: id of a message -> lines; ``catalogue``: version of the catalogue that has these ids. ``launcher``: "torchrun",
+    "srun", ... or "". ``foreign``: nothing in it looks like a job's log (no word of NCCL, torch, CUDA, a rank or a traceback).
+    ``nccl_versions``: version -> who said so. ``failed``, ``timeout`` and ``raised``: the first fatal line, watchdog line, and
+    exception that is no echo of another rank's failure, of whichever rank. ``clocks``: how far the clocks are apart, empty if
+    nothing ties them together. ``apart``: calls of one number that processes made differently. ``here``: the host on which they
+    were read. ``attempts``: how often the launcher started the ranks.
     """
 
     files: list[FileRead]

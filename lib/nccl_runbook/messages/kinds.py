@@ -39,7 +39,8 @@ At = tuple[str, int, bytes]
 class Kind:
     """``at``: file, line and raw text of the first line; ``messages``: ids of the catalogue that it matches;
     ``about_rank``: ids of what it says about a rank; ``cheap``: only the first lines of it and the last ones count;
-    ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message may go on in the next line; ``first``: as it is quoted."""
+    ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message may go on in the
+    next line; ``first``: the first line as it is quoted."""
 
     at: At
     messages: tuple[str, ...] = ()
@@ -200,4 +201,6 @@ def joined(above: bytes, text: str) -> str:
         if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
             return ""
     head = above.decode("utf-8", "replace").rstrip("\r\n")
-    return "" if not matcher().pattern("ends-open").search(head) else head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text
+    if not matcher().pattern("ends-open").search(head):
+        return ""
+    return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import itertools
 import os
 import re
@@ -22,8 +21,7 @@ from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, piece
 from nccl_runbook.messages import clues, read_ranks
 from nccl_runbook.messages.facts import Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, visible
-from nccl_runbook.messages.literals import alternatives, folded
-from nccl_runbook.messages.matcher import _holds as holds
+from nccl_runbook.messages.literals import alternatives, folded, holds
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
@@ -96,8 +94,9 @@ class _Reader:
         own = self._line(name, number, said(text), own_rank) if whole else line
         parts = [plain(text), plain(above.decode("utf-8", "replace"))] if whole and not quoted else []
         for message in kind.messages:
-            alone = any(map(matcher().pattern(message).search, parts))  # not a message that was broken: each line is quoted as it is
-            self._keep(message, matcher().pattern(message), own if alone else line, [text] if alone or not whole else [text, whole], who.times)
+            pattern = matcher().pattern(message)
+            alone = any(map(pattern.search, parts))  # not a message that was broken: each line is quoted as it is
+            self._keep(message, pattern, own if alone else line, [text] if alone or not whole else [text, whole], who.times)
         about = read_ranks.EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
             found = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}

@@ -11,11 +11,11 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.clues import SLOW, clues, hints, says
-from nccl_runbook.triage.symptoms import step_texts
+from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage import judge_ranks as triage_ranks
 from nccl_runbook.triage.judge_ranks import Pointer
+from nccl_runbook.triage.symptoms import step_texts
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
@@ -165,7 +165,7 @@ def failed_line(logs: Logs) -> LogLine | None:
     return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), ended)
 
 
-def verdict(logs: Logs, hypotheses: list[Hypothesis]) -> str:
+def verdict(hypotheses: list[Hypothesis]) -> str:
     """ "broken" where a cause is established, "degraded" where one is likely, else "unknown": a log that is silent proves nothing."""
     seen = {h.status for h in hypotheses if h.cause != "benign"}
     return "broken" if "established" in seen else "degraded" if "likely" in seen else "unknown"
@@ -212,12 +212,11 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
     return hosts, rows or [("nccl-runbook run", "all steps: each cause that a log cannot show", "about 5 minutes")]
 
 
-def findings(logs: Logs) -> list[Finding]:
-    """The same as findings of a step. At least one."""
+def findings(logs: Logs, told: list[Hypothesis]) -> list[Finding]:
+    """The hypotheses of these logs as findings of a step. At least one."""
     if not logs.files and not logs.context:
         return [Finding("no-log-named", Severity.SKIPPED, "no log was named: --log takes a file or a folder (papermill: -p log PATH)")]
     unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
-    told = judge(logs)
     if not told or told[0].cause == "benign":
         unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, told).removeprefix("Unknown: ")))
     elif all(h.status == "possible" for h in told):
@@ -232,8 +231,9 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
     decoded = hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()  # what is true of this log alone
     evidence += [Evidence(decoded, "decoded")] * bool(decoded)
-    decides = Evidence(f"decides: {hypothesis.decides.why} ({hypothesis.decides.line})", hypothesis.decides.probe)
-    first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (hypothesis.decides.line,))
+    line = hypothesis.decides.line
+    decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
+    first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (line,) if line else ())
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     against = tuple(Evidence(text, "logs") for text in hypothesis.against)
     return Finding(

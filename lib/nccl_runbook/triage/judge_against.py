@@ -177,23 +177,13 @@ def finding(comparison: Comparison, good: str, bad: str) -> Finding:
     return Finding("run-differs-from-good-run", severity, comparison.sentence, (*evidence, *differs[:8]), remedies)
 
 
-def table(good: RunProfile | Gap, bad: RunProfile | Gap) -> list[tuple[str, list[tuple[str, str, str, str, str]]]]:
-    """Sentence and rows of the one table; none where no good run was named, or an old record holds none."""
-    compared = _both(good, bad)
-    return [(compared.sentence, compared.rows())] if compared else []
-
-
-def findings(told: Sequence[Finding], good: RunProfile | Gap, bad: RunProfile | Gap, good_name: str, bad_name: str) -> list[Finding]:
-    """Those of the log alone, ``told``, and the comparison's."""
-    return beside(told, _both(good, bad), good_name, bad_name)
-
-
 def beside(told: Sequence[Finding], compared: Comparison | None, good: str, bad: str) -> list[Finding]:
-    """Nothing is told as harmless of a run that became slower."""
+    """Those of the log alone, ``told``, and the comparison's. Nothing is called harmless of a run that became slower."""
     harmless = ("benign", "no-cause-in-log") if compared and compared.slower else ()
     kept = [f for f in told if f.cause not in harmless and f.id not in harmless]
     return [*kept, finding(compared, good, bad)] if compared else kept
 
 
-def _both(good: RunProfile | Gap, bad: RunProfile | Gap) -> Comparison | None:
+def both(good: RunProfile | Gap, bad: RunProfile | Gap) -> Comparison | None:
+    """The comparison; None if no good run was named, or an old record holds none."""
     return compare(good, bad) if isinstance(good, RunProfile) and isinstance(bad, RunProfile) and good.files else None

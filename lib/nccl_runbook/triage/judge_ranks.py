@@ -7,9 +7,10 @@ import re
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.logs.facts import ClockOffset, LogLine
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import PRINTED, SPOKEN, compiled, says
 from nccl_runbook.messages.facts import Logs, RankLog
-from nccl_runbook.messages.clues import ECHO, PRINTED, SPOKEN, compiled, says
+from nccl_runbook.messages.judge import raised_first
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)"
@@ -83,41 +84,10 @@ def _waiting(logs: Logs) -> list[RankLog]:
 
 def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
-    waited = {r.rank: r.timeouts[0].at for r in _waiting(logs)}
-    raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
-    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
-    if not first or not others:
-        return []
-    lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
-    rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
-    who = ", ".join(str(r.rank) for r in (lead, *rivals))
-    against = (f"ranks {who} raised too close together to say which was first",) if rivals else ()
-    echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
-    lines = (lead.first_error, *(r.first_error for r in rivals[:2]), *(e for e in echoes if e))
-    return [Pointer("peer-crashed", "likely", lines, against, 30)]
-
-
-def when(line: LogLine, logs: Logs) -> float | None:
-    """The line's time on the first clock; unchanged where nothing ties its clock to that one."""
-    offset = _offset(line, logs)
-    return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
-
-
-def surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
-    """Whether ``line`` was printed after ``other``, beyond the error of their clocks."""
-    if line.file == other.file:
-        return line.line > other.line
-    if line.time is None or other.time is None:
-        return False
-    if line.host == other.host != "":
-        return line.time > other.time
-    one, two = _offset(line, logs), _offset(other, logs)
-    return bool(one and two and when(line, logs) - when(other, logs) > one.error_s + two.error_s)
-
-
-def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
-    return next((c for c in logs.clocks if c.clock == (line.host or line.file)), None)
+    first, echoes = raised_first(logs)
+    who = ", ".join(str(line.rank) for line in first)
+    against = (f"ranks {who} raised too close together to say which was first",) if len(first) > 1 else ()
+    return [Pointer("peer-crashed", "likely", (*first[:3], *echoes), against, 30)] if first else []
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:

@@ -7,10 +7,10 @@ import math
 import statistics
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.logs.clock import Clocks
-from nccl_runbook.logs.facts import ClockOffset
 from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, STATES, Reading
 from nccl_runbook.hang.facts import Op
+from nccl_runbook.logs.clock import Clocks
+from nccl_runbook.logs.facts import ClockOffset
 
 SKEW_S = 1.0  # less is no difference: torch looks for ends ten times a second, and a file system may have whole seconds
 

@@ -1,0 +1,62 @@
+"""What several subjects ask the facts of logs: facts of another catalogue read again, and who raised first."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nccl_runbook.logs.facts import ClockOffset, LogLine
+from nccl_runbook.messages.clues import ECHO, beside, compiled, printed, spoken, version
+from nccl_runbook.messages.facts import Logs, Seen
+from nccl_runbook.messages.kinds import plain
+
+
+def current(logs: Logs) -> Logs:
+    """The facts under the ids of this catalogue. If they were read with another one, the lines that they quote are read again."""
+    if logs.catalogue == version():
+        return logs
+    quoted = [(line, seen) for seen in logs.seen.values() for line in seen.lines]
+    quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
+    again = {}
+    for name, expression in {**printed(), **spoken(), **beside()}.items():
+        matched = [(line, seen) for line, seen in quoted if compiled(expression).search(plain(line.text))]
+        if matched:
+            lines = list(dict.fromkeys(line for line, _ in matched))
+            again[name] = Seen(lines, max(s.times for _, s in matched), all(s.resumed for _, s in matched))
+    return dataclasses.replace(logs, seen=again, catalogue=version())
+
+
+def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
+    """The first exceptions of ranks for which others waited: the first one, then those too close to it to tell; and lines of
+    the ranks that waited. Nothing if no rank raised one of its own, or nobody waited."""
+    waited = {r.rank: r.timeouts[0].at for r in logs.ranks if r.timeouts}
+    raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
+    first = [r for r in raised if r.rank not in waited or _surely_after(waited[r.rank], r.first_error, logs)]
+    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
+    if not first or not others:
+        return [], []
+    lead = min(first, key=lambda r: (r.first_error.time is None, _when(r.first_error, logs) or 0.0, r.rank))
+    rivals = [r for r in first if r is not lead and not _surely_after(r.first_error, lead.first_error, logs)]
+    echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
+    return [r.first_error for r in (lead, *rivals)], [line for line in echoes if line]
+
+
+def _when(line: LogLine, logs: Logs) -> float | None:
+    """The line's time on the first clock; unchanged if nothing ties its clock to that one."""
+    offset = _offset(line, logs)
+    return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
+
+
+def _surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
+    """Whether ``line`` was printed after ``other``, beyond the error of their clocks."""
+    if line.file == other.file:
+        return line.line > other.line
+    if line.time is None or other.time is None:
+        return False
+    if line.host == other.host != "":
+        return line.time > other.time
+    one, two = _offset(line, logs), _offset(other, logs)
+    return bool(one and two and _when(line, logs) - _when(other, logs) > one.error_s + two.error_s)
+
+
+def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
+    return next((c for c in logs.clocks if c.clock == (line.host or line.file)), None)

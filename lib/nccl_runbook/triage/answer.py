@@ -1,0 +1,105 @@
+"""The answer to a log, judged once: the same for terminal, JSON, page and notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import version
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.judge import current
+from nccl_runbook.triage import judge, judge_against
+from nccl_runbook.triage.judge import Decides, Hypothesis
+from nccl_runbook.triage.judge_against import Comparison
+
+HANG_READS = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
+
+
+@dataclasses.dataclass(frozen=True)
+class Dumps:
+    """What recorder dumps and stacks among the files say, as `hang` judges them. ``next``: what to collect next, or ""."""
+
+    sentence: str
+    finding: Finding
+    next: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether they show that the job is broken."""
+        return self.finding.severity is Severity.BROKEN
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """``verdict``: "broken", "degraded" or "unknown"; ``hypotheses``: best first; ``findings``: the same as findings of a
+    step; ``hosts`` and ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds)."""
+
+    logs: Logs
+    verdict: str
+    sentence: str
+    hypotheses: list[Hypothesis]
+    findings: list[Finding]
+    hosts: list[str]
+    there: list[tuple[str, str, str]]
+    compared: Comparison | None = None
+    dumps: Dumps | None = None
+
+
+def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", dumps: Dumps | None = None) -> Answer:
+    """Judge the logs alone, then beside a good run and beside dumps. ``good`` and ``bad``: names of the compared logs."""
+    recorded, logs = logs, current(logs)
+    found = [_after_hang(h, dumps) if dumps else h for h in judge.judge(logs)]
+    slower = bool(compared and compared.slower)
+    kept = [h for h in found if h.cause != "benign" or not slower]
+    verdict, sentence = judge.verdict(kept), judge.sentence(logs, kept)
+    if slower and verdict == "unknown":
+        verdict = "degraded"
+    if compared and (not kept or slower and all(h.status == "possible" for h in kept)):
+        sentence = compared.sentence
+    findings = judge_against.beside([*judge.findings(logs, found), *_read_again(recorded)], compared, good, bad)
+    if dumps:
+        kept, findings = _beside_dumps(kept, findings, dumps)
+    if dumps and dumps.decided:
+        verdict, sentence = "broken", dumps.sentence
+    return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps)
+
+
+def _read_again(recorded: Logs) -> list[Finding]:
+    """That the facts were read with another catalogue of messages."""
+    title = "the record was made with another catalogue of messages: only the lines that it quotes were read again"
+    return [] if recorded.catalogue == version() else [Finding("catalogue-differs", Severity.NOTE, title)]
+
+
+def _beside_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
+    """What dumps decide leads."""
+    findings = [f for f in findings if f.id != "log-not-read" or HANG_READS not in f.title]
+    if not dumps.decided:
+        return kept, findings
+    lead = dumps.finding.cause
+    kept = [h for h in kept if h.cause not in (lead, "benign")]
+    findings = [f for f in findings if f.cause not in (lead or "", "benign") and f.id not in ("no-cause-in-log", "log-undecided")]
+    return [*_hypothesis(dumps), *kept], [dumps.finding, *findings]
+
+
+def _after_hang(hypothesis: Hypothesis, dumps: Dumps) -> Hypothesis:
+    """Nobody is sent to `hang`, which has read what is there: the line is that for what to collect next."""
+    decides = hypothesis.decides
+    return dataclasses.replace(hypothesis, decides=Decides("hang", decides.why, dumps.next)) if decides.probe == "hang" else hypothesis
+
+
+def _hypothesis(dumps: Dumps) -> list[Hypothesis]:
+    """The cause that dumps name; none if they name none."""
+    finding = dumps.finding
+    if not finding.cause or not finding.status:
+        return []
+    cause, seen = causes()[finding.cause], [e for e in finding.evidence if e.source != "next"]
+    lines = tuple(_line(e) for e in seen or [Evidence(finding.title, "dumps")])
+    decides = Decides("hang", cause.decides[1], dumps.next)
+    return [Hypothesis(cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, decides)]
+
+
+def _line(evidence: Evidence) -> LogLine:
+    name, _, number = evidence.source.rpartition(" line ")
+    return LogLine(name, int(number), evidence.text) if name and number.isdecimal() else LogLine(evidence.source, 0, evidence.text)
