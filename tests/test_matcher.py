@@ -1,30 +1,42 @@
-"""What the matcher finds is what `re` finds, with hyperscan and without; and nothing is taken from a cache that others can write to."""
+"""The matcher leaves out nothing that `re` finds, with hyperscan and without, and trusts no cache that is not ours alone."""
 from __future__ import annotations
 
+import os
 import re
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.evidence import log_events, log_templates
-from nccl_runbook.knowledge.clues import clues, printed, spoken
+from nccl_runbook.messages import cache, matcher, scanner
+from nccl_runbook.messages.clues import beside, printed, spoken
+from nccl_runbook.messages.kinds import _OWN
 from nccl_runbook.messages.literals import alternatives
-from nccl_runbook.messages.matcher import Matcher, pieces
+from nccl_runbook.messages.matcher import Matcher
+from nccl_runbook.messages.read_ranks import LAUNCHERS
 from triage_samples import SAMPLES
 
-BESIDE = [e for clue in clues() for e in (*clue.also, *clue.without)]
-CATALOGUE = dict.fromkeys([*printed(), *spoken(), *log_events.HINTS, log_templates.ODD.pattern, *log_events.LAUNCHERS, *BESIDE])
-# what the catalogue has none of
-SPELLINGS = [
-    r"", r"^$", r"a|", r"(?i)kiss", r"(?i)[^i]k", r"(?i:i)[^i]", r"\bé\w{,3}\b", r"[^\W\d]x", r"[\S]\x1f", r"\s\s", r"[é-ü]+z", r"\u00e9$",
-    r"(a)\1b", r"(?P<n>.)(?P=n)c", r"(?<!a)bc(?!d)", r"(?<=é)q", r"a{,2}b++", r"(?>ab|a)c", r"\x00\0", "\0z", r"[\0]y", r"(?#no)w\.", "ſ", "(?i)K",
-    r"(?s).\Z", r"\A\d", r"(?m)^\)$", r"[]x]]", r"[^]x]", r"a{b", r"ab{,}c", r"(?i)(?:fs|[Kk]elvin)?m", r"\N{LATIN SMALL LETTER E WITH ACUTE}", r"x*",
+LIB = Path(__file__).resolve().parents[1] / "lib"
+PRINTED = dict.fromkeys([*printed().values(), *_OWN.values(), *LAUNCHERS.values()])
+CATALOGUE = {*PRINTED, *spoken().values(), *beside().values()}
+# forms of expressions that the catalogue has not, or has not now
+FORMS = [
+    r"", r"^$", r"a|", r"x*", r"(?i)kiss", r"(?i)[^i]k", r"(?i:i)[^i]", r"(?i)[a-k]Z", "ſ", "(?i)K", r"(?i)(?:fs|[Kk]elvin)?m",
+    r"\bé\w{,3}\b", r"[é-ü]+z", r"\u00e9$", r"(?<=é)q", r"\N{LATIN SMALL LETTER E WITH ACUTE}", r"[^é]b", r"[^\W\d]x", r"[\S]\x1f", r"\s\s",
+    r"(a)\1b", r"(?P<n>.)(?P=n)c", r"(?<!a)bc(?!d)", r"a{,2}b++", r"(?>ab|a)c", r"ab{,}c", r"a{b", r"(?#no)w\.", r"(?#a|b)w,", r"[]x]]", r"[^]x]",
+    r"\x00\0", "\0z", "[\0]y", r"(?s).\Z", r"\A\d", r"(?m)^\)$", r"(ab)?c(?:d|)e", r"(?:ab|c)*d", r"(?:ab){0}e", r"(?:ab){2}", r"a+b\.c?d", r"\d{3}\.\d",
 ]
-EXPRESSIONS = {str(number): e for number, e in enumerate([*CATALOGUE, *SPELLINGS])}
+EXPRESSIONS = {str(number): e for number, e in enumerate([*PRINTED, *FORMS])}
 PATTERNS = {number: re.compile(e) for number, e in EXPRESSIONS.items()}
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
-LITERALS = sorted({n.decode() for e in EXPRESSIONS.values() for needs in alternatives(e) for literals in needs for n in literals})
+LITERALS = sorted({literal.decode() for e in EXPRESSIONS.values() for needs in alternatives(e) for of in needs for literal in of})
 ODD = ["İ", "ı", "ſ", "\u212a", "é", "ü", "…", "█", "\0", "\x1c", "\x1f", "\x85", "\xa0", "\u2028", "\x1b[31m", "\r", " ", "٣", "ß", "名"]
+FEW = {"oom": r"(?i)out of memory", "wait": r"[Tt]imed? ?out"}
 
 
 @pytest.fixture(scope="module")
@@ -32,35 +44,174 @@ def both(tmp_path_factory):
     """A matcher with hyperscan, and one without."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        fast = Matcher(EXPRESSIONS)
+        fast, plain = Matcher(EXPRESSIONS), Matcher(EXPRESSIONS)
         assert fast.build()
-        assert fast.may_match([b""]) and fast._scanner
-        patch.setitem(__import__("sys").modules, "hyperscan", None)
-        plain = Matcher(EXPRESSIONS)
-        plain.may_match([b""])
-        assert plain._scanner is None
-    return fast, plain
+        fast.may_match([b"x"])
+        patch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+        patch.setattr(matcher, "COMPILE_FROM", 10**12)
+        plain.may_match([b"x"])
+        assert fast._scanner and not plain._scanner
+        yield fast, plain
 
 
-def naive(line: bytes) -> tuple[str, ...]:
-    texts = pieces(line.decode("utf-8", "replace"))
-    return tuple(id for id, pattern in PATTERNS.items() if any(map(pattern.search, texts)))
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "nccl-runbook"
 
 
-def test_every_sample_is_matched_as_re_matches_it(both):
-    lines = [line.encode() for line in LINES]
-    expected = {at: ids for at, line in enumerate(lines) if (ids := naive(line))}
-    for matcher in both:
-        assert matcher.matches(lines) == expected
+def naive(text: str) -> set[str]:
+    return {id for id, pattern in PATTERNS.items() if pattern.search(text)}
+
+
+def test_no_line_of_the_samples_is_missed_and_few_are_searched_in_vain(both):
+    lines = LINES[::3]
+    matching = [naive(line) for line in lines]
+    for each in both:
+        found = each.may_match([line.encode() for line in lines])
+        assert all(ids <= set(found.get(at, ())) for at, ids in enumerate(matching))
+        assert all(sorted(ids, key=int) == list(ids) for ids in found.values())
+        catalogue = sum(int(id) < len(PRINTED) for ids in found.values() for id in ids)
+        assert catalogue < 4 * sum(int(id) < len(PRINTED) for ids in matching for id in ids)
 
 
 PIECES = st.one_of(st.sampled_from(LINES), st.sampled_from(LITERALS), st.sampled_from(LITERALS).map(str.upper), st.sampled_from(ODD), st.text(max_size=8))
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.lists(PIECES, max_size=6), st.binary(max_size=3), st.integers(0, 200)), max_size=4))
-def test_random_lines_are_matched_as_re_matches_them(both, parts):
-    lines = [(text := "".join(of).replace("\n", " ").encode("utf-8", "replace"))[:at] + raw.replace(b"\n", b"") + text[at:] for of, raw, at in parts]
-    expected = {at: ids for at, line in enumerate(lines) if (ids := naive(line))}
-    for matcher in both:
-        assert matcher.matches(lines) == expected
+@settings(max_examples=80, deadline=None)
+@given(parts=st.lists(PIECES, max_size=6), raw=st.binary(max_size=3), at=st.integers(0, 200), cut=st.integers(0, 40))
+def test_no_random_line_is_missed_nor_a_part_of_one(both, parts, raw, at, cut):
+    text = "".join(parts).encode("utf-8", "replace")
+    line = text[:at] + raw + text[at:]
+    seen = line.decode("utf-8", "replace")
+    for each in both:
+        found = set(each.may_match([b"", line]).get(1, ()))
+        assert naive(seen) <= found
+        assert naive(seen[cut:]) | naive(seen[:cut]) <= found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_found_in_what_it_matches(both, form):
+    lines = ["", "a", "aab", "aac", "bcx", "éabc z", "ézé", "éq", "ſ", "K", "İ x", "iK", "ııs", "\u212aISſ", "Zk", "aZ", "e", "ce", "abcde", "cd", "dabab"]
+    lines += ["w.", "w,", "x]", "]]", "a{b", "\0\0", "\0z", "\0y", "3", "5.", ")", "abb", "abc", "ac", "a\x1f", "\x1c\xa0", "aa.cd", "aab.d", "123.4", "m", "fsm"]
+    assert any(map(re.compile(form).search, lines))
+    for each in both:
+        found = each.may_match([line.encode() for line in lines])
+        for at, line in enumerate(lines):
+            assert naive(line) <= set(found.get(at, ()))
+
+
+def test_hyperscan_takes_every_expression():
+    assert all(scanner.widened(e) for e in CATALOGUE)
+    for form in (r"(?x) a b", r"(?a)\w", r"(a)?(?(1)b|c)"):
+        with pytest.raises(ValueError):
+            scanner.widened(form)
+
+
+def test_an_expression_that_cannot_be_widened_is_found_by_its_words(folder):
+    each = Matcher({**FEW, "odd": r"(?a)\wz"})
+    assert not each.build()
+    assert each.may_match([b"Timed out z"]) == {0: ("wait", "odd")}
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("unit", [b"9", b"a", b"connection timed out ", "é█".encode(), b"NCCL WARN [", b" \t", b"\xff\x00"])
+def test_the_time_for_a_line_grows_no_faster_than_its_length(both, unit):
+    for each in both:
+        times = []
+        for length in (200_000, 1_600_000):
+            line = unit * (length // len(unit))
+            began = time.process_time()
+            each.may_match([line])
+            times.append(time.process_time() - began + 0.01)
+        assert times[1] < 24 * times[0]
+
+
+def test_a_short_log_is_answered_without_compiling_and_a_long_one_compiles_once(folder, monkeypatch):
+    monkeypatch.setattr(matcher, "COMPILE_FROM", 1000)
+    each = Matcher(FEW)
+    assert each.may_match([b"out of memory", b""]) == {0: ("oom",)}
+    assert each._scanner is None and not folder.exists()
+    assert each.may_match([b"timeout" + b"." * 1000]) == {0: ("wait",)}
+    assert each._scanner
+    [written] = folder.iterdir()
+    again = Matcher(FEW)
+    assert again.may_match([b"timeout"]) == {0: ("wait",)} and again._scanner
+
+
+def test_hyperscan_is_imported_when_it_is_needed_and_works_without():
+    for line, expected in (("", "False {0: ('wait',)}"), ("sys.modules['hyperscan'] = None", "False {0: ('wait',)} False")):
+        code = (f"import sys; sys.path.insert(0, {str(LIB)!r})\nfrom nccl_runbook.messages.matcher import Matcher\nprint('hyperscan' in sys.modules)\n{line}\n"
+                f"m = Matcher({FEW!r})\nprint(m.may_match([b'timeout']), m.build())")
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+        assert told.split("\n", 1)[0] == "False" and " ".join(told.split()).startswith(expected)
+
+
+class TestCache:
+    def test_what_was_written_is_read_and_is_private(self, folder):
+        assert cache.read("a") is None
+        assert cache.write("a", b"one") and cache.write("a", b"two")
+        assert cache.read("a") == b"two" and cache.read("b") is None
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()] == [0o600]
+
+    @pytest.mark.parametrize("damage", [
+        lambda f: f.write_bytes(f.read_bytes()[:-1]), lambda f: f.write_bytes(b""), lambda f: f.write_bytes(f.read_bytes()[:-1] + b"x"),
+        lambda f: f.chmod(0o660), lambda f: f.chmod(0o602), lambda f: f.parent.chmod(0o770), lambda f: f.parent.chmod(0o701),
+        lambda f: (f.rename(f.parent / "other"), f.symlink_to(f.parent / "other")), lambda f: (f.unlink(), os.mkfifo(f, 0o600)), lambda f: (f.unlink(), f.mkdir(0o700)),
+        lambda f: (f.parent.rename(f.parent.parent / "other"), f.parent.symlink_to(f.parent.parent / "other")),
+    ])
+    def test_nothing_damaged_or_open_to_others_is_read(self, folder, damage):
+        cache.write("a", b"one")
+        assert cache.read("a") == b"one"
+        damage(folder / f"{cache.PREFIX}a")
+        assert cache.read("a") is None
+
+    def test_nothing_of_another_user_is_read_or_written(self, folder, monkeypatch):
+        cache.write("a", b"one")
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        assert cache.read("a") is None
+        assert not cache.write("a", b"two")
+
+    def test_a_damaged_database_is_built_again(self, folder):
+        assert Matcher(FEW).build()
+        [file] = folder.iterdir()
+        whole = file.read_bytes()
+        file.write_bytes(whole[:1000])
+        each = Matcher(FEW)
+        assert each.may_match([b"timeout"]) == {0: ("wait",)} and each._scanner is None
+        assert each.build() and file.read_bytes() == whole
+
+    def test_a_database_of_another_version_is_not_used(self, folder):
+        assert Matcher(FEW).build()
+        [file] = folder.iterdir()
+        cache.write(file.name.removeprefix(cache.PREFIX), b"a database of the future")
+        each = Matcher(FEW)
+        assert each.may_match([b"timeout"]) == {0: ("wait",)} and each._scanner is None
+
+    @pytest.mark.parametrize("home", ["/proc/nowhere", "relative", ""])
+    def test_it_works_without_a_folder(self, tmp_path, monkeypatch, home):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        monkeypatch.setenv("HOME", "/proc/nowhere")
+        each = Matcher(FEW)
+        assert not each.build()
+        assert each.may_match([b"timeout"]) == {0: ("wait",)}
+
+    def test_old_entries_go_and_other_files_stay(self, folder):
+        cache.write("0", b"")
+        (folder / "notes").touch()
+        for number in range(1, 2 * cache.KEPT):
+            os.utime(folder / f"{cache.PREFIX}{number - 1}", (number, number))
+            cache.write(str(number), b"")
+        kept = {f"{cache.PREFIX}{number}" for number in range(cache.KEPT, 2 * cache.KEPT)}
+        assert {file.name for file in folder.iterdir()} == {"notes", *kept}
+
+    def test_several_processes_at_once(self, folder):
+        with ProcessPoolExecutor(3) as pool:
+            assert all(pool.map(_written_and_read, range(30)))
+        assert [file.name for file in folder.iterdir()] == [f"{cache.PREFIX}a"]
+
+
+def _written_and_read(number: int) -> bool:
+    content = bytes([number]) * 300_000
+    return cache.write("a", content) and len(cache.read("a") or b"") == len(content)

@@ -1,7 +1,7 @@
 """A private folder for what takes long to compute and is dangerous to take from somebody else.
 
-What it holds is handed to native code. So nothing is read unless the folder and the file belong to this user, nobody
-else can write to them, and the content has the checksum that was stored with it.
+What it holds is handed to native code. So nothing is read unless the folder and the file belong to this user,
+nobody else has access to them, and the content has the checksum that was stored with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-KEPT = 4  # files: of other catalogues, versions, and processors that share a home folder
+KEPT = 8  # files of some MB: of other expressions, versions, and processors that share a home folder
 PREFIX = "matcher-"
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
@@ -69,7 +69,7 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _replace(at: int, name: str, content: bytes) -> None:
-    """Write beside the file, then rename: whoever reads meanwhile sees all of the old or all of the new one."""
+    """Write beside the file, then rename: a reader sees the old content or the new one, never a part."""
     beside = f"{name}.{secrets.token_hex(8)}"
     file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=at)
     try:

