@@ -135,7 +135,7 @@ def test_the_command_judges_a_record_as_json_and_as_one_page(seen: dict[str, Any
 
 
 def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Path) -> None:
-    code = ("import sys; from nccl_runbook.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = ("import sys; from nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
             "assert not {'torch', 'IPython', 'papermill', 'nbformat'} & set(sys.modules), 'heavy'")
     ended = subprocess.run([sys.executable, "-c", code, "look", "--record", str(record)], env=with_library(), capture_output=True, text=True)
     assert ended.returncode == 0 and "never came" in ended.stdout, ended.stderr

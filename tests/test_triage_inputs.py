@@ -91,8 +91,8 @@ def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(json.loads(DUMP), protocol=2))
     (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
-    assert "job.env is variables: `nccl-runbook env` judges them" in told and "fr.json: is a flight-recorder dump: `nccl-runbook hang` reads it" in told
-    assert "nccl_trace_rank_0: a flight-recorder dump: `nccl-runbook hang` reads it" in told and "weights.pt: is no text" in told
+    assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is no text" in told
+    assert "The dumps and stacks among these files" in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
 
 
 def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tmp_path):

@@ -1,0 +1,101 @@
+"""The catalogue of messages: permanent ids, a sample beside each row, and facts that outlive a new version of it."""
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import to_json
+from nccl_runbook.messages import clues, judge, read
+from nccl_runbook.messages.facts import Logs, Seen
+from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import WORDS
+from pydantic import TypeAdapter
+
+ROWS = {row["id"]: row for row in clues._rows()}
+ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+FULL_SHM = "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+
+
+def samples(row: dict, key: str) -> list[str]:
+    return [row[key]] if isinstance(row.get(key), str) else list(row.get(key, ()))
+
+
+def logs_of(tmp_path: Path, text: str) -> Logs:
+    """What is printed, and behind "--context " what a reporter says."""
+    log, _, words = text.partition("\n--context ")
+    (tmp_path / "job.log").write_text(log + "\n")
+    return read.collect([str(tmp_path / "job.log")], words)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS.values() if "fires" in row], ids=lambda row: row["id"])
+def test_a_row_fires_on_its_sample_and_not_on_what_only_looks_like_it(tmp_path, row):
+    clue = next(c for c in clues.clues() if c.id == row["id"])
+    for text in samples(row, "fires"):
+        logs = logs_of(tmp_path, text)
+        assert clue.message in logs.seen and {*clue.also} <= logs.seen.keys() and not {*clue.without} & logs.seen.keys()
+        assert clue.cause in [h.cause for h in answer(logs).hypotheses[:3]]
+    for text in samples(row, "quiet"):
+        (tmp_path / "job.log").write_text(text + "\n")
+        told = answer(read.collect([str(tmp_path / "job.log")])).hypotheses
+        assert clue.cause not in [h.cause for h in told if WORDS not in h.against]
+
+
+def test_ids_are_unique_words_with_the_program_first():
+    ids = [*ROWS, *clues.hints(), *clues.PRINTED, *clues.SPOKEN]
+    assert len(ids) == len({*ids}) and [i for i in ids if not ID.fullmatch(i) or len(i) > 60] == []
+    assert len(ROWS) == len(clues._rows()) and all(i.startswith("hint-") for i in clues.hints())
+
+
+def test_every_row_is_complete():
+    """A line of its own or of another row, a known cause, and as many near misses as samples."""
+    for row in ROWS.values():
+        assert ("line" in row) != ("same" in row) and "line" in ROWS[row.get("same", row["id"])], row["id"]
+        assert row["cause"] in causes() and row["status"] in ("established", "likely", "possible"), row["id"]
+        assert len(samples(row, "fires")) == len(samples(row, "quiet")), row["id"]
+
+
+def replayed(logs: Logs) -> Logs:
+    """As a record holds them."""
+    return TypeAdapter(Logs).validate_python(json.loads(json.dumps(to_json(logs))))
+
+
+def rewritten(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    """Another version of the catalogue: the same expression, spelled in another way."""
+    printed = {**clues.printed(), message: f"(?:{clues.printed()[message]})"}
+    for module in (clues, judge):
+        monkeypatch.setattr(module, "printed", lambda: printed)
+    clues.version.cache_clear()
+
+
+def test_a_record_outlives_an_equivalent_expression(tmp_path, monkeypatch):
+    logs = replayed(logs_of(tmp_path, FULL_SHM))
+    before = answer(logs)
+    assert (before.hypotheses[0].cause, before.hypotheses[0].status) == ("shm-too-small", "established")
+    message = next(c.message for c in clues.clues() if c.cause == "shm-too-small" and c.status == "established" and c.message in logs.seen)
+    rewritten(monkeypatch, message)
+    after = answer(logs)
+    assert [(h.cause, h.status) for h in after.hypotheses] == [(h.cause, h.status) for h in before.hypotheses]
+    assert [f.id for f in after.findings if f.id == "catalogue-differs"] == ["catalogue-differs"] != [f.id for f in before.findings[-1:]]
+    monkeypatch.undo()
+    clues.version.cache_clear()
+
+
+def test_a_record_of_before_ids_is_read_again(tmp_path):
+    """It held lines under expressions, and no version."""
+    logs = logs_of(tmp_path, FULL_SHM)
+    expressions = {**clues.printed(), **clues.spoken(), **clues.beside()}
+    record = to_json(logs) | {"seen": {expressions[i]: to_json(seen) for i, seen in logs.seen.items()}, "words": {"the": None}}
+    del record["catalogue"]
+    old = TypeAdapter(Logs).validate_python(record)
+    assert not {*old.seen} & {*clues.printed()}
+    told = [(h.cause, h.status) for h in answer(logs).hypotheses]
+    assert told[0] == ("shm-too-small", "established") and [(h.cause, h.status) for h in answer(old).hypotheses] == told
+
+
+def test_what_is_not_quoted_is_not_found_again(tmp_path):
+    logs = logs_of(tmp_path, FULL_SHM)
+    other = Logs(logs.files, "", {"no-such-message": Seen([], 0)}, [], catalogue="0")
+    assert judge.current(other).seen == {} and answer(other).hypotheses == []
