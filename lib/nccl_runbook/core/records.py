@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import Redactor
 
-SCHEMA = "nccl-runbook/record/1"
+SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
@@ -56,7 +56,7 @@ class Command(Strict):
 class Record(Strict):
     """One step. ``status`` is "running" until the step wrote its own result: only that counts as done."""
 
-    schema_: Annotated[Literal["nccl-runbook/record/1"], Field(alias="schema")] = SCHEMA
+    schema_: Annotated[Literal["nccl-runbook/record/2", "nccl-runbook/record/1"], Field(alias="schema")] = SCHEMA
     step: str
     status: Status = "running"
     reason: str = ""
