@@ -262,7 +262,7 @@ def seconds_of_a_report(prefix: list[str], out: Path) -> tuple[float, float, flo
 
 
     began, first, seen = time.perf_counter(), 0.0, 0.0
-    command = [sys.executable, "-c", "from nccl_runbook.cli.main import main; main()", "run", "--python", shlex.join(prefix), "--out", str(out)]
+    command = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()", "run", "--python", shlex.join(prefix), "--out", str(out)]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
     while run.poll() is None:
         told = [s["notebook"] for s in _steps(out) if s["status"] in ("ok", "note", "warn", "broken", "unknown") and s["wall_s"]]

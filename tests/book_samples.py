@@ -18,7 +18,7 @@ from nccl_runbook.step import open_step
 step = open_step("{name}", globals())
 step.finish([Finding("seen", Severity.OK, "all was seen to be right")])"""
 MARK = "the cell after"
-CLI = [sys.executable, "-c", "from nccl_runbook.cli.main import main; main()"]
+CLI = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()"]
 
 
 def make_book(folder: Path, **steps: str | Sequence[str]) -> Path:

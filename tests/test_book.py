@@ -133,7 +133,7 @@ def tell():
         print("imported in turns:", changes, file=sys.stderr)
 atexit.register(tell)
 sys.meta_path.insert(0, Slow)
-from nccl_runbook.cli.main import main
+from nccl_runbook.__main__ import main
 main()
 """
 

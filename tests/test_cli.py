@@ -382,7 +382,7 @@ READERS = ["env {}", "triage {}", "triage {log} --against {}", "hang {}", "plan 
            "run --log {}", "run --record {}", "dev score {}", "reduce --axis a=1 --out {} -- true"]
 EACH = """
 import json, sys
-from nccl_runbook.cli.main import app
+from nccl_runbook.__main__ import app
 for arguments in json.loads(sys.argv[1]):
     try:
         app()(args=arguments, prog_name="nccl-runbook")
@@ -426,7 +426,7 @@ def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, call
     """What nobody can find under its bare name is named by its path; JSON, which another machine may read, is not."""
     (tmp_path / "my bin").mkdir()
     script = tmp_path / "my bin/nccl-runbook"
-    script.write_text(f"#!{sys.executable}\nfrom nccl_runbook.cli.main import main\nmain()\n")
+    script.write_text(f"#!{sys.executable}\nfrom nccl_runbook.__main__ import main\nmain()\n")
     script.chmod(0o755)
     (tmp_path / "a.log").write_text("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)\n")
     env = {**with_library(), "PATH": str(tmp_path / "my bin") if called == "nccl-runbook" else "/usr/bin:/bin"}

@@ -145,7 +145,7 @@ def test_help_has_an_example():
 
 
 def test_no_torch_and_no_jupyter_are_imported():
-    script = ("import sys; sys.argv = ['x', 'hang', sys.argv[1]]\nfrom nccl_runbook.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+    script = ("import sys; sys.argv = ['x', 'hang', sys.argv[1]]\nfrom nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
               "assert not {'torch', 'jupyter_client', 'nbformat', 'nbconvert', 'papermill', 'IPython'} & set(sys.modules)")
     subprocess.run([sys.executable, "-c", script, str(DATA / "skip")], check=True, capture_output=True, timeout=60)
 

@@ -135,7 +135,7 @@ def test_the_command_judges_a_record_as_json_and_as_one_page(seen: dict[str, Any
 
 
 def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Path) -> None:
-    code = ("import sys; from nccl_runbook.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = ("import sys; from nccl_runbook.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
             "assert not {'torch', 'IPython', 'papermill', 'nbformat'} & set(sys.modules), 'heavy'")
     ended = subprocess.run([sys.executable, "-c", code, "look", "--record", str(record)], env=with_library(), capture_output=True, text=True)
     assert ended.returncode == 0 and "never came" in ended.stdout, ended.stderr
@@ -183,7 +183,7 @@ def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subp
 
 def test_an_interrupted_look_keeps_its_first_evidence(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
     pid = worlds.start(running, tmp_path / "world", "skip", 2)[0]
-    code = "from nccl_runbook.look import main; import sys; sys.exit(main())"
+    code = "from nccl_runbook.look.run import main; import sys; sys.exit(main())"
     looking = subprocess.Popen([sys.executable, "-c", code, "--live", "--gap", "60", "--pid", str(pid), "--json", "r.json"], cwd=tmp_path,
                                env=with_library(), stdout=subprocess.PIPE, text=True)
     assert any(line.startswith("further samples") for line in looking.stdout)

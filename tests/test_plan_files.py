@@ -25,7 +25,7 @@ from processes import quickest_s
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/plan.json").read_text())
-START = "import sys; from nccl_runbook.cli.main import main; sys.argv[0] = 'x'\ntry: main()\nfinally: print(sorted(m for m in sys.modules if m in ('torch', 'IPython', 'jupyter_client', 'nbformat', 'papermill')), file=sys.stderr)"
+START = "import sys; from nccl_runbook.__main__ import main; sys.argv[0] = 'x'\ntry: main()\nfinally: print(sorted(m for m in sys.modules if m in ('torch', 'IPython', 'jupyter_client', 'nbformat', 'papermill')), file=sys.stderr)"
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -113,7 +113,7 @@ def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path)
 def test_a_child_that_was_there_before_is_not_ours_to_end(tmp_path: Path) -> None:
     """A shell that becomes the command by exec hands its background jobs down."""
     code = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(p.pid)); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
-    call = ["-c", "from nccl_runbook.cli.main import main; main()", "reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1,2", "--", "true"]
+    call = ["-c", "from nccl_runbook.__main__ import main; main()", "reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1,2", "--", "true"]
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "pid"), *call], env=with_library(), stdout=subprocess.DEVNULL)
     pid = int((tmp_path / "pid").read_text())
     assert ended.returncode == 4 and start_time(pid)
@@ -201,7 +201,7 @@ def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> 
     ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", "exit code 1, not as --fail-on says; its log was still being searched after 2 s")])
 def test_the_deadline_holds_whatever_the_job_prints_and_the_expression_costs(tmp_path: Path, job: str, wanted: str, said: str) -> None:
     """`yes` prints faster than anybody reads: what had come since the last look was once read whole, and filled the memory of a machine."""
-    lib = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({900 << 20}, {900 << 20})); from nccl_runbook.cli.main import main; main()"
+    lib = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({900 << 20}, {900 << 20})); from nccl_runbook.__main__ import main; main()"
     call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--deadline", "2", "--fail-on", wanted, "--", "bash", "-c", job]
     ended = subprocess.run([sys.executable, "-c", lib, *call], env=with_library(), capture_output=True, text=True, timeout=60)
     assert said in ended.stdout and not ended.stderr, ended.stdout + ended.stderr

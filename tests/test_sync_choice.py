@@ -267,7 +267,7 @@ def test_the_command_that_only_reads_imports_neither_torch_nor_jupyter(tmp_path)
     (tmp_path / "t.log").write_text(LINE + "\n")
     code = ("import sys; sys.argv = ['nccl-runbook', 'sync', '--trace', sys.argv[1]]\n"
             "import atexit; atexit.register(lambda: print([m for m in ('torch', 'papermill', 'IPython') if m in sys.modules]))\n"
-            "from nccl_runbook.cli.main import main; main()")
+            "from nccl_runbook.__main__ import main; main()")
     import subprocess
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "t.log")], capture_output=True, text=True, cwd=Path.cwd())
     assert ended.stdout.splitlines()[-1] == "[]", ended.stdout + ended.stderr

@@ -308,7 +308,7 @@ def test_the_page_escapes_and_hides_secrets(tmp_path):
 
 def test_it_starts_without_torch_and_jupyter(tmp_path):
     (tmp_path / "job.log").write_text(DUPLICATE)
-    code = ("import sys; sys.argv = ['nccl-runbook', 'triage', sys.argv[1], '--json']\nfrom nccl_runbook.cli.main import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+    code = ("import sys; sys.argv = ['nccl-runbook', 'triage', sys.argv[1], '--json']\nfrom nccl_runbook.__main__ import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
             "assert not {'torch', 'jupyter_client', 'nbformat', 'papermill', 'jinja2'} & set(sys.modules), sorted(sys.modules)")
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "job.log")], check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
 

@@ -410,7 +410,7 @@ def test_no_expression_is_asked_of_every_line():
 
 def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
     (tmp_path / "a.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
-    code = ("import sys; from nccl_runbook.cli.main import main\ntry: main()\n"
+    code = ("import sys; from nccl_runbook.__main__ import main\ntry: main()\n"
             "finally: print('pydantic' in sys.modules, file=sys.stderr)")
     plain, parsed = (subprocess.run([sys.executable, "-c", code, "triage", str(tmp_path / "a.log"), *more], capture_output=True, text=True,
                                     timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": "lib"}) for more in ([], ["--fail-on", "unknown"]))
@@ -421,7 +421,7 @@ def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
 @pytest.mark.parametrize("arguments", [("triage", "-"), ("triage", "/dev/stdin"), ("hang", "/dev/stdin")])
 def test_a_signal_that_interrupts_no_read_of_a_quiet_pipe_ends_it_all_the_same(arguments):
     """As one that comes right before a read begins: here another thread takes it, so that nothing wakes the one that reads."""
-    code = ("import signal, sys, threading, time\nfrom nccl_runbook.cli.main import main\n\n\n"
+    code = ("import signal, sys, threading, time\nfrom nccl_runbook.__main__ import main\n\n\n"
             "def reading():\n    frame = sys._current_frames()[threading.main_thread().ident]\n"
             "    while frame and 'log_sources' not in frame.f_code.co_filename:\n        frame = frame.f_back\n    return frame\n\n\n"
             "def take():\n    while not reading():\n        time.sleep(0.1)\n    time.sleep(1)\n    signal.pthread_kill(threading.get_ident(), signal.SIGINT)\n\n\n"

@@ -24,7 +24,7 @@ def one(number: int, free: Queue[str], prefix: str, folder: str, beside: list[st
     """One whole run on a set of GPUs that nobody else of ours uses meanwhile. On one GPU 04 does not apply and is left out."""
     gpus = free.get()
     steps = ["--step", "03-fewer-gpus", *(["--step", "04-transports"] if "," in gpus else [])]
-    command = [sys.executable, "-c", "from nccl_runbook.cli.main import main; main()", "run", *steps, "--gpus", gpus, "--json",
+    command = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()", "run", *steps, "--gpus", gpus, "--json",
                "--out", str(Path(folder) / str(number)), *(["--python", prefix] if prefix else []), *beside]
     began = time.monotonic()
     said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "lib"), os.environ.get("PYTHONPATH", "")]))})
