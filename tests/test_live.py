@@ -183,7 +183,7 @@ def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subp
 
 def test_an_interrupted_look_keeps_its_first_evidence(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
     pid = worlds.start(running, tmp_path / "world", "skip", 2)[0]
-    code = "from nccl_runbook.look import main; import sys; sys.exit(main())"
+    code = "from nccl_runbook.look.run import main; import sys; sys.exit(main())"
     looking = subprocess.Popen([sys.executable, "-c", code, "--live", "--gap", "60", "--pid", str(pid), "--json", "r.json"], cwd=tmp_path,
                                env=with_library(), stdout=subprocess.PIPE, text=True)
     assert any(line.startswith("further samples") for line in looking.stdout)

@@ -263,7 +263,7 @@ def read_only(pyz: Path, *commands: str) -> tuple[str, ...]:
 
 def test_a_page_that_cannot_be_written_names_its_own_option(tmp_path: Path) -> None:
     words = ["--live", "--gap", "0", "--pid", str(os.getpid()), "--json", str(tmp_path / "x.json"), "--html", "/proc/x"]
-    refused = subprocess.run([sys.executable, "-c", "from nccl_runbook.look import main; main()", *words], capture_output=True, text=True, env=with_library())
+    refused = subprocess.run([sys.executable, "-c", "from nccl_runbook.look.run import main; main()", *words], capture_output=True, text=True, env=with_library())
     assert refused.returncode == 1 and refused.stderr.endswith("; name another file with --html\n") and "cannot write /proc/x: " in refused.stderr
 
 

@@ -119,7 +119,7 @@ def test_a_descendant_is_ours_and_another_process_is_the_users_own(tmp_path):
         mine = use("busy", child.pid).gpus[2].owners[0]
         assert mine.is_ours and mine.is_same_user and mine.used_mib == 40213 and mine.kind == "compute"
         # asked from a process that is not its ancestor, the same pid is somebody's job
-        code = "import sys; from nccl_runbook.probes import users; o = users.collect().gpus[2].owners[0]; sys.exit(10 * o.is_ours + o.is_same_user)"
+        code = "import sys; from nccl_runbook.machine import ask_users as users; o = users.collect().gpus[2].owners[0]; sys.exit(10 * o.is_ours + o.is_same_user)"
         with fake_nvml("busy", child.pid):
             asked = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
         assert asked.returncode == 1

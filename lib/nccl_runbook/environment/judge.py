@@ -40,8 +40,9 @@ def wrong_value(s: Setting) -> Finding | None:
     v = s.known
     if v is None or v.accepts(s.value):
         return None
+    unset = "" if v.name in table("environment/environment")["needed"] else ", or take it out"
     return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
-                 f"Give it a value that is read{', or take it out' * (v.name not in table('environment')['needed'])}:", _right(v, s.value))
+                f"Give it a value that is read{unset}:", _right(v, s.value))
 
 
 def _what_happens(v: Variable, value: str) -> str:

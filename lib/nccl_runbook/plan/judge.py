@@ -61,7 +61,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
     where = sizes(mode, site.gpus) + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
     if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
         return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
-    return f"{table('allocation')['sentences'][placed.verdict]} ({where})"
+    return f"{table('plan/areal/tags')['sentences'][placed.verdict]} ({where})"
 
 
 def sizes(mode: Mode, gpus: int) -> str:
