@@ -82,7 +82,7 @@ def parsed(expression: str) -> list[list[list[Any]]]:
 
 
 def _spread(elements: list[list[Any]]) -> list[list[list[Any]]]:
-    """The sequence. If a group in it needs only short literals, one sequence for each alternative of the group."""
+    """The sequence; if a group in it needs only short literals, a sequence for each of its alternatives."""
     for at, (element, quantifier) in enumerate(elements):
         if isinstance(element, str) or quantifier or _UNSPREAD.match(element[0]) or len(element[1]) == 1:
             continue
