@@ -214,7 +214,7 @@ class TestCache:
 
     def test_several_processes_at_once(self, folder):
         with ProcessPoolExecutor(3) as pool:
-            assert all(pool.map(_written_and_read, range(30)))
+            assert all(pool.map(_written_and_read, range(120)))
         assert [file.name for file in folder.iterdir()] == [f"{cache.PREFIX}a"]
 
 
