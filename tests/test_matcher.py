@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nccl_runbook.messages import cache, matcher, scanner
 from nccl_runbook.messages.clues import beside, printed, spoken
 from nccl_runbook.messages.kinds import _OWN
-from nccl_runbook.messages.literals import alternatives
+from nccl_runbook.messages.literals import FOLDED, alternatives
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.messages.read_ranks import LAUNCHERS
 from triage_samples import SAMPLES
@@ -28,7 +28,7 @@ CATALOGUE = {*PRINTED, *spoken().values(), *beside().values()}
 FORMS = [
     r"", r"^$", r"a|", r"x*", r"(?i)kiss", r"(?i)[^i]k", r"(?i:i)[^i]", r"(?i)[a-k]Z", "ſ", "(?i)K", r"(?i)(?:fs|[Kk]elvin)?m",
     r"\bé\w{,3}\b", r"[é-ü]+z", r"\u00e9$", r"(?<=é)q", r"\N{LATIN SMALL LETTER E WITH ACUTE}", r"[^é]b", r"[^\W\d]x", r"[\S]\x1f", r"\s\s",
-    r"(a)\1b", r"(?P<n>.)(?P=n)c", r"(?<!a)bc(?!d)", r"a{,2}b++", r"(?>ab|a)c", r"ab{,}c", r"a{b", r"(?#no)w\.", r"(?#a|b)w,", r"[]x]]", r"[^]x]",
+    r"(a)\1b", r"(?P<n>.)(?P=n)c", r"(?:(?<=st)ep|(?<=\d/)\d|(?<=a|b)cd)x?\d", r"(?<=a)?ce", r"b(?=c)\w", r"(?:(?:a|b)|c)(?:d|)e", r"(?<!a)bc(?!d)", r"a{,2}b++", r"(?>ab|a)c", r"ab{,}c", r"a{b", r"(?#no)w\.", r"(?#a|b)w,", r"[]x]]", r"[^]x]",
     r"\x00\0", "\0z", "[\0]y", r"(?s).\Z", r"\A\d", r"(?m)^\)$", r"(ab)?c(?:d|)e", r"(?:ab|c)*d", r"(?:ab){0}e", r"(?:ab){2}", r"a+b\.c?d", r"\d{3}\.\d",
 ]
 EXPRESSIONS = {str(number): e for number, e in enumerate([*PRINTED, *FORMS])}
@@ -93,12 +93,19 @@ def test_no_random_line_is_missed_nor_a_part_of_one(both, parts, raw, at, cut):
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_found_in_what_it_matches(both, form):
     lines = ["", "a", "aab", "aac", "bcx", "éabc z", "ézé", "éq", "ſ", "K", "İ x", "iK", "ııs", "\u212aISſ", "Zk", "aZ", "e", "ce", "abcde", "cd", "dabab"]
-    lines += ["w.", "w,", "x]", "]]", "a{b", "\0\0", "\0z", "\0y", "3", "5.", ")", "abb", "abc", "ac", "a\x1f", "\x1c\xa0", "aa.cd", "aab.d", "123.4", "m", "fsm"]
+    lines += ["w.", "w,", "x]", "]]", "a{b", "\0\0", "\0z", "\0y", "3", "5.", ")", "abb", "abc", "ac", "a\x1f", "\x1c\xa0", "aa.cd", "aab.d", "123.4", "m", "fsm", ":q", "[q", "zq", "step3", "1/23", "acd7"]
     assert any(map(re.compile(form).search, lines))
     for each in both:
         found = each.may_match([line.encode() for line in lines])
         for at, line in enumerate(lines):
             assert naive(line) <= set(found.get(at, ()))
+
+
+def test_four_letters_beyond_ascii_match_one_of_ascii_when_case_is_ignored():
+    beyond = "".join(map(chr, range(0x80, sys.maxunicode + 1)))
+    assert sorted(re.findall(r"(?i)[\0-\x7f]", beyond)) == sorted(letter.decode() for letter, _ in FOLDED)
+    for letter, plain in FOLDED:
+        assert re.fullmatch(plain.decode(), letter.decode(), re.IGNORECASE)
 
 
 def test_hyperscan_takes_every_expression():
@@ -208,7 +215,7 @@ class TestCache:
 
     def test_several_processes_at_once(self, folder):
         with ProcessPoolExecutor(3) as pool:
-            assert all(pool.map(_written_and_read, range(30)))
+            assert all(pool.map(_written_and_read, range(120)))
         assert [file.name for file in folder.iterdir()] == [f"{cache.PREFIX}a"]
 
 

@@ -77,13 +77,17 @@ def _replace(at: int, name: str, content: bytes) -> None:
             opened.write(content)
         os.replace(beside, name, src_dir_fd=at, dst_dir_fd=at)
     except OSError:
-        os.unlink(beside, dir_fd=at)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=at)
         raise
 
 
 def _prune(at: int) -> None:
     """Drop all but the newest files; also those that a killed writer left."""
-    ours = [name for name in os.listdir(at) if name.startswith(PREFIX)]
-    written = {name: os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime_ns for name in ours}
-    for name in sorted(ours, key=lambda name: written[name])[:-KEPT]:
-        os.unlink(name, dir_fd=at)
+    written = {}
+    for name in (name for name in os.listdir(at) if name.startswith(PREFIX)):
+        with contextlib.suppress(FileNotFoundError):  # another process renamed or dropped it
+            written[name] = os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime_ns
+    for name in sorted(written, key=written.__getitem__)[:-KEPT]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=at)

@@ -18,12 +18,16 @@ TOKENS = re.compile(
     r"\(\?(?:[a-zA-Z]+\)|#[^)]*\)|P=\w+\)|P?<\w+>|[a-zA-Z-]*:|<?[=!]|>|\(\w+\))|"
     r"(?:[*+?]|\{(?:\d+,?|,)\d*\})[?+]?|.", re.DOTALL)
 _OPENS = re.compile(r"\((?:\?.*[:>=!]|\?\(.*)?$")
-_LOOKS = re.compile(r"\(\?<?[=!]")
+_NO_WIDTH_GROUPS = {"(?=": "", "(?!": "", "(?<!": ""}  # a look behind is read with what follows it
+_UNREAD = re.compile(r"\(\?(?:<?!|\()")  # what must not be there, a condition
+_UNSPREAD = re.compile(r"\(\?(?:<?[=!]|\()")
 _QUANTIFIER = re.compile(r"[*+?]|\{(?:\d+,?|,)\d*\}")
-_NO_WIDTH = re.compile(r"\\[AbBZ]$|[$^]$|\(\?(?!P=)")
+_NO_WIDTH = re.compile(r"\\[AbBZz]$|[$^]$|\(\?(?!P=)")
 _PLAIN = re.compile(r"([^.\\\[]|[^\\\[(]{2,})$|\\([^\w])$|\[([^\\^])\]$", re.ASCII | re.DOTALL)
 _BOTH_CASES = re.compile(r"\[([a-zA-Z])([a-zA-Z])\]$")
+SHORT = 3  # bytes: shorter literals are in most lines
 Needs = tuple[frozenset[bytes], ...]
+Group = tuple[str, list[list[list[Any]]]]  # opening token, alternatives
 
 
 def folded(raw: bytes) -> bytes:
@@ -37,11 +41,11 @@ def folded(raw: bytes) -> bytes:
 def alternatives(expression: str) -> list[Needs]:
     """For each alternative of the expression: sets of literals. A line that matches holds one of each set.
 
-    No set: the alternative may match any line. Cost: about 40 us for each expression.
+    No set: the alternative may match any line. Cost: some 40 us.
     """
     if re.search(r"\(\?[a-z]*x", expression):  # the verbose form has comments, and blanks that mean nothing
         return [()]
-    return [_needs(elements) for elements in parsed(expression)]
+    return [_needs(elements) for branch in parsed(expression) for elements in _spread(branch)]
 
 
 def holds(low: bytes, needs: Needs) -> bool:
@@ -58,9 +62,9 @@ def holds(low: bytes, needs: Needs) -> bool:
 def parsed(expression: str) -> list[list[list[Any]]]:
     """The alternatives, each a list of [element, quantifier].
 
-    An element is a token, or a group: (opening token, alternatives).
+    An element is a token or a Group.
     """
-    opened: list[tuple[str, list[list[list[Any]]]]] = [("", [[]])]
+    opened: list[Group] = [("", [[]])]
     for token in TOKENS.findall(expression):
         alternatives = opened[-1][1]
         if _OPENS.match(token):
@@ -77,28 +81,46 @@ def parsed(expression: str) -> list[list[list[Any]]]:
     return opened[0][1]
 
 
+def _spread(elements: list[list[Any]]) -> list[list[list[Any]]]:
+    """The sequence; if a group in it needs only short literals, a sequence for each of its alternatives."""
+    for at, (element, quantifier) in enumerate(elements):
+        if isinstance(element, str) or quantifier or _UNSPREAD.match(element[0]) or len(element[1]) == 1:
+            continue
+        if max(map(strength, _of_group(element)), default=0) < SHORT:
+            return [[*elements[:at], *inner, *elements[at + 1 :]] for inner in element[1]]
+    return [elements]
+
+
 def _needs(elements: list[list[Any]]) -> Needs:
     """Sets of literals that a sequence needs."""
     needs: list[frozenset[bytes]] = []
     runs = [""]
     for element, quantifier in elements:
         absent = quantifier[:1] in ("*", "?") or quantifier[:2] in ("{0", "{,")
-        if isinstance(element, str):
-            letters = _letters(element)
-        else:
-            letters = "" if _LOOKS.match(element[0]) else None
-            needs += () if absent or letters == "" else _of_group(element)
+        opening = "" if isinstance(element, str) else element[0]
+        letters = _NO_WIDTH_GROUPS.get(opening) if opening else _letters(element)
+        if opening and not absent:
+            needs += _of_group(element)
         runs[-1] += "" if absent else letters or ""
-        runs += [""] if letters is None or quantifier else []
+        if letters is None or quantifier:
+            runs.append(_behind(element) if opening == "(?<=" and not absent else "")
     return (*needs, *(frozenset([run.encode()]) for run in runs if run))
 
 
-def _of_group(group: tuple[str, list[list[list[Any]]]]) -> Needs:
+def _of_group(group: Group) -> Needs:
     """What every alternative of a group needs: all of a single one, else one literal of the best sets."""
-    each = [] if group[0].startswith("(?(") else [_needs(elements) for elements in group[1]]
+    each = [] if _UNREAD.match(group[0]) else [_needs(elements) for elements in group[1]]
     if len(each) == 1:
         return each[0]
     return (frozenset().union(*(max(needs, key=strength) for needs in each)),) if each and all(each) else ()
+
+
+def _behind(group: Group) -> str:
+    """The text that a look behind needs before what follows; empty if it may be one of several texts."""
+    elements = group[1][0] if len(group[1]) == 1 else []
+    plain = all(isinstance(element, str) and not quantifier for element, quantifier in elements)
+    letters = [_letters(element) for element, _ in elements] if plain else [None]
+    return "" if None in letters else "".join(letters)
 
 
 def strength(literals: frozenset[bytes]) -> int:

@@ -53,7 +53,7 @@ def _element(element: Any, quantifier: str) -> str:
 
 
 def _token(token: str) -> str:
-    if token in ("^", "$") or token[0] == "\\" and token[1] in "AbBZ":
+    if token in ("^", "$") or token[0] == "\\" and token[1] in "AbBZz":
         return "(?:)"
     if token[0] == "[":
         return _class(token)
@@ -71,9 +71,11 @@ def _class(token: str) -> str:
     """A class of characters, or any character if the class cannot be widened."""
     if not token.isascii() or "\0" in token or _CODED.search(token):
         return _ANY
-    if token.startswith("[^"):
-        return _ANY if re.search(r"\\[WDS]", token) else token
-    return re.sub(r"\\.", lambda m: _CLASSES.get(m[0], m[0]), token)
+    negative = token.startswith("[^")
+    if negative and re.search(r"\\[WDS]", token):
+        return _ANY
+    wider = {"[": r"\["} if negative else {"[": r"\[", **_CLASSES}  # `[[:a:]]` would be a name
+    return "[" + re.sub(r"\\.|\[", lambda m: wider.get(m[0], m[0]), token[1:])
 
 
 def _refuse_unknown(token: str) -> None:

@@ -69,9 +69,9 @@ class _Branches(dict[bytes, Sequence[int]]):
         self._by_start.setdefault(word[:LETTERS], {}).setdefault(word, []).append(branch)
 
     def __missing__(self, word: bytes) -> Sequence[int]:
-        starts = (self._by_start.get(word[at : at + LETTERS], {}) for at in range(len(word) - LETTERS + 1))
-        filed = (of for start in starts for of in start.items())
-        branches = {branch for inner, of in filed if inner in word for branch in of}
+        starts, end = self._by_start, len(word) - LETTERS + 1
+        filed = [starts[start] for at in range(end) if (start := word[at : at + LETTERS]) in starts]
+        branches = {at for words in filed for inner, of in words.items() if inner in word for at in of}
         if len(self) >= MAX_WORDS:
             self.clear()
         if len(word) <= MAX_LETTERS:
