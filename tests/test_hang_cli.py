@@ -187,15 +187,27 @@ class TestTables:
         assert len(ranks_table(hang).rows) == sum(len(g.tracks) for g in hang.groups) and tables(hang, (3,))[-1].caption == "Files"
 
 
-def test_triage_says_what_the_dumps_among_its_files_say(tmp_path):
+def test_triage_begins_with_what_the_dumps_among_its_files_show(tmp_path):
+    """The log alone decides nothing; it stays first if the dumps decide nothing, or less than the log."""
     (tmp_path / "job.log").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
-    assert "side by side" not in run_cli("triage", str(tmp_path)).stdout
+    assert json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"] == ""
     for path in (DATA / "stall").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     page = tmp_path / "page.html"
-    assert "skipped: rank 1 never came" in run_cli("triage", str(tmp_path), "--html", str(page)).stdout
-    assert "skipped: rank 1 never came" in page.read_text()
-    assert json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"].startswith("skipped: rank 1 never came")
+    hang = json.loads(run_cli("hang", str(tmp_path), "--json").stdout)
+    ended = run_cli("triage", str(tmp_path), "--json", "--html", str(page))
+    told = json.loads(ended.stdout)
+    assert told["sentence"] == told["dumps"] and told["sentence"].startswith(f"skipped: {hang['sentence']}") and hang["sentence"] in page.read_text()
+    assert (ended.returncode, told["verdict"], told["hypotheses"][0]["cause"]) == (3, "broken", hang["cause"])
+    assert not [line for h in told["hypotheses"] for line in (h["decides"]["line"], *(x for r in h["remedy"] for x in r["lines"])) if "nccl-runbook hang" in line]
+    assert run_cli("triage", str(tmp_path)).stdout.startswith("skipped: rank 1 never came")
+    (tmp_path / "job.log").write_text("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
+    told = json.loads(run_cli("triage", str(tmp_path), "--json").stdout)
+    assert told["hypotheses"][0]["cause"] == ("gpu-or-link-fault" if hang["status"] == "possible" else hang["cause"])
+    for path in [p for p in tmp_path.iterdir() if p.name != "job.log"][1:]:
+        path.unlink()
+    told = json.loads(run_cli("triage", str(tmp_path), "--json").stdout)
+    assert told["sentence"].startswith("Broken: a GPU or a link is faulty") and told["dumps"]
 
 
 @pytest.mark.slow

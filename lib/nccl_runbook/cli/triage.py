@@ -91,7 +91,8 @@ def text(given: Answer) -> str:
 
     logs, dumps = given.logs, given.dumps
     lines = [given.sentence, ""]
-    if dumps and dumps.decided and not dumps.finding.cause:
+    if dumps and given.led and not dumps.finding.cause:
+        lines += [f"   seen: {_cut(e.text)}  ({e.source})" for e in dumps.finding.evidence if e.source != "next"]
         lines += [*_remedies(dumps.finding.remedy), ""]
     for number, one in enumerate(given.hypotheses, 1):
         if_so = "If so: " * (one.status == "possible" and one.cause != "benign")  # what it means is not seen there
@@ -112,7 +113,7 @@ def text(given: Answer) -> str:
     files = [f for f in logs.files if not (dumps and HANG_READS in f.kind + f.problem)]
     lines += [f"{f.name} is {f.kind}" for f in files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in files if f.problem or f.left_out]
-    lines += [f"\n{DUMPS}: {dumps.sentence}"] if dumps and not dumps.decided else []
+    lines += [f"\n{DUMPS}: {dumps.sentence}"] if dumps and not given.led else []
     return "\n".join(lines).rstrip()
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import re
 import zlib
+from pathlib import Path
+from typing import Any
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.toml import PACKAGE, table
+from nccl_runbook.messages import cache, literals
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
 # an exception that only echoes what another rank did
@@ -78,8 +83,36 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue; among equally sure ones the first leads."""
-    rows = ((r, r.get("same", r["id"]), [tuple(_beside(r, key)) for key in ("also", "not")]) for r in _rows())
-    return tuple(Clue(r["id"], r["cause"], r["status"], r["order"], message, *more, r.get("words", False)) for r, message, more in rows)
+    return tuple(Clue(*row[:5], *map(tuple, row[5:7]), row[7]) for row in _worked_out()["clues"])
+
+
+@functools.cache
+def _worked_out() -> dict[str, Any]:
+    """The catalogue as it is asked. It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
+    files = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), Path(__file__), Path(literals.__file__)]
+    name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
+    if kept := cache.read(name):
+        return json.loads(kept)
+    hints = table("messages/catalogue/hints")["hint"]
+    said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in hints}, **SPOKEN}
+    around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
+    asked = {"printed": {**_lines(words=False), **PRINTED}, "spoken": said, "beside": around}
+    needs = {e: literals.alternatives(e) for expressions in asked.values() for e in expressions.values()}
+    found = {**asked, "hints": {row["id"]: row["causes"] for row in hints}, "clues": [
+        (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
+         r.get("words", False)) for r in _rows()],
+        "needs": {e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches] for e, branches in needs.items()}}
+    cache.write(name, json.dumps(found).encode())
+    return found
+
+
+@functools.cache
+def needs(expression: str) -> list[literals.Needs]:
+    """For each alternative of an expression what a line must hold."""
+    known = _worked_out()["needs"].get(expression)
+    if known is None:
+        return literals.alternatives(expression)
+    return [tuple(frozenset(map(str.encode, of)) for of in branch) for branch in known]
 
 
 @functools.cache
@@ -92,29 +125,24 @@ def _beside(row: dict, key: str) -> dict[str, str]:
     return {f"{row['id']}/{key}-{number}": expression for number, expression in enumerate(row.get(key, ()), 1)}
 
 
-@functools.cache
 def hints() -> dict[str, dict[str, float]]:
     """Id -> what a match adds to each cause that it makes likelier."""
-    return {row["id"]: row["causes"] for row in table("messages/catalogue/hints")["hint"]}
+    return _worked_out()["hints"]
 
 
-@functools.cache
 def printed() -> dict[str, str]:
     """Id -> expression, of all that is asked of every line that a job printed."""
-    return {**_lines(words=False), **PRINTED}
+    return _worked_out()["printed"]
 
 
-@functools.cache
 def spoken() -> dict[str, str]:
     """Id -> expression, of all that is asked of a reporter's words and of short logs."""
-    hinting = {row["id"]: "(?i)" + _spelt(row["words"]) for row in table("messages/catalogue/hints")["hint"]}
-    return {**_lines(words=True), **hinting, **SPOKEN}
+    return _worked_out()["spoken"]
 
 
-@functools.cache
 def beside() -> dict[str, str]:
     """Id -> expression, of all that clues want, or do not want, to stand beside their own line."""
-    return {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
+    return _worked_out()["beside"]
 
 
 def _lines(words: bool) -> dict[str, str]:

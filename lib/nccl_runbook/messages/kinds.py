@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, said
-from nccl_runbook.messages.clues import printed
+from nccl_runbook.messages.clues import needs, printed
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
 
@@ -65,7 +65,7 @@ class Kind:
 @functools.cache
 def matcher() -> Matcher:
     """Asks lines for all that is asked of every line."""
-    return Matcher({**printed(), **_OWN, **LAUNCHERS})
+    return Matcher({**printed(), **_OWN, **LAUNCHERS}, needs)
 
 
 class Kinds:
@@ -140,7 +140,8 @@ class Kinds:
         self.ours = self.ours or bool(_OURS.search(b"\n".join(raws.values()).lower()))
         found, at = matcher().may_match(visible([*raws.values()])), [*raws]
         texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
-        return {index: list(zip(of, _may_match(of) if len(of) > 1 else [may])) for index, (of, may) in texts.items()}
+        several = iter(_may_match([text for of, _ in texts.values() if len(of) > 1 for text in of]))
+        return {index: [(text, next(several) if len(of) > 1 else may) for text in of] for index, (of, may) in texts.items()}
 
     def _judged(self, at: At, texts: Asked) -> Kind | None:
         """What the line tells, if it does."""
@@ -204,3 +205,7 @@ def joined(above: bytes, text: str) -> str:
     if not matcher().pattern("ends-open").search(head):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text
+
+
+if __name__ == "__main__":  # called once, at set-up: the database of all expressions is then in the user's cache
+    matcher().build()

@@ -21,7 +21,7 @@ from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, piece
 from nccl_runbook.messages import clues, read_ranks
 from nccl_runbook.messages.facts import Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, visible
-from nccl_runbook.messages.literals import alternatives, folded, holds
+from nccl_runbook.messages.literals import folded, lines_that_hold
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
@@ -154,7 +154,7 @@ class _Reader:
         """Take in the reporter's words, line by line."""
         low = folded(context.encode("utf-8", "replace"))
         for message, expression in (*clues.printed().items(), *clues.spoken().items()) if context else ():
-            may = any(holds(low, of) for of in alternatives(expression))
+            may = [*lines_that_hold(low, [low], clues.needs(expression))]
             for number, text in enumerate(context.splitlines() if may else (), 1):
                 if (pattern := clues.compiled(expression)).search(text):
                     self._keep(message, pattern, LogLine(CONTEXT, number, text.strip()[:1000]), [text])
@@ -166,9 +166,8 @@ class _Reader:
         rows = [folded(row) for row in [*rows, context.replace("\n", " ").encode("utf-8", "replace")]]
         block = b"\n".join(rows)
         for name, expression in expressions.items():
-            needs = () if name in self._found else [of for of in alternatives(expression) if holds(block, of)]
-            hits = (hit for at, row in enumerate(rows if needs else ()) if any(holds(row, of) for of in needs)
-                    for hit in self._hits(expression, *kinds[at : at + 1], context=context))
+            near = () if name in self._found else lines_that_hold(block, rows, clues.needs(expression))
+            hits = (hit for at in near for hit in self._hits(expression, *kinds[at : at + 1], context=context))
             for line in itertools.islice(hits, 1):
                 last = {(line.file, line.rank): self._began.get(line.file, 0) + line.line}
                 self._found[name] = _Found([line], 1, {} if line.file == CONTEXT else last)

@@ -14,6 +14,7 @@ from nccl_runbook.triage import judge, judge_against
 from nccl_runbook.triage.judge import Decides, Hypothesis
 from nccl_runbook.triage.judge_against import Comparison
 
+HANG = "nccl-runbook hang "
 HANG_READS = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
 
 
@@ -25,16 +26,17 @@ class Dumps:
     finding: Finding
     next: str = ""
 
-    @property
-    def decided(self) -> bool:
-        """Whether they show that the job is broken."""
-        return self.finding.severity is Severity.BROKEN
+    def leads(self, hypotheses: list[Hypothesis]) -> bool:
+        """Whether they show that the job is broken, and the log does not show it more surely."""
+        surer = self.finding.status == "possible" and any(h.status == "established" for h in hypotheses)
+        return self.finding.severity is Severity.BROKEN and not surer
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """``verdict``: "broken", "degraded" or "unknown"; ``hypotheses``: best first; ``findings``: the same as findings of a
-    step; ``hosts`` and ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds)."""
+    step; ``hosts`` and ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds);
+    ``led``: whether the dumps lead."""
 
     logs: Logs
     verdict: str
@@ -45,6 +47,7 @@ class Answer:
     there: list[tuple[str, str, str]]
     compared: Comparison | None = None
     dumps: Dumps | None = None
+    led: bool = False
 
 
 def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", dumps: Dumps | None = None) -> Answer:
@@ -59,11 +62,11 @@ def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: 
     if compared and (not kept or slower and all(h.status == "possible" for h in kept)):
         sentence = compared.sentence
     findings = judge_against.beside([*judge.findings(logs, found), *_read_again(recorded)], compared, good, bad)
-    if dumps:
-        kept, findings = _beside_dumps(kept, findings, dumps)
-    if dumps and dumps.decided:
-        verdict, sentence = "broken", dumps.sentence
-    return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps)
+    findings = [f for f in findings if not (dumps and f.id == "log-not-read" and HANG_READS in f.title)]
+    led = dumps is not None and dumps.leads(kept)
+    if dumps and led:
+        verdict, sentence, (kept, findings) = "broken", dumps.sentence, _behind_dumps(kept, findings, dumps)
+    return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps, led)
 
 
 def _read_again(recorded: Logs) -> list[Finding]:
@@ -72,11 +75,8 @@ def _read_again(recorded: Logs) -> list[Finding]:
     return [] if recorded.catalogue == version() else [Finding("catalogue-differs", Severity.NOTE, title)]
 
 
-def _beside_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
-    """What dumps decide leads."""
-    findings = [f for f in findings if f.id != "log-not-read" or HANG_READS not in f.title]
-    if not dumps.decided:
-        return kept, findings
+def _behind_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
+    """What dumps show, before what the log alone shows."""
     lead = dumps.finding.cause
     kept = [h for h in kept if h.cause not in (lead, "benign")]
     findings = [f for f in findings if f.cause not in (lead or "", "benign") and f.id not in ("no-cause-in-log", "log-undecided")]
@@ -84,9 +84,12 @@ def _beside_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps)
 
 
 def _after_hang(hypothesis: Hypothesis, dumps: Dumps) -> Hypothesis:
-    """Nobody is sent to `hang`, which has read what is there: the line is that for what to collect next."""
+    """Nobody is sent to `hang`, which has read what is there."""
     decides = hypothesis.decides
-    return dataclasses.replace(hypothesis, decides=Decides("hang", decides.why, dumps.next)) if decides.probe == "hang" else hypothesis
+    if decides.line.startswith(HANG):
+        decides = dataclasses.replace(decides, line=dumps.next)
+    remedy = (dataclasses.replace(r, lines=tuple(line for line in r.lines if not line.startswith(HANG))) for r in hypothesis.remedy)
+    return dataclasses.replace(hypothesis, decides=decides, remedy=tuple(remedy))
 
 
 def _hypothesis(dumps: Dumps) -> list[Hypothesis]:
@@ -96,8 +99,8 @@ def _hypothesis(dumps: Dumps) -> list[Hypothesis]:
         return []
     cause, seen = causes()[finding.cause], [e for e in finding.evidence if e.source != "next"]
     lines = tuple(_line(e) for e in seen or [Evidence(finding.title, "dumps")])
-    decides = Decides("hang", cause.decides[1], dumps.next)
-    return [Hypothesis(cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, decides)]
+    told = Hypothesis(cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(*cause.decides))
+    return [_after_hang(told, dumps)]
 
 
 def _line(evidence: Evidence) -> LogLine:
