@@ -14,7 +14,7 @@ from pathlib import Path
 import nvml_shim
 import p2p_hangs
 import pytest
-from book_samples import CLI
+from book_samples import CLI, Running
 from injector import Injector
 from processes import ROOT
 
@@ -25,9 +25,10 @@ HOLD = "import torch, time; t = torch.zeros(2 << 30, dtype=torch.uint8, device='
 def run(prefix, out: Path, *arguments: str, before=(), env=None, injected=None) -> dict:
     """The verdict document of one whole run under ``prefix``."""
     command = [*before, *CLI, "run", "--python", shlex.join(prefix), "--out", str(out), "--json", *arguments]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, **(env or {})})
-    with Injector(started.pid, *injected) if injected else contextlib.nullcontext():
-        said, errors = started.communicate(timeout=280)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    with Running(command, **options, env={**os.environ, **(env or {})}) as started:
+        with Injector(started.pid, *injected) if injected else contextlib.nullcontext():
+            said, errors = started.communicate(timeout=280)
     assert said, errors
     return json.loads(said)
 
@@ -54,12 +55,8 @@ def test_an_interface_that_names_nothing(on_gpus, tmp_path):
 
 
 def test_nvml_that_answers_unknown_error(on_gpus, tmp_path):
-    real = nvml_shim.real_nvml()
-    if real is None or not shutil.which("gcc"):
-        pytest.skip("no NVML to stand in front of, or no gcc")
-    (tmp_path / "shim").mkdir()
-    before = f"{nvml_shim.build(real, tmp_path / 'shim')}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, "--allow-busy", env={"LD_LIBRARY_PATH": before})
+    broken = {"LD_LIBRARY_PATH": nvml_shim.in_front(tmp_path)}
+    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, "--allow-busy", env=broken)
     assert first(document)[0] == "nvml-call-failed"
 
 

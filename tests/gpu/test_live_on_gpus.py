@@ -37,13 +37,15 @@ def running(tmp_path_factory: pytest.TempPathFactory):
 def test_the_right_rank_and_kind_and_no_innocent(running, fault: str, tmp_path: Path) -> None:
     size = min(4, gpus())
     pids = worlds.start(running, tmp_path / fault, fault, size, "nccl")
-    time.sleep(1.5)
-    look, found = looked(pids, GAP_S)
+    try:
+        time.sleep(1.5)
+        look, found = looked(pids, GAP_S)
+    finally:
+        worlds.end(running)
     truth = json.loads((tmp_path / fault / "truth.json").read_text())
     keep(fault, look, truth, tmp_path / fault)
     recorders = {str(r.recorder) for r in look.ranks}
     print("recorder:", recorders, "dumps:", sorted((p.name, p.stat().st_size) for p in running.dumps.iterdir() if p.is_file()))
-    worlds.end(running)
     told = [(p.kind, [v.rank for v in p.culprits], p.sentence) for p in found]
     # the odd one out by power: of two GPUs nobody is odd; what holds the GIL only a stack tells
     kind, culprits = ("symmetric", []) if fault == "spin" and size < 3 else (truth["kind"], truth["culprits"])

@@ -5,8 +5,8 @@ import os
 import subprocess
 import time
 
+import nvml_shim
 import pytest
-from fake_nvml import fake_nvml
 from nccl_runbook.causes.failures import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
@@ -77,9 +77,8 @@ def test_two_ranks_on_one_gpu_are_named(on_a_gpu):
 
 
 def test_an_interface_that_does_not_exist_is_named(on_gpus, monkeypatch):
+    on_gpus.close()
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth99")
-    for link in on_gpus._links.values():
-        link.close()
     found = transports.judge(arms_probe.collect(on_gpus, [0, 1], 200, halve))
     assert [(f.cause, f.status) for f in found] == [("socket-interface-wrong", "established")]
 
@@ -109,13 +108,10 @@ def test_corrupted_data_names_its_rank(on_gpus):
     assert world.ended == "wrong values" and {e["wrong"]["from_rank"] for e in world.wrong} == {1}
 
 
-def test_nvml_that_refuses_a_gpu_is_named(on_gpus, monkeypatch):
+def test_nvml_that_refuses_a_gpu_is_named(on_gpus, monkeypatch, tmp_path):
     on_gpus.close()
-    real = os.environ.get("LD_LIBRARY_PATH", "")
-    with fake_nvml("handle-unknown") as folder:
-        monkeypatch.setenv("LD_LIBRARY_PATH", f"{folder}:{real}")
-        world = on_gpus.run(worlds.request("2 ranks", [0, 1]))
-        on_gpus.close()
+    monkeypatch.setenv("LD_LIBRARY_PATH", nvml_shim.in_front(tmp_path))
+    world = on_gpus.run(worlds.request("2 ranks", [0, 1]))
     found = explain("rank", "2 ranks", world, world)
     assert found.cause == "nvml-call-failed", world.log
     assert "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error" in found.evidence[0].text
