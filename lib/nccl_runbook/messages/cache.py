@@ -1,22 +1,14 @@
-"""A private folder for what takes long to compute and is dangerous to take from somebody else.
-
-What it holds is handed to native code. So nothing is read unless the folder and the file belong to this user,
-nobody else has access to them, and the content has the checksum that was stored with it.
-"""
+"""A private folder of the user for what takes long to work out. What others could have written there is not read."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import secrets
 import stat
-from collections.abc import Iterator
+import tempfile
 from pathlib import Path
 
-KEPT = 8  # files of some MB: of other expressions, versions, and processors that share a home folder
-PREFIX = "matcher-"
-_CHECKSUM_BYTES = hashlib.sha256().digest_size
+PREFIX = "catalogue-"
 
 
 def folder() -> Path:
@@ -26,68 +18,23 @@ def folder() -> Path:
 
 
 def read(name: str) -> bytes | None:
-    """The content; None if it is missing, damaged, or not only ours."""
-    try:
-        with _opened_folder() as at:
-            file = os.open(PREFIX + name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
-            with open(file, "rb") as opened:
-                if not _is_private(os.fstat(file)):
-                    return None
-                checksum, content = opened.read(_CHECKSUM_BYTES), opened.read()
-    except (OSError, RuntimeError):
-        return None
-    return content if hashlib.sha256(content).digest() == checksum else None
+    """The content; None if it is missing, a link, or not only ours."""
+    with contextlib.suppress(OSError, RuntimeError):
+        with open(os.open(folder() / (PREFIX + name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            state = os.fstat(file.fileno())
+            if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077:
+                return file.read()
+    return None
 
 
-def write(name: str, content: bytes) -> bool:
-    """Keep the content, as a whole or not at all, and drop old files. False if it cannot be kept."""
-    try:
+def write(name: str, content: bytes) -> None:
+    """Keep the content, as a whole, in place of what was kept before. Nothing happens if it cannot be kept."""
+    with contextlib.suppress(OSError, RuntimeError):
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _opened_folder() as at:
-            _replace(at, PREFIX + name, hashlib.sha256(content).digest() + content)
-            _prune(at)
-    except (OSError, RuntimeError):
-        return False
-    return True
-
-
-@contextlib.contextmanager
-def _opened_folder() -> Iterator[int]:
-    """The folder's descriptor. OSError if it is missing, a link, or not only ours."""
-    at = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if not _is_private(os.fstat(at)):
-            raise PermissionError("others have access")
-        yield at
-    finally:
-        os.close(at)
-
-
-def _is_private(state: os.stat_result) -> bool:
-    kind = stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)
-    return kind and state.st_uid == os.geteuid() and not state.st_mode & 0o077
-
-
-def _replace(at: int, name: str, content: bytes) -> None:
-    """Write beside the file, then rename: a reader sees the old content or the new one, never a part."""
-    beside = f"{name}.{secrets.token_hex(8)}"
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=at)
-    try:
-        with open(file, "wb") as opened:
-            opened.write(content)
-        os.replace(beside, name, src_dir_fd=at, dst_dir_fd=at)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=at)
-        raise
-
-
-def _prune(at: int) -> None:
-    """Drop all but the newest files; also those that a killed writer left."""
-    written = {}
-    for name in (name for name in os.listdir(at) if name.startswith(PREFIX)):
-        with contextlib.suppress(FileNotFoundError):  # another process renamed or dropped it
-            written[name] = os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime_ns
-    for name in sorted(written, key=written.__getitem__)[:-KEPT]:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=at)
+        handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=folder())  # mode 0600
+        with open(handle, "wb") as file:
+            file.write(content)
+        for old in folder().glob(f"{PREFIX}*"):
+            if str(old) != temporary:
+                old.unlink(missing_ok=True)
+        os.replace(temporary, folder() / (PREFIX + name))

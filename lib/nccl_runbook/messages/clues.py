@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -91,8 +92,8 @@ def _worked_out() -> dict[str, Any]:
     """The catalogue as it is asked. It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
     files = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), Path(__file__), Path(literals.__file__)]
     name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
-    if kept := cache.read(name):
-        return json.loads(kept)
+    with contextlib.suppress(ValueError):  # a file that somebody cut off
+        return json.loads(cache.read(name) or b"")
     hints = table("messages/catalogue/hints")["hint"]
     said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in hints}, **SPOKEN}
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}

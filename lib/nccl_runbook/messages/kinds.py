@@ -205,7 +205,3 @@ def joined(above: bytes, text: str) -> str:
     if not matcher().pattern("ends-open").search(head):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text
-
-
-if __name__ == "__main__":  # called once, at set-up: the database of all expressions is then in the user's cache
-    matcher().build()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 # What `re` takes for i, s and k when case is ignored. No other letter beyond ASCII matches an ASCII letter.
@@ -47,12 +46,6 @@ def alternatives(expression: str) -> list[Needs]:
     if re.search(r"\(\?[a-z]*x", expression):  # the verbose form has comments, and blanks that mean nothing
         return [()]
     return [_needs(elements) for branch in parsed(expression) for elements in _spread(branch)]
-
-
-def lines_that_hold(block: bytes, rows: Sequence[bytes], branches: Iterable[Needs]) -> Iterator[int]:
-    """Index of each folded row that holds what one of the branches needs. ``block``: all rows together."""
-    near = [needs for needs in branches if holds(block, needs)]
-    return (at for at, row in enumerate(rows if near else ()) if any(holds(row, needs) for needs in near))
 
 
 def holds(low: bytes, needs: Needs) -> bool:

@@ -10,99 +10,101 @@ No expression that matches is left out, and few that do not match are in. The ca
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from nccl_runbook.messages import scanner
-from nccl_runbook.messages.literals import Needs, alternatives, folded, lines_that_hold
-from nccl_runbook.messages.word_index import WordIndex
+from nccl_runbook.messages.literals import Needs, alternatives, folded, holds, strength
 
-# Bytes asked without a database before it is compiled. 630 expressions took 1.3 s to compile, and 5 MB in
-# which no two lines are alike took 1.1 s without the database and 0.1 s with it (CPU time on a busy
-# machine).
-COMPILE_FROM = 6_000_000
-INDEX_FROM = 16_000  # bytes: for fewer, to load a database or to make an index takes longer than to ask without
+# Bytes asked before hyperscan is used. It takes 40 ms to load and to compile, and then finds 1,600 literals in 0.5 MB
+# within 10 ms; bytes.find takes 240 ms for that (CPU time on a busy machine).
+HYPERSCAN_FROM = 100_000
+_LETTERS = bytes(byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz" else 32 for byte in range(256))
 
 
 class Matcher:
     """Asks lines for many expressions at once.
 
-    Hyperscan does it with a database of all expressions, which is kept in the user's cache. Without
-    hyperscan, or until the database is there, an index of words does it, some ten times slower.
+    Every alternative of an expression is a branch. A line is looked at closely if it holds the rarest literal that a
+    branch needs. Hyperscan finds these literals in one pass; without it, each is searched for by itself.
     """
 
     def __init__(self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives) -> None:
-        """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for each of its
-        alternatives. Nothing is compiled yet."""
-        self._ids = tuple(expressions)
-        self._expressions = tuple(expressions.values())
-        self._by_id = dict(expressions)
-        self._needs = needs
+        """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for each of
+        its alternatives. No expression is compiled yet."""
+        self._ids, self._expressions = tuple(expressions), dict(expressions)
         self._patterns: dict[str, re.Pattern[str]] = {}
-        self._scanner: scanner.Scanner | None = None
-        self._index: WordIndex | None = None
-        self._asked = 0  # bytes so far
-        self._prepared = False
+        self._always: set[int] = set()
+        self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(list)  # literal -> what else a line must hold
+        for number, expression in enumerate(expressions.values()):
+            for branch in needs(expression):
+                rarest, *others = sorted(branch, key=strength, reverse=True) or [()]
+                anywhere = not rarest or b"" in rarest
+                self._always |= {number} if anywhere else set()
+                for literal in () if anywhere else rarest:
+                    self._branches[literal].append((number, tuple(others)))
+        self._literals = [*self._branches]
+        self._words = [max(literal.translate(_LETTERS).split(), key=len, default=b"") for literal in self._literals]
+        self._asked, self._database = 0, None  # bytes so far
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, tuple[str, ...]]:
         """Index of a line -> ids, in the order given, of all expressions that match it, and a few others.
 
-        They include what matches in any part of the line as `re` sees it, decoded from UTF-8 with U+FFFD in
-        place of what is not UTF-8. Lines without any are left out. The time grows no faster than the length
-        of a line.
+        They include what matches in any part of the line as `re` sees it, decoded from UTF-8 with U+FFFD in place of
+        what is not UTF-8. Lines without any are left out. The time grows no faster than the length of a line.
         """
-        if self._asked + sum(map(len, lines)) < INDEX_FROM:
-            found = self._one_by_one(lines)
-        else:
-            self._prepare(sum(map(len, lines)))
-            found = self._by_scanner(lines) if self._scanner else self._by_words(dict(enumerate(lines)))
-        self._asked += sum(map(len, lines))
+        rows = [folded(line) for line in lines]
+        ends = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
+        found: dict[int, set[int]] = {at: {*self._always} for at in range(len(rows) if self._always else 0)}
+        hits = {(literal, bisect.bisect_right(ends, start) - 1) for literal, start in self._hits(b"\n".join(rows))}
+        for literal, at in hits:
+            for number, others in self._branches[literal]:
+                if holds(rows[at], others):
+                    found.setdefault(at, set()).add(number)
         return {at: tuple(self._ids[number] for number in sorted(found[at])) for at in sorted(found)}
 
     def pattern(self, id: str) -> re.Pattern[str]:
         """The compiled expression. Each is compiled when it is first needed. KeyError for an unknown id."""
         if id not in self._patterns:
-            self._patterns[id] = re.compile(self._by_id[id])
+            self._patterns[id] = re.compile(self._expressions[id])
         return self._patterns[id]
 
-    def build(self) -> bool:
-        """Put the database into the cache, for a set-up. It takes seconds, or milliseconds if it is there.
+    def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
+        """Each literal, and where it begins; of those that overlap themselves at least one a line."""
+        if self._asked < HYPERSCAN_FROM <= self._asked + len(text):
+            self._database = _compiled(self._literals)
+        self._asked += len(text)
+        if self._database is None:
+            words = b" ".join({*text.translate(_LETTERS).split()})
+            return ((literal, at) for literal, word in zip(self._literals, self._words) if word in words for at in _places(literal, text))
+        ends: list[tuple[int, int]] = []
+        self._database.scan(text, match_event_handler=_take, context=ends)
+        return ((self._literals[number], end - len(self._literals[number])) for number, end in ends)
 
-        False if hyperscan or the cache cannot be used.
-        """
-        if scanner.stored(self._expressions) is None:
-            scanner.compiled(self._expressions)
-        return scanner.stored(self._expressions) is not None
 
-    def _prepare(self, length: int) -> None:
-        """Take the database from the cache. Compile it once so much was asked that this pays."""
-        if not self._prepared:
-            self._prepared = True
-            self._scanner = scanner.stored(self._expressions)
-        if self._scanner is None and self._asked < COMPILE_FROM <= self._asked + length:
-            self._scanner = scanner.compiled(self._expressions)
+def _places(literal: bytes, text: bytes) -> Iterator[int]:
+    """Where the literal begins: the first place in each line."""
+    at = text.find(literal)
+    while at >= 0:
+        yield at
+        line_end = text.find(b"\n", at)
+        at = text.find(literal, line_end) if line_end >= 0 else -1
 
-    def _one_by_one(self, lines: Sequence[bytes]) -> dict[int, list[int]]:
-        """Of few lines each expression is asked by itself, as an index or a database takes longer to load."""
-        rows, found = [folded(line) for line in lines], {}
-        block = b"\n".join(rows)
-        for number, expression in enumerate(self._expressions):
-            for at in lines_that_hold(block, rows, self._needs(expression)):
-                found.setdefault(at, []).append(number)
-        return found
 
-    def _by_scanner(self, lines: Sequence[bytes]) -> dict[int, Collection[int]]:
-        found: dict[int, Collection[int]] = {}
-        unreadable = {}
-        for at, line in enumerate(lines):
-            readable = scanner.readable(line)
-            if readable is None:
-                unreadable[at] = line
-            elif numbers := self._scanner.numbers(readable):
-                found[at] = numbers
-        return {**found, **self._by_words(unreadable)} if unreadable else found
+def _take(number: int, start: int, end: int, flags: int, ends: list[tuple[int, int]]) -> None:
+    ends.append((number, end))
 
-    def _by_words(self, lines: Mapping[int, bytes]) -> Mapping[int, Collection[int]]:
-        if self._index is None:
-            self._index = WordIndex(map(self._needs, self._expressions))
-        return self._index.may_match(lines)
+
+def _compiled(literals: Sequence[bytes]) -> Any:
+    """A hyperscan database of literals; None without hyperscan."""
+    try:
+        import hyperscan  # late: reading commands must start soon
+    except (ImportError, OSError):  # no wheel for this machine, or one that its processor cannot run
+        return None
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    spelled = [b"".join(b"\\x%02x" % byte for byte in literal) for literal in literals]
+    database.compile(expressions=spelled, ids=range(len(spelled)), elements=len(spelled), flags=[0] * len(spelled))
+    return database

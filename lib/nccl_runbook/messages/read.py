@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from nccl_runbook.logs.facts import LogLine
@@ -21,7 +21,7 @@ from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, piece
 from nccl_runbook.messages import clues, read_ranks
 from nccl_runbook.messages.facts import Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, visible
-from nccl_runbook.messages.literals import folded, lines_that_hold
+from nccl_runbook.messages.matcher import Matcher
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
@@ -134,7 +134,7 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
-        self._told(context)
+        self._told(context.splitlines())
         telling = list(itertools.islice((one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
         if len(telling) <= MAX_SPOKEN and (telling or context):
             self._ask(telling, context, clues.spoken())
@@ -150,33 +150,28 @@ class _Reader:
         attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
         return Logs(files, context, seen, *rest, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, clues.version())
 
-    def _told(self, context: str) -> None:
+    def _told(self, lines: list[str]) -> None:
         """Take in the reporter's words, line by line."""
-        low = folded(context.encode("utf-8", "replace"))
-        for message, expression in (*clues.printed().items(), *clues.spoken().items()) if context else ():
-            may = [*lines_that_hold(low, [low], clues.needs(expression))]
-            for number, text in enumerate(context.splitlines() if may else (), 1):
-                if (pattern := clues.compiled(expression)).search(text):
-                    self._keep(message, pattern, LogLine(CONTEXT, number, text.strip()[:1000]), [text])
+        asked = Matcher({**clues.printed(), **clues.spoken()}, clues.needs) if lines else Matcher({})
+        for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
+            for message in messages:
+                if asked.pattern(message).search(lines[index]):
+                    line = LogLine(CONTEXT, index + 1, lines[index].strip()[:1000])
+                    self._keep(message, asked.pattern(message), line, [lines[index]])
 
     def _ask(self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]) -> None:
         """Keep the first line that matches, of each that was not found yet; below all kinds are the reporter's words, as one."""
+        asked = Matcher({i: e for i, e in expressions.items() if i not in self._found}, clues.needs)
         rows = visible([at[2] for at, _ in kinds])
         rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for raw, (_, kind) in zip(rows, kinds)]
-        rows = [folded(row) for row in [*rows, context.replace("\n", " ").encode("utf-8", "replace")]]
-        block = b"\n".join(rows)
-        for name, expression in expressions.items():
-            near = () if name in self._found else lines_that_hold(block, rows, clues.needs(expression))
-            hits = (hit for at in near for hit in self._hits(expression, *kinds[at : at + 1], context=context))
-            for line in itertools.islice(hits, 1):
-                last = {(line.file, line.rank): self._began.get(line.file, 0) + line.line}
-                self._found[name] = _Found([line], 1, {} if line.file == CONTEXT else last)
-
-    def _hits(self, expression: str, one: tuple[At, Kind | None] | None = None, context: str = "") -> Iterator[LogLine]:
-        """The lines of one kind, or of the reporter's words, that match."""
-        kind = one and (one[1] or Kind(one[0]))
-        texts = kind.texts() if kind else [context]
-        return (self._first(text, kind) for text in texts if clues.compiled(expression).search(plain(text)))
+        for at, messages in asked.may_match([*rows, context.replace("\n", " ").encode("utf-8", "replace")]).items():
+            kind = kinds[at][1] or Kind(kinds[at][0]) if at < len(kinds) else None
+            texts = [(text, plain(text)) for text in (kind.texts() if kind else [context])]
+            for message in (m for m in messages if m not in self._found):
+                for text in [text for text, bare in texts if asked.pattern(message).search(bare)][:1]:
+                    line = self._first(text, kind)
+                    last = {(line.file, line.rank): self._began.get(line.file, 0) + line.line}
+                    self._found[message] = _Found([line], 1, {} if line.file == CONTEXT else last)
 
     def _first(self, text: str, kind: Kind | None) -> LogLine:
         """The first line of a kind, None for the reporter's words."""
