@@ -124,6 +124,7 @@ def test_a_short_log_is_answered_without_hyperscan_and_a_long_one_with_it(monkey
     each = Matcher(FEW)
     assert each.may_match([b"out of memory", b""]) == {0: ("oom",)} and each._database is None
     assert each.may_match([b"timeout" + b"." * 1000]) == {0: ("wait",)} and each._database
+    assert Matcher({}).may_match([b"." * 1001]) == {}
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -74,7 +74,7 @@ class Matcher:
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
         """Each literal, and where it begins; of those that overlap themselves at least one a line."""
-        if self._asked < HYPERSCAN_FROM <= self._asked + len(text):
+        if self._literals and self._asked < HYPERSCAN_FROM <= self._asked + len(text):
             self._database = _compiled(self._literals)
         self._asked += len(text)
         if self._database is None:
