@@ -24,13 +24,13 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.logs import file as log_file
-from nccl_runbook.triage import judge_start as rules
-from nccl_runbook.triage import read_start as start_files
-from nccl_runbook.triage.facts_start import Start
-from nccl_runbook.triage.read_start import collect
-from nccl_runbook.triage.steps import WITHOUT_REASON, plan
-from nccl_runbook.triage.symptoms import matching, step_texts, symptoms
-from nccl_runbook.triage.table_start import brought_table
+from nccl_runbook.triage.start import judge as rules
+from nccl_runbook.triage.start import read as start_files
+from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.start.read import collect
+from nccl_runbook.triage.start.steps import WITHOUT_REASON, plan
+from nccl_runbook.triage.start.symptoms import matching, step_texts, symptoms
+from nccl_runbook.triage.start.table import brought_table
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 

@@ -1,1 +1,1 @@
-"""07: from what a job printed to what broke first; 00: what the reader brought."""
+"""07: from what a job printed to what broke first."""

@@ -15,7 +15,7 @@ from nccl_runbook.messages.clues import SLOW, clues, hints, says
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage import judge_ranks as triage_ranks
 from nccl_runbook.triage.judge_ranks import Pointer
-from nccl_runbook.triage.symptoms import step_texts
+from nccl_runbook.triage.start.symptoms import step_texts
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_runbook.triage.facts_start import Message, Start
-from nccl_runbook.triage.symptoms import StepText, Symptom, matching, step_texts, symptoms
+from nccl_runbook.triage.start.facts import Message, Start
+from nccl_runbook.triage.start.symptoms import StepText, Symptom, matching, step_texts, symptoms
 
 WITHOUT_REASON = "rules out the rest"
 

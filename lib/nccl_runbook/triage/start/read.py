@@ -14,8 +14,8 @@ from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.logs import file as log_file
 from nccl_runbook.messages.matcher import Matcher
-from nccl_runbook.triage.facts_start import LogRead, Message, Start
-from nccl_runbook.triage.symptoms import matching, symptoms
+from nccl_runbook.triage.start.facts import LogRead, Message, Start
+from nccl_runbook.triage.start.symptoms import matching, symptoms
 
 LIMIT_S = 5.0  # a log made to be slow must not hold up the reader
 TEXT_CHARACTERS = 300

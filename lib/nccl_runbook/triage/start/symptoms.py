@@ -35,13 +35,13 @@ class StepText:
 @functools.cache
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by id, in the order of the table."""
-    return {row["id"]: Symptom(**row) for row in table("triage/symptoms")["symptom"]}
+    return {row["id"]: Symptom(**row) for row in table("triage/start/symptoms")["symptom"]}
 
 
 @functools.cache
 def step_texts() -> dict[str, StepText]:
     """What each step answers, by name, in the order in which a run takes them."""
-    return {row["name"]: StepText(**row) for row in table("triage/symptoms")["step"]}
+    return {row["name"]: StepText(**row) for row in table("triage/start/symptoms")["step"]}
 
 
 @functools.cache

@@ -8,8 +8,8 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.triage.facts_start import Message, Start
-from nccl_runbook.triage.symptoms import StepText, symptoms
+from nccl_runbook.triage.start.facts import Message, Start
+from nccl_runbook.triage.start.symptoms import StepText, symptoms
 
 
 def brought_table(start: Start) -> Table | Line:

@@ -6,8 +6,8 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.triage.facts_start import Message, Start
-from nccl_runbook.triage.steps import decides, recognised
+from nccl_runbook.triage.start.facts import Message, Start
+from nccl_runbook.triage.start.steps import decides, recognised
 
 RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
 
