@@ -161,7 +161,7 @@ def test_only_names_of_axes_are_filled_in() -> None:
 @pytest.mark.parametrize("deadline", ["inf", "nan", "0"])
 def test_a_deadline_that_never_comes_is_refused(tmp_path: Path, deadline: str) -> None:
     ended = reduce(tmp_path, "--axis", "n=1", "--deadline", deadline, "--", "true")
-    assert ended.returncode == 2 and "Invalid value for '--deadline'" in ended.stderr and not (tmp_path / "logs").exists()
+    assert ended.returncode == 2 and "--deadline" in ended.stderr and not (tmp_path / "logs").exists()
 
 
 def test_braces_of_a_program_are_its_own() -> None:
