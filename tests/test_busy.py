@@ -1,6 +1,8 @@
 """The guard before GPU tests."""
 from __future__ import annotations
 
+import re
+
 import pytest
 from machines import owner
 from nccl_runbook.core.facts import Gap, to_json
@@ -21,18 +23,19 @@ def users(*owners: Owner, used_mib: int = 0, percent: tuple[int, ...] = (0, 0), 
 
 def test_gpus_busy_fires_when_a_foreign_process_computes():
     found = gpus_busy(users(owner()), allow_busy=False)
-    assert (found.severity, found.title) == (Severity.UNKNOWN, "not run: busy (pid 4711, alice, 40213 MiB on GPU 2)")
-    assert found.remedy[0].lines == ('make report ARGS="--allow-busy"',)
+    assert found.severity is Severity.UNKNOWN and found.title.endswith("(pid 4711, alice, 40213 MiB on GPU 2)")
+    assert len(found.remedy[0].lines) == 1 and "--allow-busy" in found.remedy[0].lines[0]
 
 
 def test_gpus_busy_fires_when_the_owner_is_in_another_namespace():
     found = gpus_busy(users(owner(name=UNKNOWN, user=UNKNOWN, used_mib=NO_MEMORY)), allow_busy=False)
-    assert found.title == "not run: busy (pid 4711, unknown owner, memory not told on GPU 2)"
+    assert re.search(r"\(pid 4711, .*unknown.*, .*on GPU 2\)$", found.title) and "MiB" not in found.title
 
 
 def test_gpus_busy_asks_to_look_first_when_it_is_the_users_own_job():
     found = gpus_busy(users(owner(is_same_user=True)), allow_busy=False)
-    assert "the evidence dies with it" in found.remedy[0].text and found.remedy[0].lines[0] == "py-spy dump --pid 4711"
+    assert found.remedy[0].text != gpus_busy(users(owner()), allow_busy=False).remedy[0].text
+    assert found.remedy[0].lines[0].split() == ["py-spy", "dump", "--pid", "4711"]
 
 
 @pytest.mark.parametrize(("seen", "words"), [(users(used_mib=40213), "unknown owner, 40213 MiB on GPU 2"), (
@@ -43,7 +46,7 @@ def test_gpus_busy_fires_when_nobody_is_listed_for_the_work(seen, words):
 
 def test_gpus_busy_names_one_process_once_when_it_holds_several_gpus():
     two = GpuUsers([GpuUse(i, 100, [0, 0], [owner(used_mib=100)]) for i in range(2)], False)
-    assert gpus_busy(two, allow_busy=False).title == "not run: busy (pid 4711, alice, 200 MiB on GPU 0, 1)"
+    assert gpus_busy(two, allow_busy=False).title.endswith("(pid 4711, alice, 200 MiB on GPU 0, 1)")
 
 
 @pytest.mark.parametrize("seen", [
