@@ -38,10 +38,10 @@ def test_gpus_busy_asks_to_look_first_when_it_is_the_users_own_job():
     assert found.remedy[0].lines[0].split() == ["py-spy", "dump", "--pid", "4711"]
 
 
-@pytest.mark.parametrize(("seen", "words"), [(users(used_mib=40213), "unknown owner, 40213 MiB on GPU 2"), (
-    users(percent=(97, 12)), "unknown owner, 12 % utilisation on GPU 2"), (users(used_mib=9000, percent=(99, 99), is_wsl=True), "9000 MiB")])
+@pytest.mark.parametrize(("seen", "words"), [(users(used_mib=40213), r"unknown .*, 40213 MiB .*GPU 2\b"), (
+    users(percent=(97, 12)), r"unknown .*, 12 % .*GPU 2\b"), (users(used_mib=9000, percent=(99, 99), is_wsl=True), "9000 MiB")])
 def test_gpus_busy_fires_when_nobody_is_listed_for_the_work(seen, words):
-    assert words in gpus_busy(seen, allow_busy=False).title
+    assert re.search(words, gpus_busy(seen, allow_busy=False).title)
 
 
 def test_gpus_busy_names_one_process_once_when_it_holds_several_gpus():

@@ -108,13 +108,13 @@ def test_acs_is_found_where_a_bridge_redirects_and_is_a_gap_for_a_plain_user():
     assert acs_redirects({"0000:00:01.0": bridge(0x1D)[:64]}).reason == "no-permission"
 
 
-@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "there is no file"), ("/", "is a directory"), ("/dev/zero", "not a regular file"), ("PIPE", "not a regular file")])
-def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, words, tmp_path):
+@pytest.mark.parametrize("path", ["/nonexistent/x.sh", "/proc", "/dev/zero", "PIPE"])
+def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, tmp_path):
     os.mkfifo(tmp_path / "pipe")  # nobody writes to it
     path = path.replace("PIPE", str(tmp_path / "pipe"))
-    assert words in read(path).detail
+    assert path in read(path).detail
     done = run(path)
-    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and path in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
@@ -235,15 +235,14 @@ def _seen(path: str, contents: str, cuda: str) -> tuple:
 
 
 @pytest.mark.parametrize(("paths", "contents", "told"), [
-    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "12", "one version number, but different files"),
-    (("/a/libnccl.so.2", "/a/libnccl.so.2"), "12", "one version number, but different files"),  # in containers of their own
-    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "11", "a copy with the same contents"),
+    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "12", "warn"),
+    (("/a/libnccl.so.2", "/a/libnccl.so.2"), "12", "warn"),  # in containers of their own
+    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "11", "note"),
     (("/a/libnccl.so.2", "/a/libnccl.so.2"), "11", "")])
 def test_the_library_of_every_process_is_known_not_only_of_the_first(paths, contents, told):
     seen = [(dataclasses.replace(r, name=f"pid {i}"), h) for i, (r, h) in enumerate(_seen(p, c, "13.0") for p, c in zip(paths, contents))]
     joined = probe._joined(seen)
-    said = [f.title for f in judge(joined) if f.id == "roles-libraries-differ"]
-    assert bool(told) == bool(said) and all(told in s for s in said)
+    assert [f.severity.value for f in judge(joined) if f.id == "roles-libraries-differ"] == ([told] if told else [])
     assert all(set(r.mapped) <= {lib.path for lib in joined.host.libraries} and r.mapped == r.preloaded for r in joined.roles)
 
 

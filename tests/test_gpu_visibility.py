@@ -53,7 +53,7 @@ def test_no_gpu_anywhere_fires_when_no_view_names_one():
 
 
 def test_no_gpu_anywhere_says_where_to_run_instead():
-    assert the("no-gpu-anywhere", rules.judge(bare())).remedy
+    assert "job" in the("no-gpu-anywhere", rules.judge(bare())).remedy[0].text
 
 
 def test_no_gpu_anywhere_fires_when_nvml_answers_and_lists_none():
@@ -114,9 +114,8 @@ def test_nvml_refuses_a_gpu_stays_quiet_when_only_a_field_is_unsupported():
 # --- CUDA_VISIBLE_DEVICES
 
 @pytest.mark.parametrize(("value", "seen", "words"), [
-    ("", [], "hides every GPU"), ("-1", [], "hides every GPU"), ("NoDevFiles", [], "hides every GPU"),
-    ("0,4", [0], "GPU 4 does not exist: 4 here, counted from 0"), ("1,1", [], "named twice"), ("0, 1,x", [0, 1], "'x' names no GPU"),
-    (f"GPU-{made.uuid(0)[:-1]}1", [], f"did you mean GPU-{made.uuid(0)}?"), ("GPU-ef50b44", [], "fits 4 GPUs"),
+    ("", [], "every GPU"), ("-1", [], "every GPU"), ("NoDevFiles", [], "every GPU"), ("0,4", [0], "GPU 4 "), ("1,1", [], "twice"),
+    ("0, 1,x", [0, 1], "'x'"), (f"GPU-{made.uuid(0)[:-1]}1", [], f" GPU-{made.uuid(0)}?"), ("GPU-ef50b44", [], "4 GPUs"),
 ])
 def test_visible_devices_wrong_fires_when_the_value_is_bad(value, seen, words):
     judged = rules.judge(visible(machine(), value, seen))

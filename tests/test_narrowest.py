@@ -171,5 +171,9 @@ def test_every_matrix_of_pairs_has_an_answer_that_names_no_pair_which_passed(n, 
     named = of_pairs(range(n), failed)
     assert set(named.pairs) <= set(failed) and all((min(g, o), max(g, o)) in failed for g in named.gpus for o in range(n) if o not in (g, *named.gpus))
     assert told.severity.value == "broken" and told.remedy and told.evidence
-    words = {"pairs": "the link between", "gpus": "with every partner", "several": "with every partner", "split": "nothing works across", "unclear": "that were tried fail alone"}
-    assert words[named.kind] in told.title if 0 < len(failed) < len(every) else "other pairs" not in told.title
+    groups = {"pairs": [f"{a} and {b}" for a, b in named.pairs], "split": [", ".join(map(str, side)) for side in named.sides], "unclear": []}
+    wanted = groups.get(named.kind, [", ".join(map(str, named.gpus))])
+    if 0 < len(failed) < len(every):
+        assert all(re.search(rf"GPUs? {group}\b", told.title) for group in wanted) and bool(wanted) == bool(gpus_in(told.title)), told.title
+    else:
+        assert "other pairs" not in told.title and not gpus_in(told.title)
