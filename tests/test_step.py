@@ -83,8 +83,8 @@ def test_a_trial_joins_the_record_as_tried_by_hand(step):
 
 
 @pytest.mark.parametrize(("asked", "told"), [
-    ({"gpus": [9]}, "there is no GPU 9"), ({"gpus": ["a"]}, "'a' is no GPU index"), ({"gpus": []}, "is no GPU index"), ({"gpus": "0,b"}, "'b' is no GPU index"), ({"env": {"A=B": "1"}}, "A=B cannot be set"),
-    ({"env": {"A": "x\0y"}}, "no zero byte"), ({"sizes": ()}, "at least one"), ({"sizes": (-4,)}, "below 0"), ({"repeats": -1}, "below 0"), ({"deadline_s": 0}, "above 0")])
+    ({"gpus": [9]}, "GPU 9"), ({"gpus": ["a"]}, "gpus: 'a'"), ({"gpus": []}, "gpus: "), ({"gpus": "0,b"}, "gpus: 'b'"), ({"env": {"A=B": "1"}}, "A=B"),
+    ({"env": {"A": "x\0y"}}, "env: "), ({"sizes": ()}, "sizes"), ({"sizes": (-4,)}, "below 0"), ({"repeats": -1}, "below 0"), ({"deadline_s": 0}, "above 0")])
 def test_a_trial_that_cannot_be_run_is_refused_in_a_sentence(step, asked, told):
     step.guard(nobody, rule)
     with pytest.raises(ValueError, match=re.escape(told)):
@@ -190,7 +190,7 @@ def test_a_notebook_runs_under_plain_papermill(tmp_path):
     assert [r["name"] for r in record["facts"]["ladder"]["rungs"]] == ["1 rank"] and record["status"] == "unknown"
 
 
-@pytest.mark.parametrize(("name", "value", "sentence"), [("max_rank", "2", "did you mean max_ranks"), ("max_ranks", "two", "'two' is not a value of type int")])
-def test_plain_papermill_refuses_a_wrong_parameter(tmp_path, name, value, sentence):
+@pytest.mark.parametrize(("name", "value", "data"), [("max_rank", "2", r"max_rank: .*max_ranks\?"), ("max_ranks", "two", r"max_ranks: 'two' .*\bint\b")])
+def test_plain_papermill_refuses_a_wrong_parameter(tmp_path, name, value, data):
     done = papermill(tmp_path, "-p", name, value)
-    assert done.returncode == 1 and sentence in done.stderr
+    assert done.returncode == 1 and re.search(data, done.stderr)

@@ -66,10 +66,10 @@ def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
 
 
 def test_the_table_says_where_the_disk_methods_wrote():
-    for methods, told in ((("disk-shm", "fast-disk-shm"), "Disk: /dev/shm, no fsync"), (("disk-shm", "disk"), "Disk: /dev/shm and ext4 at /tmp, no fsync"),
-                          (("fast-disk",), "Disk: ext4 at /tmp, no fsync"), (("nccl-flat",), "")):
-        text = repr(methods_table(runs(*map(arm, methods))))
-        assert told in text and ("Disk: " in text) == bool(told), methods
+    for methods, in_memory, on_disk in ((("disk-shm", "fast-disk-shm"), True, False), (("disk-shm", "disk"), True, True), (("fast-disk",), False, True),
+                                        (("nccl-flat",), False, False)):
+        where = repr(methods_table(runs(*map(arm, methods)))).partition("Disk: ")[2]
+        assert ("/dev/shm" in where, "ext4 at /tmp" in where) == (in_memory, on_disk), methods
 
 
 def test_weight_sync_choice_names_what_was_faster_here():
@@ -262,11 +262,10 @@ def test_what_a_sync_cannot_use_is_refused_at_once(given, says):
     assert (ended.returncode, ended.stdout) == (2, "") and says in ended.stderr and ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [(("--model", "qwen9"), "unknown model 'qwen9'"), (("--methods", "rsync"), "unknown method 'rsync'"),
-                                                     (("--fail-on", "x"), "--fail-on is one of"), (("--budget", "soon"), "'soon' is not a duration")])
-def test_wrong_usage_is_one_sentence(arguments, sentence):
+@pytest.mark.parametrize(("arguments", "data"), [(("--model", "qwen9"), "'qwen9'"), (("--methods", "rsync"), "'rsync'"), (("--fail-on", "x"), "--fail-on"), (("--budget", "soon"), "'soon'")])
+def test_wrong_usage_is_one_sentence(arguments, data):
     ended = run_cli("sync", "--python", sys.executable, *arguments)
-    assert (ended.returncode, ended.stdout) == (2, "") and sentence in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+    assert (ended.returncode, ended.stdout) == (2, "") and data in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
 
 
 def test_the_command_that_only_reads_imports_neither_torch_nor_jupyter(tmp_path):

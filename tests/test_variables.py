@@ -111,4 +111,5 @@ def test_the_refreshing_script_reads_an_unpacked_tree(tmp_path):
                                        'getenv("NCCL_CONF_FILE"); ncclGetEnv("HOME")')
     assert in_guide(tmp_path) == {"NCCL_DEBUG": "", "NCCL_NET_GDR_LEVEL": "", "NCCL_BRAND_NEW": "2.99"}
     assert in_sources(tmp_path) == {"NCCL_UNHEARD_OF", "NCCL_SET_THREAD_NAME", "NCCL_CONF_FILE"}
-    assert missing(tmp_path) == {"NCCL_BRAND_NEW": "documented, since 2.99", "NCCL_UNHEARD_OF": "in the sources only"}
+    found = missing(tmp_path)
+    assert set(found) == {"NCCL_BRAND_NEW", "NCCL_UNHEARD_OF"} and "2.99" in found["NCCL_BRAND_NEW"] and "sources" in found["NCCL_UNHEARD_OF"]

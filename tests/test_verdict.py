@@ -84,7 +84,7 @@ def test_a_page_that_does_not_fit_on_the_disk_leaves_the_verdict_that_belongs_to
 
 def test_a_running_run_tells_trouble_at_once():
     document = verdict_document(samples.run_info(), samples.duplicate_gpu()[1][:2])
-    assert document.sentence.startswith("Running: 2 of 4 ") and f"broken so far: {samples.shared_gpu().title} (established)" in document.sentence
+    assert document.sentence.startswith("Running: 2 of 4 ") and f"{samples.shared_gpu().title} (established)" in document.sentence
 
 
 def test_a_step_without_a_finished_record_is_unknown_with_its_reason():
