@@ -353,6 +353,8 @@ def test_a_real_rank_tells_its_environment(engine):
     role, = seen.roles
     assert role.variables["RANK"] == "0" and isinstance(role.torch, str) and role.nofile.isdecimal()
     assert "lo" in role.interfaces and role.ipc_namespace.startswith("ipc:[") and isinstance(role.container, list) and seen.host.name and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert role.markers == {"python_version": python, "platform_machine": os.uname().machine}
     assert to_json(seen)
 
 
@@ -400,7 +402,7 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
     (site / "torch").mkdir(parents=True)
     (site / "torch/version.py").write_text("__version__ = '2.11.0+cu130'\n")
     (site / "vllm-0.10.0.dist-info").mkdir()
-    (site / "vllm-0.10.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1\nRequires-Dist: numpy\n\nName: no\n")
+    (site / "vllm-0.10.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1; python_version == '3.12'\nRequires-Dist: numpy\n\nName: no\n")
     done = run("--json", env={"VIRTUAL_ENV": str(tmp_path)})
     rows = [f for f in json.loads(done.stdout)["findings"] if f["id"] == "framework-version-incompatible"]
     assert [r["severity"] for r in rows] == ["warn"] and rows[0]["text"].startswith("this process: ")

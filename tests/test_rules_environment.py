@@ -17,6 +17,7 @@ from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge
 from nccl_runbook.environment.table import variables_table
+from packaging.specifiers import SpecifierSet
 from pydantic import TypeAdapter
 
 QUIET = (Severity.OK, Severity.NOTE)
@@ -414,6 +415,49 @@ def test_framework_version_incompatible_names_both_versions_and_a_way_out():
     finding, = found(environment(role("trainer", requires={"vllm 0.10.0": ["torch==2.7.1"]})), "framework-version-incompatible")
     assert re.findall(r"\w+(?: |==)[\d.+cu]+\d", finding.title) == ["vllm 0.10.0", "torch==2.7.1", "torch 2.11.0+cu130"]
     assert finding.title.startswith("trainer: ") and lines(finding)[0].endswith(" 'vllm==0.10.0'")
+
+
+def version_findings(torch, *lines, **markers):
+    told = found(environment(role(torch=torch, requires={"x 1": list(lines)}, markers=markers)), "framework-version-incompatible")
+    return [f.severity for f in told]
+
+
+@pytest.mark.parametrize(("torch", "specifier", "severity"), [
+    ("2.11.0", "<=2.11", None), ("2.11.0", ">2.11", Severity.WARN), ("2.11.0+cu130", "==2.11", None),
+    ("2.9.0rc3", ">=2.9", Severity.NOTE), ("2.9.0rc3", "<2.9", Severity.WARN), ("2.9.0.post1", ">2.9.0", Severity.WARN),
+    ("2.9.0.post1", "==2.9.0", Severity.NOTE), ("2.10.1", "~=2.10.0", None), ("2.11.0", "!=2.11.*", Severity.WARN),
+    ("2.7.0a0+79aa17489c.nv25.4", ">=2.6,<2.8", None)])
+def test_versions_compare_as_pep_440_says(torch, specifier, severity):
+    assert version_findings(torch, f"torch{specifier}") == ([severity] if severity else [])
+
+
+releases = st.builds("{}{}{}{}".format, st.from_regex(r"[0-3](\.[0-3]){0,3}", fullmatch=True),
+                     st.sampled_from(["", "a0", "rc1"]), st.sampled_from(["", ".post1"]), st.sampled_from(["", ".dev2"]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(releases, st.sampled_from(["", "+cu130"]),
+       st.lists(st.builds("{}{}".format, st.sampled_from(["==", "!=", "<=", ">=", "<", ">"]), releases), min_size=1, max_size=3))
+def test_a_finding_stands_for_each_requirement_that_packaging_calls_unmet(release, local, clauses):
+    met = SpecifierSet(",".join(clauses)).contains(release + local, prereleases=True)
+    assert bool(version_findings(release + local, f"torch{','.join(clauses)}")) is not met
+
+
+@pytest.mark.parametrize(("marker", "markers", "severity"), [
+    ("sys_platform == 'linux' and python_version >= '3.10'", {"python_version": "3.11"}, Severity.WARN),
+    ("sys_platform == 'linux' and python_version >= '3.10'", {"python_version": "3.9"}, None),
+    ("sys_platform == 'linux' and python_version >= '3.10'", {}, Severity.UNKNOWN),
+    ("python_version >= '3.8'", {}, Severity.WARN), ("python_full_version < '3.11.4'", {"python_version": "3.11"}, Severity.UNKNOWN),
+    ("python_full_version < '3.11.4'", {"python_version": "3.12"}, None),
+    ("platform_machine == 'aarch64'", {"platform_machine": "x86_64"}, None), ("platform_machine == 'aarch64'", {}, Severity.UNKNOWN),
+    ("platform_release >= '5'", {"python_version": "3.11", "platform_machine": "x86_64"}, Severity.UNKNOWN),
+    ("python_version ~= 'new'", {"python_version": "3.11"}, Severity.UNKNOWN), ("extra == 'old'", {}, None), ("cuda > 12", {}, Severity.UNKNOWN)])
+def test_a_marker_is_judged_for_the_interpreter_of_the_job(marker, markers, severity):
+    assert version_findings("2.11.0", f"torch==2.7.1; {marker}", **markers) == ([severity] if severity else [])
+
+
+def test_a_version_that_cannot_be_read_leaves_the_requirement_undecided():
+    assert version_findings("unknown", "torch>=2.4") == [Severity.UNKNOWN]
 
 
 @settings(max_examples=60, deadline=None)
