@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
+from nccl_runbook.causes.failures import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import MASK, Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment.read import request
+from nccl_runbook.launch import engine as engine_module
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import WarmLink, environment
@@ -360,3 +362,26 @@ def test_check_runs_as_it_is_under_other_launchers(launcher):
         ranks = launched([{**job, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(2)], "--local_rank={LOCAL_RANK}")
     said = [r.communicate(timeout=60)[0] for r in ranks]
     assert [r.returncode for r in ranks] == [0, 0] and "[rank1] op op=all_reduce" in said[1], said
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(signal.SIGSTOP, "late"), (signal.SIGKILL, "lost")])
+def test_a_late_rank_is_told_from_one_whose_warm_process_died_and_neither_is_remembered(engine, monkeypatch, number, outcome):
+    monkeypatch.setattr(engine_module, "KILL_ALLOWANCE_S", 0.5)
+    engine.software()
+    warm = engine._link({}).process
+    timer = threading.Timer(1.0, warm.send_signal, (number,))
+    timer.start()
+    world = engine.run(check(fault="skip@1", deadline_s=4.0))
+    assert {r.outcome for r in world.ranks} == {outcome} and world.ended == "lost" and world.wall_s >= 1.0 and engine._running == {}
+    assert explain("r", "2 ranks", world).evidence[0].text == rank_line(world.ranks[0])
+    warm.kill()
+
+
+def test_a_report_that_comes_after_its_world_was_given_up_is_not_heard(engine, monkeypatch):
+    monkeypatch.setattr(engine_module, "KILL_ALLOWANCE_S", 0.0)
+    engine.software()
+    link = engine._link({})
+    world = engine.run(check(fault="skip@1", deadline_s=0.5))
+    assert {r.outcome for r in world.ranks} == {"late"} and engine._running == {}
+    monkeypatch.undo()
+    assert engine.run(check()).passed and engine._link({}) is link, "the reports of the first came in meanwhile"

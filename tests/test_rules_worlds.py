@@ -6,7 +6,7 @@ import re
 
 import pytest
 from nccl_runbook.causes.causes import causes, recognise
-from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.failures import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.worlds import judge as fewer_gpus
@@ -135,7 +135,15 @@ def test_explain_says_once_of_twice_when_the_repetition_passes():
 
 def test_explain_says_unknown_when_our_own_process_was_killed():
     lost = world([rank(n, "lost", None) for n in (0, 1)])
-    assert explain("r", "2 ranks", lost, lost).severity is Severity.UNKNOWN
+    killed = explain("r", "2 ranks", lost, lost)
+    assert killed.severity is Severity.UNKNOWN
+
+
+def test_explain_does_not_call_late_ranks_killed():
+    late, lost = (world([rank(n, outcome, None) for n in (0, 1)]) for outcome in ("late", "lost"))
+    found, killed = explain("r", "2 ranks", late), explain("r", "2 ranks", lost)
+    assert found.severity is Severity.UNKNOWN and found.title != killed.title
+    assert [e.text for e in found.evidence[:2]] == [rank_line(r) for r in late.ranks] and rank_line(late.ranks[0]) != rank_line(lost.ranks[0])
 
 
 def test_explain_shows_the_wrong_element_when_values_are_wrong():
