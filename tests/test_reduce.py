@@ -18,7 +18,7 @@ from book_samples import run_cli, start_cli, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.compare import reduction
-from processes import ROOT, gone, start_time
+from processes import ROOT, children, gone, start_time
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/reduce.json").read_text())
 FAILS = "import os, sys; n, k = int(sys.argv[1]), int(os.environ['learners']); print('Watchdog caught' if n >= 2 and k >= 2 else 'done'); sys.exit(n >= 2 and k >= 2)"
@@ -200,7 +200,7 @@ def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> 
 @pytest.mark.parametrize(("job", "wanted", "said"), [
     ("yes | head -c 400M; sleep 60", "Watchdog", r"HUNG: .*\b2 s\b"),
     ("printf a%.0s {1..40}; echo b; sleep 60", "(a+)+$", r"HUNG: .*\b2 s\b"),
-    ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", r"exit code 1, .*--fail-on .*\b2 s\b")])
+    ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", r"exit code 1\b.*\b2 s\b")])
 def test_the_deadline_holds_whatever_the_job_prints_and_the_expression_costs(tmp_path: Path, job: str, wanted: str, said: str) -> None:
     """`yes` prints faster than anybody reads: what had come since the last look was once read whole, and filled the memory of a machine."""
     lib = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({900 << 20}, {900 << 20})); from nccl_runbook.__main__ import main; main()"
@@ -212,3 +212,41 @@ def test_the_deadline_holds_whatever_the_job_prints_and_the_expression_costs(tmp
 
 def test_an_empty_line_may_be_what_is_looked_for(tmp_path: Path) -> None:
     assert reduce(tmp_path, "--axis", "n=1", "--fail-on", "^$", "--", "echo").returncode == 3
+
+
+def searcher(runner: int) -> int:
+    """The child of a runner that searches the log."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        for pid in children(runner):
+            if b"prctl(1, 9)" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        time.sleep(0.05)
+    raise AssertionError("no child searches")
+
+
+def test_no_signal_handler_stays_behind(tmp_path: Path) -> None:
+    code = ("import atexit, signal; from nccl_runbook.__main__ import main\n"
+            "atexit.register(lambda: print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL)))\nmain()")
+    call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--fail-on", "no", "--json", "--", "true"]
+    ended = subprocess.run([sys.executable, "-c", code, *call], env=with_library(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 4 and ended.stdout.splitlines()[-1] == "True (0.0, 0.0)", ended.stderr
+
+
+def test_a_search_that_never_ends_dies_with_its_runner(tmp_path: Path) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--fail-on", "(a+)+$", "--",
+                        "bash", "-c", "printf a%.0s {1..40}; echo b; sleep 60", env=with_library())
+    pid = searcher(running.pid)
+    below = {pid: start_time(pid)}
+    time.sleep(1)
+    running.kill()
+    running.communicate()
+    assert gone(below, within_s=5)
+
+
+def test_a_search_that_was_killed_does_not_pass_for_a_log_without_the_line(tmp_path: Path) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--fail-on", "Watchdog", "--json", "--", "sleep", "60",
+                        env=with_library())
+    os.kill(searcher(running.pid), signal.SIGKILL)
+    told = json.loads(running.communicate(timeout=60)[0])
+    assert (running.returncode, told["runs"][0]["outcome"], told["runs"][0]["code"]) == (4, "otherwise", None)
