@@ -116,9 +116,12 @@ def test_neither_start_up_files_nor_kernel_specs_of_others_get_in(tmp_path: Path
     spec.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "stale", "language": "python"}))
     (tmp_path / "start.py").write_text("raise SystemExit('the start-up file ran')\n")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
     monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "start.py"))
+    before = dict(os.environ)
     document, _, _ = run(make_book(tmp_path / "notebooks", n01_good=GOOD))
-    assert reasons(document) == {"01-good": "ok: all well"}
+    assert reasons(document) == {"01-good": "ok: all well"} and dict(os.environ) == before
 
 
 SLOW_IMPORTS = """

@@ -135,6 +135,14 @@ def test_a_trial_is_refused_while_somebody_uses_the_gpus(step):
     assert step._engine is None  # nothing was started
 
 
+def test_a_trial_asks_every_guard_again(step):
+    step.guard(somebody, rule)
+    step.guard(nobody, rule)
+    with pytest.raises(RuntimeError, match=re.escape(BUSY.title)):
+        step.trial()
+    assert step._engine is None
+
+
 def test_the_guard_lets_go_where_the_user_allows_it(step):
     step.parameters["allow_busy"] = True
     assert step.guard(somebody, rule) is None

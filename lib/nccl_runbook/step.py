@@ -74,7 +74,7 @@ class Step:
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
-        self._ask_who: Callable[[], Finding | None] = lambda: None
+        self._busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = {}  # by probe: a cell may run again
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
@@ -127,7 +127,7 @@ class Step:
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
         """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""
         allowed = self.parameters.get("allow_busy", False)
-        self._ask_who = lambda: rule(probe(), allowed)
+        self._busy_checks[probe] = lambda: rule(probe(), allowed)
         return rule(self.collect("users", probe), allowed)
 
     def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
@@ -190,7 +190,7 @@ class Step:
         Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
         GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
         """
-        if somebody := self._ask_who():
+        if somebody := next(filter(None, (check() for check in self._busy_checks.values())), None):
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):

@@ -65,7 +65,6 @@ class Book:
 
     def run(self) -> VerdictDocument:
         """Every notebook in order; the page is complete on disk before the first and after each."""
-        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a stale kernel spec in the home folder would win otherwise (jupyter_core 5)
         self._open_folder()
         threading.Thread(target=self._load_pages, name="pages", daemon=True).start()
         clock = time.monotonic()
