@@ -8,6 +8,7 @@ from machines import owner
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
+from nccl_runbook.machine.guard import in_the_way
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
@@ -56,6 +57,13 @@ def test_gpus_busy_names_one_process_once_when_it_holds_several_gpus():
     Gap("absent", "no NVML"), Gap("failed", "Unknown Error")])
 def test_gpus_busy_stays_quiet_when_nobody_works(seen):
     assert gpus_busy(seen, allow_busy=False) is None
+
+
+def test_memory_without_a_process_is_reported_of_a_gpu_only_if_no_process_is_listed_there():
+    listed, unlisted = GpuUse(0, 60000, [0, 0], [owner(used_mib=100)]), GpuUse(1, 60000, [0, 0], [])
+    busy = in_the_way(GpuUsers([listed, unlisted], False), allow_busy=False)
+    assert [word.rpartition(" on ")[2] for word in busy.words] == ["GPU 0", "GPU 1"] and busy.words[0].startswith("pid 4711")
+    assert in_the_way(GpuUsers([unlisted], False), allow_busy=False).mine == []
 
 
 def test_gpus_busy_stays_quiet_when_the_user_allows_it():

@@ -214,6 +214,12 @@ def test_cuda_misses_gpus_stays_quiet_when_the_variable_explains_it():
     assert "cuda-misses-gpus" not in ids(rules.judge(visible(machine(), "0,1,3", [0, 1, 3])))
 
 
+def test_cuda_misses_gpus_fires_when_cuda_counts_fewer_than_the_variable_lets_through():
+    found = the("cuda-misses-gpus", rules.judge(visible(machine(), "0,1,3", [0, 3])))
+    assert (found.severity, found.cause, found.status) == (Severity.BROKEN, "gpu-or-link-fault", "possible")
+    assert "cuda-misses-gpus" not in ids(rules.judge(visible(machine(), "0,1,1", [0]))), "a value that is wrong is judged by its own rule"
+
+
 def test_cuda_misses_gpus_stays_quiet_when_nvml_refuses_the_one():
     words = Gap("failed", "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error")
     judged = rules.judge(dataclasses.replace(change(machine(), "nvml", gpus=[words, *GPUS[1:]]), cuda=cuda([1, 2, 3])))

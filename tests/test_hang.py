@@ -658,6 +658,15 @@ class TestJoin:
         (folder / "rank1.log").write_text("step 3 done\nKilled\n")
         assert "oom" in told(folder).decides
 
+    def test_a_rank_that_said_it_was_done_is_not_blamed_for_its_silence(self, tmp_path):
+        folder = self.hung(tmp_path)
+        (folder / "fr_rank_1").unlink()
+        for rank in (0, 2, 3):
+            (folder / f"rank{rank}.log").write_text("step 3 done\nRuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:16279.\n")
+        for last, culprits in (("step 3 loss 0.5", (1,)), ("Training finished", ())):
+            (folder / "rank1.log").write_text(f"step 2 loss 0.6\n{last}\n")
+            assert told(folder).culprits == culprits, last
+
     def test_beside_dumps_who_raised_is_named_before_anybody_else_has_said_a_word(self, tmp_path):
         """Four H200, NCCL, 2026-11-22: the others still waited, so that their logs told nothing."""
         folder = self.hung(tmp_path)

@@ -107,6 +107,26 @@ def test_one_that_polls_alone_never_came_and_two_that_move_may_move_together() -
     assert told(s.look(polls(1), polls(2), *waiting(0, 3))).kind == "unknown"
 
 
+def test_beside_one_that_moves_nobody_is_accused_unless_all_others_wait() -> None:
+    moves = s.rank(3, s.IN_ALL_REDUCE, "R", "running", cpu_s=3.0, moments=BUSY, lines=(0, 3, 0, 2))
+    for other in (s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), s.rank(0, None, "S", "")):
+        found = told(s.look(other, *waiting(1, 2), moves))
+        assert (found.kind, culprits(found)) == ("unknown", [])
+    left = dataclasses.replace(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=["RuntimeError: Connection reset by peer"])
+    assert told(s.look(left, *waiting(1, 2), moves)).decides != told(s.look(left, *waiting(1, 2, 3))).decides, "who moves was not left alone"
+    assert culprits(told(s.look(*waiting(0, 1, 2), moves))) == [3]
+
+
+def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
+    def found(*watts: float) -> Picture:
+        ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2",
+                        world=len(watts)) for n in range(len(watts))]
+        return told(s.look(*ranks, gpus=[s.gpu(n, 100, w, 100 + n) for n, w in enumerate(watts)]))
+
+    stuck, two = found(205.0, 206.0, 120.0), found(205.0, 120.0)
+    assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [2]) and (two.kind, culprits(two)) == ("unknown", [])
+
+
 def test_the_collective_has_its_number_where_the_recorder_tells_it() -> None:
     recorded = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4710, "all_reduce", "started", "")]) for r in waiting(0, 1, 3)]
     asleep = s.rank(2, s.ASLEEP, "S", "hrtimer_nanosleep")

@@ -133,6 +133,22 @@ def test_explain_says_once_of_twice_when_the_repetition_passes():
     assert found.severity is Severity.WARN and "seen 1 of 2" in found.title
 
 
+def test_explain_is_as_sure_as_the_message_of_one_failure_and_not_sure_once_the_repetition_passed():
+    failed = world([rank(n, code=1, error=MESSAGES["shm-too-small"]) for n in (0, 1)])
+    once, passed, twice = (explain("r", "2 ranks", failed, again) for again in (None, world(), failed))
+    assert {f.cause for f in (once, passed, twice)} == {"shm-too-small"}
+    assert [f.status for f in (once, passed, twice)] == ["established", "possible", "established"]
+    assert [f.severity for f in (once, passed, twice)] == [Severity.WARN, Severity.WARN, Severity.BROKEN]
+    assert [re.findall(r"\d of \d", f.title) for f in (once, passed, twice)] == [["1 of 1"], ["1 of 2"], []]
+
+
+def test_explain_quotes_the_log_only_if_no_cause_is_known():
+    unknown = world([rank(n, code=1, lines=["something new"]) for n in (0, 1)])
+    known = world([rank(n, code=1, error=MESSAGES["shm-too-small"], lines=["something new"]) for n in (0, 1)])
+    quoted = [[e.text for e in explain("r", "2 ranks", failed, failed).evidence if e.source == "log"] for failed in (unknown, known)]
+    assert quoted == [["something new"] * 2, []]
+
+
 def test_explain_says_unknown_when_our_own_process_was_killed():
     lost = world([rank(n, "lost", None) for n in (0, 1)])
     killed = explain("r", "2 ranks", lost, lost)
