@@ -115,6 +115,8 @@ def test_beside_one_that_moves_nobody_is_accused_unless_all_others_wait() -> Non
     left = dataclasses.replace(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=["RuntimeError: Connection reset by peer"])
     assert told(s.look(left, *waiting(1, 2), moves)).decides != told(s.look(left, *waiting(1, 2, 3))).decides, "who moves was not left alone"
     assert culprits(told(s.look(*waiting(0, 1, 2), moves))) == [3]
+    of_eight = [dataclasses.replace(r, world_size=8, local_world_size=4) for r in (*waiting(0, 1, 2), moves)]
+    assert culprits(told(s.look(*of_eight))) == [], "it may move with the four of another host"
 
 
 def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:

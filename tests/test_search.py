@@ -70,6 +70,9 @@ def test_what_is_planted_among_four_is_named_and_comes_first(tmp_path, name):
     assert found[0].id == rule and named in found[0].title and found[0].severity.value == "broken"
     assert {f.id for f in found[1:]} <= {"first-failing-world-size"}
     assert any("exit code 1" in e.text for e in found[0].evidence)
+    unkept = fewer_gpus._search(dataclasses.replace(search, example=Gap("absent", "not kept")))[0]
+    assert (unkept.id, unkept.cause, unkept.status) == (rule, found[0].cause, found[0].status) and unkept.remedy
+    assert (unkept.remedy != found[0].remedy) == (rule == "located"), "where to look is read off the failed world"
     assert re.match(rf"{asked} worlds .*\b{most_runs(4)}\b", found[0].evidence[0].text) and asked <= most_runs(4)
 
 
@@ -94,6 +97,8 @@ def test_what_the_ranks_say_of_no_two_is_the_cause():
     assert told.id == "every-pair-fails" and told.cause == "shm-too-small" and fewer_gpus.SHARED not in told.remedy
     cut = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs[:-1])], said, "cut"))[0]
     assert cut.id == "search-not-finished"
+    unkept = fewer_gpus._search(Search(list(range(9)), [*rounds, *(SearchRound(p, [False] * 4) for p in pairs)], Gap("absent", "not kept")))[0]
+    assert (unkept.id, unkept.cause) == ("count-at-fault", None)
 
 
 def test_what_comes_and_goes_is_a_rate(tmp_path):
