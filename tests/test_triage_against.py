@@ -69,6 +69,7 @@ def test_communicators_explain_a_change_only_if_each_sync_opens_twice_as_many(go
     runs = [RunProfile([], communicators=opened, syncs=syncs) for opened, syncs in (good, bad)]
     differences = against.compare(*runs).differences
     assert [d.could_explain for d in differences] == could_explain and {d.kind for d in differences} <= {"communicators"}
+    assert [d.why == against._KINDS["communicators"] for d in differences] == could_explain
 
 
 def test_several_changes_at_once_prove_none(tmp_path):
