@@ -26,6 +26,7 @@ from nccl_runbook.compare.facts import Comparison, Difference, Sample
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.launch import command
+from nccl_runbook.launch.stop import Stop
 from pydantic import TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -356,6 +357,13 @@ def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
 
 
 # ---- what the figures prove --------------------------------------------------------------------------------------------------------
+
+def test_a_command_ends_when_whoever_waits_is_told_to_stop():
+    stop, other = Stop(), Stop()
+    stop.received = signal.SIGTERM
+    seen = command.run("A", ["sleep", "60"], os.environ, command.compiled(""), 60.0, stopped=stop)
+    assert seen.ended == stop() and seen.wall_s < 30 and (other.received, other()) == (0, "")
+
 
 def made(*figures: float | str, walk=NOT_RUN, **changes) -> Comparison:
     """Runs A B B A ... with these figures; a text is how a run failed."""

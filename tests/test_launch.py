@@ -385,3 +385,12 @@ def test_a_report_that_comes_after_its_world_was_given_up_is_not_heard(engine, m
     assert {r.outcome for r in world.ranks} == {"late"} and engine._running == {}
     monkeypatch.undo()
     assert engine.run(check()).passed and engine._link({}) is link, "the reports of the first came in meanwhile"
+
+
+def test_an_engine_ends_what_runs_when_it_is_told_to_stop(tmp_path):
+    asked = threading.Event()
+    with Engine([sys.executable], tmp_path / "logs", Redactor({}), stopped=lambda: "asked" * asked.is_set()) as engine:
+        assert engine.run(check()).passed
+        asked.set()
+        world = engine.run(check(fault="skip@1", deadline_s=60.0))
+    assert {r.outcome for r in world.ranks} == {"signalled"} and world.wall_s < 30

@@ -25,6 +25,7 @@ from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_d
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
@@ -67,9 +68,10 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 class Step:
     """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then ``finish`` with findings."""
 
-    def __init__(self, name: str, parameters: dict[str, Any]) -> None:
+    def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
+        """``stopped``: says why the engine is to end what runs, "" as long as it is not."""
         self.name = name
-        self.parameters = parameters
+        self.parameters, self._stopped = parameters, stopped
         self.run_dir = Path(parameters.get("run_dir") or session_dir()).absolute()
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
@@ -98,7 +100,8 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
+            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
+                                  stopped=self._stopped)
             self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
         return self._engine
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.launch import stop
+from nccl_runbook.launch.stop import Stop
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
@@ -65,31 +65,33 @@ def reduce(
     except OSError as error:
         answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
     tried: list[Tried] = []
-    stop.remember()
+    stopped = Stop()
+    stopped.remember()
     for values in combinations:
         words = reduction.command_for(command, values)
         stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
         try:
-            tried.append(_try(values, words, fail_on, deadline, repeats, stem))
+            tried.append(_try(values, words, fail_on, deadline, repeats, stem, stopped))
         except ValueError as error:
             _ = [p.unlink() for p in out.iterdir() if not p.stat().st_size]  # of what could not start: the folder may be named again
             answer.leave(error)
         (answer.say if json else answer.tell)(_line(tried[-1]))
-        if tried[-1].failed or stop.why():
+        if tried[-1].failed or stopped():
             break
-    document = _document(tried, len(combinations))
+    document = _document(tried, len(combinations), stopped)
     answer.tell(document if json else document["sentence"])
     sys.exit(document["exit_code"])
 
 
-def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: float, repeats: int, stem: Path) -> Tried:
+def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: float, repeats: int, stem: Path,
+         stopped: Stop) -> Tried:
     """Up to ``repeats`` runs, none after the first failure or a signal."""
     tried = Tried(values)
-    while tried.runs < repeats and not tried.failed and not (tried.runs and stop.why()):
+    while tried.runs < repeats and not tried.failed and not (tried.runs and stopped()):
         tried.runs += 1
         tried.logs.append(f"{stem}-run{tried.runs}.log")
         began = time.monotonic()
-        outcome, tried.code, line = _run(words, values, wanted, deadline_s, tried)
+        outcome, tried.code, line = _run(words, values, wanted, deadline_s, tried, stopped)
         tried.seconds.append(round(time.monotonic() - began, 1))
         if outcome != "passed":
             tried.outcome, tried.line = outcome, line
@@ -97,18 +99,19 @@ def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: floa
     return tried
 
 
-def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: float, tried: Tried) -> tuple[str, int | None, str]:
+def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: float, tried: Tried,
+         stopped: Stop) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch import command
 
     with open(tried.logs[-1], "wb") as log, command.supervised(words, {**os.environ, **values}, log) as job:
         if not wanted:
-            is_over = _wait(job, None, deadline_s)
+            is_over = _wait(job, None, deadline_s, stopped)
             ended = "passed" if job.poll() == 0 else "failed"
-            return (ended, job.poll(), "") if is_over else _unfinished(job, deadline_s, tried)
+            return (ended, job.poll(), "") if is_over else _unfinished(job, deadline_s, tried, stopped)
         with command.first_line(wanted, log.name) as search:
-            if not _wait(job, search, deadline_s):
-                return _unfinished(job, deadline_s, tried)
+            if not _wait(job, search, deadline_s, stopped):
+                return _unfinished(job, deadline_s, tried, stopped)
             if search.returncode == command.FOUND:
                 return "failed", job.poll(), search.stdout.read().rstrip("\n")
             if search.returncode != command.NOT_FOUND:
@@ -116,21 +119,21 @@ def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: f
             return "passed" if job.poll() == 0 else "otherwise", job.poll(), ""
 
 
-def _wait(job: subprocess.Popen, search: subprocess.Popen | None, deadline_s: float) -> bool:
+def _wait(job: subprocess.Popen, search: subprocess.Popen | None, deadline_s: float, stopped: Stop) -> bool:
     """Whether the search of the log, or the job if nothing is searched, ended before the deadline and a signal."""
     until = time.monotonic() + deadline_s
     while (search or job).poll() is None:
         if search and job.poll() is not None:
             search.stdin.close()  # the log is whole
-        if stop.why() or time.monotonic() > until:
+        if stopped() or time.monotonic() > until:
             return False
         time.sleep(POLL_S)
     return True
 
 
-def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried) -> tuple[str, int | None, str]:
-    if stop.why():
-        return "interrupted", None, stop.why()
+def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop) -> tuple[str, int | None, str]:
+    if stopped():
+        return "interrupted", None, stopped()
     if job.poll() is not None:
         return "otherwise", job.poll(), f"ended with exit code {job.poll()}; its log was still being searched after {deadline_s:g} s"
     tried.look = _looked_at(job.pid)
@@ -163,20 +166,20 @@ def _line(tried: Tried) -> str:
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
 
 
-def _document(tried: list[Tried], count: int) -> dict[str, Any]:
+def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     if failing:
         why = failing.look or failing.line or f"exit code {failing.code}"
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
-    elif stop.why():
+    elif stopped():
         done = sum(t.outcome != "interrupted" for t in tried)
-        sentence = f"{stop.why()} after {done} of {count} combinations, none of which failed as asked"
+        sentence = f"{stopped()} after {done} of {count} combinations, none of which failed as asked"
     elif otherwise:
         log = shlex.quote(otherwise[0].logs[-1])
         sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
         sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
-    code = 128 + stop.received if stop.received else 3 if failing else 4
+    code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

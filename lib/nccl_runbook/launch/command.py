@@ -13,10 +13,10 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, ContextManager, Dict, Iterator, List, Mapping, Pattern
+from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Pattern
 
 from nccl_runbook.core.world import Sample
-from nccl_runbook.launch import stop
+from nccl_runbook.launch.stop import never
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")
 # Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and neither a
@@ -129,18 +129,19 @@ def _figures(found: IO[str]) -> Dict[str, List[float]]:
     return figures
 
 
-def wait(child: subprocess.Popen, seconds: float) -> int:
-    """The exit code; TimeoutExpired once so many seconds have gone, or a signal came."""
+def _wait(child: subprocess.Popen, seconds: float, stopped: Callable[[], str]) -> int:
+    """The exit code; TimeoutExpired once so many seconds have gone, or ``stopped`` says why."""
     until = time.monotonic() + seconds
     while True:
         try:
             return child.wait(max(0.0, min(STOP_S, until - time.monotonic())))
         except subprocess.TimeoutExpired:
-            if stop.why() or time.monotonic() >= until:
+            if stopped() or time.monotonic() >= until:
                 raise
 
 
-def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float) -> Sample:
+def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float,
+        stopped: Callable[[], str] = never) -> Sample:
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
     the seconds of the whole run."""
     began = time.monotonic()
@@ -149,10 +150,10 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
             reader = _Reader(child.stdout, matcher.stdin)
             reader.start()
             try:
-                code = wait(child, deadline_s)
+                code = _wait(child, deadline_s, stopped)
                 ended = "passed" if code == 0 else f"exit code {code}"
             except subprocess.TimeoutExpired:
-                ended = stop.why() or f"not done after {deadline_s:.0f} s"
+                ended = stopped() or f"not done after {deadline_s:.0f} s"
             wall_s = time.monotonic() - began
         reader.join(1.0)
         try:

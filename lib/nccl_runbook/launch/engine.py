@@ -14,10 +14,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import RankResult, World, WorldRequest
-from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import device_arguments
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
 
 __all__ = ["Engine", "EngineError"]
@@ -67,12 +67,14 @@ class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
     ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
-    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does a signal that stop.py remembers.
+    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
     Raises EngineError if the interpreter cannot import torch.
     """
 
-    def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None) -> None:
+    def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None,
+                 stopped: Callable[[], str] = never) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
+        self.stopped = stopped
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
@@ -101,7 +103,7 @@ class Engine:
     def _wait(self, event: threading.Event, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not event.wait(POLL_S) and time.monotonic() < until:
-            if stop.why():
+            if self.stopped():
                 self.cancel()
 
     def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
