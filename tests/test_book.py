@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
 from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
-from nccl_runbook.book.visit import Kernels, Stop, Visit
+from nccl_runbook.book.visit import Kernels, Visit
 from nccl_runbook.core import records
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import quickest_s
 

@@ -8,9 +8,11 @@ import signal
 import sys
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def _handle(handler: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, handler)
 
 
@@ -29,14 +31,22 @@ def _go(number: int, _frame: Any) -> None:
 class Stop:
     """From ``remember`` on it keeps the number of the first SIGINT, SIGTERM or SIGHUP in ``received``, 0 for none.
 
-    Called, it says why what runs is to end, "" as long as nobody asked. Whoever waits is given it.
+    Called, it says why what runs is to end, "" as long as nobody asked. Whoever waits is given it. As a context
+    manager it remembers within the block, and puts the handlers of before back.
     """
 
     def __init__(self) -> None:
         self.received = 0
 
-    def remember(self) -> None:
-        _handle(self._take)
+    def remember(self) -> Stop:
+        self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        return self
+
+    __enter__ = remember
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _take(self, number: int, _frame: Any) -> None:
         self.received = self.received or number
