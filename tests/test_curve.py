@@ -53,12 +53,12 @@ def test_a_table_with_a_curve_survives_the_record_and_is_drawn_in_page_and_noteb
 @pytest.mark.parametrize("curve", [{"series": 3}, {"x_label": "x", "y_label": "y", "series": {"a": [[1, "x"]]}}, {"series": {"a": [[1]]}}, "curve"])
 def test_a_curve_of_a_foreign_record_that_cannot_be_drawn_says_so(curve):
     told = _table({**Table("t", ["a"], [["1"]]).to_json(), "curve": curve})
-    assert told.caption == "A table that could not be read"
+    assert told.caption not in ("", "t") and not told.picture
 
 
 def test_a_control_that_hangs_leaves_a_table_of_what_passed():
     table = bandwidth_table(arms(control=hung(), shm=hung()), Gap("absent", "no NVML"))
-    assert [row[0] for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and "No limit is known" in table.note
+    assert [row[0] for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and not re.search(r"\d GB/s", table.note), "no limit is named"
 
 
 @pytest.mark.parametrize(("gpus", "via", "told"), [

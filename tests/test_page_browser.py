@@ -61,7 +61,7 @@ def test_the_first_tab_reaches_the_verdict_and_scroll_boxes_take_focus(browser, 
     page = browser.new_page()
     page.goto(file)
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#verdict"
     assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.locator(".scroll").first.focus()

@@ -25,6 +25,7 @@ from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_d
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
@@ -67,14 +68,15 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 class Step:
     """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then ``finish`` with findings."""
 
-    def __init__(self, name: str, parameters: dict[str, Any]) -> None:
+    def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
+        """``stopped``: says why the engine is to end what runs, "" as long as it is not."""
         self.name = name
-        self.parameters = parameters
+        self.parameters, self._stopped = parameters, stopped
         self.run_dir = Path(parameters.get("run_dir") or session_dir()).absolute()
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
-        self._ask_who: Callable[[], Finding | None] = lambda: None
+        self._busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = {}  # by probe: a cell may run again
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
@@ -98,7 +100,8 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
+            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
+                                  stopped=self._stopped)
             self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
         return self._engine
 
@@ -127,7 +130,7 @@ class Step:
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
         """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""
         allowed = self.parameters.get("allow_busy", False)
-        self._ask_who = lambda: rule(probe(), allowed)
+        self._busy_checks[probe] = lambda: rule(probe(), allowed)
         return rule(self.collect("users", probe), allowed)
 
     def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
@@ -190,7 +193,7 @@ class Step:
         Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
         GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
         """
-        if somebody := self._ask_who():
+        if somebody := next(filter(None, (check() for check in self._busy_checks.values())), None):
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):

@@ -12,9 +12,10 @@ from typing import Any
 
 from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit, load
+from nccl_runbook.book.visit import Ending, Kernels, Visit, load
 from nccl_runbook.core import records
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
@@ -65,7 +66,6 @@ class Book:
 
     def run(self) -> VerdictDocument:
         """Every notebook in order; the page is complete on disk before the first and after each."""
-        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a stale kernel spec in the home folder would win otherwise (jupyter_core 5)
         self._open_folder()
         threading.Thread(target=self._load_pages, name="pages", daemon=True).start()
         clock = time.monotonic()
@@ -109,8 +109,8 @@ class Book:
     def _write(self) -> VerdictDocument:
         return write_run(self.run_dir, RunInfo(
             id=self.run_dir.name, started=self.started, command=self.options.command, planned=[p.name for p in self.plan],
-            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop),
-            signal=self.stop.signal or 0))
+            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop()),
+            signal=self.stop.received))
 
     def _step(self, number: int, planned: Planned, kernels: Kernels, left_s: float) -> None:
         clock = time.monotonic()
@@ -127,7 +127,7 @@ class Book:
             raise UsageError(self.redactor.text(refused))
 
     def _why_not(self, planned: Planned, left_s: float) -> str:
-        if self.stop:
+        if self.stop():
             return "not run: interrupted"
         if left_s < 1 and planned.name != LAST:
             return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nccl_runbook.launch.stop import Stop
+
 START_S = 120
 IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
 INTERRUPT_GRACE_S = 5.0
@@ -35,33 +37,6 @@ def load() -> None:
         import IPython  # noqa: F401
         import papermill.clientwrap
         import papermill.execute  # noqa: F401
-
-
-class Stop:
-    """Remembers the first SIGINT, SIGTERM or SIGHUP from ``__enter__`` to ``__exit__``; truthy once there was one."""
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-    @property
-    def name(self) -> str:
-        return signal.Signals(self.signal).name if self.signal else ""
-
-    def _take(self, number: int, _frame: Any) -> None:
-        self.signal = self.signal or number
-
-    def __enter__(self) -> Stop:
-        self._before = {s: signal.signal(s, self._take) for s in self.SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 @dataclasses.dataclass
@@ -153,15 +128,15 @@ class Visit:
         self._thread.start()
         while not self._done.wait(0.05):
             now = time.monotonic()
-            if stop:
-                why = f"interrupted ({stop.name})"
+            if stop():
+                why = stop()
                 break
             if interrupted_at is None and now - clock > limit_s:
                 why, interrupted_at = f"timed out after {limit_s:.0f} s", now
                 self._signal(signal.SIGINT)
             if interrupted_at is not None and now - interrupted_at > INTERRUPT_GRACE_S:
                 break
-        self._kill(STOPPED_S if stop else DEAD_S)
+        self._kill(STOPPED_S if stop() else DEAD_S)
         return Ending(self.notebook, why or self._why())
 
     def _kill(self, notice_s: float) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nccl_runbook.core.findings import Finding
     from nccl_runbook.environment.facts import Environment
     from nccl_runbook.launch.engine import Engine
+    from nccl_runbook.launch.stop import Stop
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
           "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
@@ -58,41 +59,41 @@ def ab(
     from nccl_runbook.sync import models
 
     stop.end()  # until something is measured
+    stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
-        engine = functools.cache(lambda: stack.enter_context(_engine(python)))
+        engine = functools.cache(lambda: stack.enter_context(_engine(python, stopped)))
         try:
             if min(rounds - 1, size, layers) < 0:
                 raise ValueError("--rounds is at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
-                                        models.spec_of(sync, layers), method)
-            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
+                                        models.spec_of(sync, layers), method, stopped)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy, stopped)
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
         except (ValueError, UsageError) as error:
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)
-    _tell(seen, libraries, json, html, fail_on)
+    _tell(seen, libraries, json, html, fail_on, stopped.received)
 
 
-def _engine(python: str) -> Engine:
+def _engine(python: str, stopped: Stop) -> Engine:
     from nccl_runbook.core.redact import Redactor
     from nccl_runbook.launch.engine import Engine
     from nccl_runbook.launch.interpreters import choose
 
-    return Engine(choose(python).prefix, None, Redactor(os.environ))
+    return Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)
 
 
 def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
-              allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
+              allow_busy: bool, stopped: Stop) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     from nccl_runbook.compare import ask as compare
     from nccl_runbook.compare import judge as comparison
     from nccl_runbook.compare import read as reader
     from nccl_runbook.core.facts import Gap
     from nccl_runbook.environment import read as environment
-    from nccl_runbook.launch import stop
     from nccl_runbook.machine import ask_users as users
     from nccl_runbook.machine import judge_busy as busy
 
@@ -102,22 +103,22 @@ def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | Non
     if not arms.named:
         raise ValueError("A and B are both the environment as it is: name what to compare")
     made = subject()
-    stop.remember()
-    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds)
+    stopped.remember()
+    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds, stopped)
     if engine is None or seen.stopped:
         return seen, Gap("not-run", seen.stopped or "your own command is not looked into")
     return seen, environment.of_arms(engine(), arms)
 
 
-def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
+def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str,
+          received: int) -> NoReturn:
     from nccl_runbook.compare import judge as comparison
     from nccl_runbook.compare.table import tables as tables_of
     from nccl_runbook.core.findings import exit_code, verdict_of, worst_first
-    from nccl_runbook.launch import stop
 
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
-    code = 128 + stop.received if stop.received else exit_code(verdict, fail_on)
+    code = 128 + received if received else exit_code(verdict, fail_on)
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
         *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]

@@ -69,7 +69,7 @@ def run(
     if json:
         answer.tell(document.model_dump(mode="json", by_alias=True))
     book.on_line(f"verdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
-    if book.stop:  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
+    if book.stop():  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
         os._exit(document.exit_code)
     sys.exit(document.exit_code)

@@ -12,6 +12,7 @@ import typer
 from nccl_runbook.cli import answer
 
 if TYPE_CHECKING:
+    from nccl_runbook.launch.stop import Stop
     from nccl_runbook.report.tables import Table
     from nccl_runbook.step import Step
 
@@ -50,21 +51,21 @@ def sync(
     if trace and pid or areal and not allocation:
         answer.leave("--trace or --pid: name one of them" if pid else "--areal is the tag of an --allocation: name that, too")
     stop.end()  # until something is measured
+    stopped = stop.Stop()
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,
                      "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
-            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
-            tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
+            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()}, stopped)
+            tables = _own(step, trace, pid, stopped) if trace or pid else _measured(step, tensor_parallel, stopped)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
             answer.leave(error)
-        _finish(step, tables, json, html, fail_on)
+        _finish(step, tables, json, html, fail_on, stopped.received)
 
 
-def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _own(step: Step, trace: str, pids: list[int], stopped: Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.core.facts import Gap
-    from nccl_runbook.launch import stop
     from nccl_runbook.look import own_sync
     from nccl_runbook.look.live import checked_pids
     from nccl_runbook.sync import judge_choice as sync_choice
@@ -75,16 +76,15 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
     if not trace:
         told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
         answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
-        stop.remember()
+        stopped.remember()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
-        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of, stopped=stopped)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
     return sync_choice.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
 
 
-def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.launch import stop
+def _measured(step: Step, tensor_parallel: int, stopped: Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     from nccl_runbook.machine import ask_users as users
     from nccl_runbook.machine import judge_busy as busy
     from nccl_runbook.placement import placement
@@ -102,7 +102,7 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
-    stop.remember()
+    stopped.remember()
     runs = step.collect("runs", probe.collect, lambda: step.engine,
                         lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
@@ -112,8 +112,8 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     return findings, weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
-def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
-    from nccl_runbook.launch import stop
+def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str,
+            received: int) -> None:
     from nccl_runbook.report.cells import StepView
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -122,7 +122,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     step.finish(findings, rests_on, tables)
     record = step.record
     info = RunInfo(id="sync", started=record.started, command=shlex.join([answer.program(), *sys.argv[1:]]), planned=[STEP],
-                   asked=[STEP], fail_on=fail_on, interrupted=bool(stop.received), signal=stop.received)
+                   asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
     document = verdict_document(info, [record])
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"
     text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)), last])

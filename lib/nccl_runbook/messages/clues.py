@@ -99,7 +99,7 @@ def _worked_out() -> dict[str, Any]:
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
     asked = {"printed": {**_lines(words=False), **PRINTED}, "spoken": said, "beside": around}
     needs = {e: literals.alternatives(e) for expressions in asked.values() for e in expressions.values()}
-    found = {**asked, "hints": {row["id"]: row["causes"] for row in hints}, "clues": [
+    found = {**asked, "hints": {row["id"]: dict(row["causes"]) for row in hints}, "clues": [
         (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
          r.get("words", False)) for r in _rows()],
         "needs": {e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches] for e, branches in needs.items()}}

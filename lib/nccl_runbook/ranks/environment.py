@@ -130,7 +130,7 @@ def look(request):
             "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
             "packages": [tried(content, p, "^(Name|Version|Requires-Dist):") for d in sorted(torch) for name in request.get("packages", [])
                          for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name + "-*.dist-info/METADATA"))],
-            "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()],
+            "host": socket.gethostname(), "machine": os.uname().machine, "interfaces": [name for _, name in socket.if_nameindex()],
             "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
             "shm": tried(shared_memory, root + "/dev/shm")}
 
