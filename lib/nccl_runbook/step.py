@@ -12,8 +12,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
@@ -137,7 +135,7 @@ class Step:
         wanted = typing.get_type_hints(probe)["return"]
         if fact not in self.record.facts:
             return Gap("absent", f"the record holds no {fact}")
-        return TypeAdapter(wanted | Gap).validate_python(self.record.facts[fact])
+        return records.read(wanted | Gap, self.record.facts[fact])
 
     def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
         """Judge the step, write its record, and show it.
@@ -154,12 +152,11 @@ class Step:
                   for p, g in needed if p not in told]
         judged = worst_first([*self._not_here(), *findings, *unseen])
         status, reason = step_status(judged)
-        self.record = self.record.model_copy(update={
-            "status": status.value, "reason": reason, "findings": judged,
+        self.record = dataclasses.replace(
+            self.record, status=status.value, reason=reason, findings=judged,
             # those of a list count as one: rungs[0] and rungs[1] become rungs[*]
-            "not_looked_at": list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed)),
-            "tables": [t.to_json() for t in tables],
-        })
+            not_looked_at=list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed)),
+            tables=to_json(list(tables)))
         if not self.replayed:
             self.record.facts = to_json(self.facts)
             self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)

@@ -164,8 +164,9 @@ class Book:
             why = ending.why or "the notebook ran to its end without finishing its step"
         except records.RecordError as error:
             record, why = stub, ending.why or str(error)
-        record = stub.model_copy(update={"status": "unknown", "reason": why, "ended": records.utc_now(), "wall_s": round(wall_s, 2),
-                                         "tried_by_hand": record.tried_by_hand, "facts": record.facts, "judged": record.judged})
+        record = dataclasses.replace(
+            stub, status="unknown", reason=why, ended=records.utc_now(), wall_s=round(wall_s, 2),
+            tried_by_hand=record.tried_by_hand, facts=record.facts, judged=record.judged)
         records.save(record, path, self.redactor)
         return record, why
 

@@ -66,11 +66,11 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 
 def _save(live: Live, wall_s: float, path: Path) -> None:
-    from nccl_runbook.core.records import Record, save
+    from nccl_runbook.core.records import Record, read, save
     from nccl_runbook.look import live as look_live
 
     try:
-        save(Record.model_validate(look_live.record(live, wall_s)), path, Redactor(os.environ))
+        save(read(Record, look_live.record(live, wall_s)), path, Redactor(os.environ))
     except OSError as error:
         answer.leave(f"cannot write {path}: {error.strerror or error}", 1)
 

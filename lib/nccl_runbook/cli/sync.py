@@ -126,7 +126,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     document = verdict_document(info, [record])
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"
     text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)), last])
-    answer.tell(record.model_dump(mode="json", by_alias=True) if json else text)
+    answer.tell(record if json else text)
     if html:
         answer.write(html, render_index(document, [record]))
     sys.exit(document.exit_code)

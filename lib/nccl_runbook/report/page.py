@@ -13,7 +13,7 @@ import jinja2
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.records import Record
+from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.badges import badge
 from nccl_runbook.report.table_verdict import not_looked_at_table
 from nccl_runbook.report.tables import Cell, Table
@@ -98,12 +98,9 @@ def _counts(document: VerdictDocument) -> str:
 def _table(data: dict[str, Any]) -> Table:
     """The recorded table; a record written by another version may hold one that cannot be shown, and then says so."""
     try:
-        table = Table.from_json(data)
-        painted = [(c.text, c.background) for row in table.cells() for c in row]  # a bad tone, heat
-        painted += [(table.picture, "")] if table.curve else []  # or curve fails here, not in the template
-        return table if painted or not table.rows else Table(table.caption, table.columns, [])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return Table("A table that could not be read", ["why"], [[f"{type(error).__name__}: {error}"]])
+        return read(Table, data)
+    except RecordError as error:
+        return Table("A table that could not be read", ["why"], [[str(error)]])
 
 
 def _tried(records: Iterable[Record]) -> Table | None:
