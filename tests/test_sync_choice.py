@@ -96,7 +96,7 @@ def test_areal_s_lines_are_those_of_each_tag():
 
 
 def test_the_row_that_fits_is_marked_in_words():
-    marked = [row[0].text.endswith(" (here)") for row in choice_table("one-gpu").cells()]
+    marked = [row[0].text.endswith(" (here)") for row in choice_table("one-gpu").rows]
     assert sum(marked) == 1 and list(tables("sync_choice")["topology"])[marked.index(True)] == "one-gpu" and "(here)" not in repr(choice_table())
 
 

@@ -18,6 +18,7 @@ from nccl_runbook.hang.live.facts import Live
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nccl_runbook.core.findings import Remedy
     from nccl_runbook.hang.live.judge import Picture, RankView
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
@@ -50,8 +51,17 @@ def look(
     if save is not None:  # after the answer, which is there though the file cannot be written
         _save(looks[0], time.monotonic() - began, save)
     if html is not None:
-        answer.write(html, page(pictures, looks, f"exit code {code}"))
+        answer.write(html, page(pictures, looks, f"exit code {code}", fixes(pictures)))
     sys.exit(code)
+
+
+def fixes(pictures: Sequence[Picture]) -> list[tuple[str, Sequence[Remedy]]]:
+    """What the table of causes says to do about each cause that is more than possible."""
+    from nccl_runbook.causes.causes import causes
+    from nccl_runbook.causes.failures import usual
+
+    named = dict.fromkeys(p.cause for p in pictures if p.cause and p.status in ("established", "likely"))
+    return [(causes()[cause].title, remedies) for cause in named if (remedies := usual(cause))]
 
 
 def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:

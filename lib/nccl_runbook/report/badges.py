@@ -1,21 +1,34 @@
-"""How a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone."""
+"""How a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone. Python >= 3.9."""
 from __future__ import annotations
 
-import dataclasses
-
-from nccl_runbook.causes.toml import table
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class Badge:
-    """``word`` and ``symbol`` for readers, ``tone`` a key of tables.TONES and a class of the page's style."""
+class Badge(NamedTuple):
+    """``word`` and ``symbol`` for readers, ``tone`` a key of markup.TONES and a class of the page's style."""
 
     word: str
     symbol: str
     tone: str
 
 
-BADGES = {status: Badge(*look) for status, look in table("report/badges").items()}
+BADGES = {
+    "ok": Badge("ok", "✓", "ok"),
+    "note": Badge("note", "i", "note"),
+    "warn": Badge("warning", "!", "warn"),
+    "broken": Badge("broken", "✕", "broken"),
+    "unknown": Badge("unknown", "?", "unknown"),
+    "skipped": Badge("skipped", "–", "muted"),
+    "running": Badge("running", "…", "muted"),
+    # verdicts
+    "healthy": Badge("healthy", "✓", "ok"),
+    "degraded": Badge("degraded", "!", "warn"),
+    # how sure a cause is
+    "established": Badge("established", "●", "broken"),
+    "likely": Badge("likely", "◕", "warn"),
+    "possible": Badge("possible", "◑", "unknown"),
+    "ruled-out": Badge("ruled out", "○", "muted"),
+}
 
 
 def badge(status: str) -> Badge:

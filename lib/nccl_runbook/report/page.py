@@ -15,8 +15,9 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.badges import badge
+from nccl_runbook.report.markup import Cell, fixes_html, framed, remedy_html, scrolling, table_html
 from nccl_runbook.report.table_verdict import not_looked_at_table
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
@@ -42,6 +43,12 @@ class Cut:
     def json(self, value: Any) -> str:
         """The value as indented JSON, cut in the middle."""
         return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
+
+    def table(self, table: Table) -> str:
+        """The table as far as it is shown."""
+        rows = [row[: self.columns] for row in table.rows[: self.row_count]]
+        caption = self.text(table.caption)
+        return scrolling(caption, table_html(caption, table.columns[: self.columns], rows, self.text))
 
     def items(self, values: Sequence[Any]) -> Sequence[Any]:
         return values[: self.item_count]
@@ -73,16 +80,26 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     """The page of a run. ``files``: names in the run's folder that it may link to."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     template = _environment().get_template("index.html.j2")
-    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
-               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next", "counts": _counts(document),
+    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "counts": _counts(document),
+               "remedy_html": remedy_html,
                "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": _counted(document.judged.gpus),
                "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
+    answer = fixes(document)
+    heading = "The fix" if document.verdict in ("broken", "degraded") else "What to do next"
+    tone = {"broken": "broken", "degraded": "warn"}.get(document.verdict, "note")
     page = ""
     for cut in CUTS:
-        page = template.render(context, cut=cut)
+        fix = fixes_html(heading, answer, tone, cut.text, cut.item_count)
+        page = _framed(template.render(context, cut=cut, fix=fix), document, cut)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
+
+
+def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
+    sub = f"{_counts(document)} \u00b7 exit code {document.exit_code}{' if it ended now' if document.running else ''}"
+    about = f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}"
+    return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub, about)
 
 
 def _counted(names: Iterable[str]) -> list[str]:
