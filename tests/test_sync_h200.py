@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.core.records import Record, utc_now
+from nccl_runbook.core.records import Record
 from nccl_runbook.placement.placement import place
 from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.intended import intend

@@ -14,7 +14,7 @@ from typing import Any
 
 from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, gaps_in, to_json
+from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
@@ -40,7 +40,7 @@ def outputs_root() -> Path:
 def session_dir() -> Path:
     """Where notebooks that are run by hand leave their records: the session of ``make lab``, else one folder a day (UTC)."""
     named = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(named) if named else outputs_root() / f"by-hand-{records.utc_now()[:10].replace('-', '')}"
+    return Path(named) if named else outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
 
 
 def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
@@ -78,7 +78,7 @@ class Step:
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
-        self.record = self.replayed or records.Record(step=name, started=records.utc_now(), parameters=dict(parameters))
+        self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
 
     @property
     def by_hand(self) -> bool:
@@ -159,7 +159,7 @@ class Step:
             tables=to_json(list(tables)))
         if not self.replayed:
             self.record.facts = to_json(self.facts)
-            self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)
+            self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
             ran = self._engine.history if self._engine else []
             self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in ran]
         return StepView(self.record, self.save())
@@ -203,7 +203,7 @@ class Step:
         args = ["--ops", ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops), "--sizes", ",".join(map(str, sizes)),
                 "--repeats", str(repeats), "--leave"]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
-        self.record.tried_by_hand.append({"at": records.utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
+        self.record.tried_by_hand.append({"at": utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": self._line(world)})
         self.save()
         return world

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.evidence.log_file import HELD
@@ -126,7 +126,7 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.core.records import Judged, Record, read, utc_now
+    from nccl_runbook.core.records import Judged, Record, read
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 

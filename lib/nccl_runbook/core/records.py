@@ -4,7 +4,6 @@ A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
 from __future__ import annotations
 
-import datetime as dt
 import functools
 import json
 import os
@@ -77,9 +76,7 @@ class Record:
     tables: list[dict[str, JsonValue]] = Field([])
 
 
-@functools.cache
-def _reader(wanted: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(wanted)
+_reader = functools.cache(TypeAdapter)
 
 
 def read(wanted: Any, data: Any) -> Any:
@@ -97,11 +94,6 @@ def read(wanted: Any, data: Any) -> Any:
 def json_text(value: Any, redactor: Redactor) -> str:
     """The value or the facts in it as the text of a file, without secrets."""
     return json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False) + "\n"
-
-
-def utc_now() -> str:
-    """Now, as records write it: 2026-11-20T14:30:53Z."""
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def write_texts(texts: Mapping[Path, str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 WHOLE_ROOMS = ("core", "launch", "look", "placement", "ranks", "search")
 OFF_NODE = ("core/parameters.py", "core/records.py")
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
-MORE = ("__init__.py", "machine/guard.py", "machine/nvml_child.py", "report/__init__.py", "report/badges.py", "report/markup.py")
+MORE = ("__init__.py", "machine/guard.py", "machine/nvml_child.py", "report/__init__.py", "report/markup.py")
 TEMPLATES = ("report/templates/frame.html", "report/templates/style.css")
 
 

@@ -3,14 +3,13 @@ from __future__ import annotations
 
 from collections import Counter
 from html import escape
-from typing import Any, List, Sequence, Tuple, Union
+from typing import List, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.hang.live.facts import Live, LiveRank
 from nccl_runbook.hang.live.judge import Picture, verdict
 from nccl_runbook.hang.live.judge_ranks import WAITING, RankView, main_stacks, words_of
-from nccl_runbook.report.badges import badge
-from nccl_runbook.report.markup import TONES, Cell, fixes_html, framed, grid, scrolling, table_html
+from nccl_runbook.report.markup import TONES, framed, grid, scrolling, table_html
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
 MOST_ROWS = 512
@@ -87,19 +86,19 @@ def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     return "\n\n".join(blocks) or "no rank was found"
 
 
-def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fixes: Sequence[Any] = ()) -> str:
-    """One page. ``ended``: how the command ends, "" where it judges nothing; ``fixes``: (title, remedies) of what is known to help."""
+def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fix: str = "") -> str:
+    """One page. ``ended``: how the command ends, "" where it judges nothing; ``fix``: the section of report/fixes.py."""
     word = verdict(pictures)
     taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
     lead = pictures[0].sentence if pictures else "no rank was found"
-    main = (f'<p class="quiet">Looked at: {escape(taken)}. Nothing was stopped, signalled or changed.</p>'
-            + fixes_html("The fix", fixes, badge(word).tone) + "".join(_section(n, one, looks) for n, one in enumerate(pictures)))
+    main = (f'<p class="quiet">Looked at: {escape(taken)}. Nothing was stopped, signalled or changed.</p>{fix}'
+            + "".join(_section(n, one, looks) for n, one in enumerate(pictures)))
     return framed(main, word, f"{word.capitalize()}: {lead}", ended, f"live look \u00b7 {looks[0].taken if looks else ''}")
 
 
 def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
-    shown = [[*map(Cell, row[:-1]), Cell(row[-1], _TONE[view.does])] for row, view in zip(rows, ordered(picture))]
+    shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[_TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
     known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
     caption = "Ranks, late ranks first"
     sentence = f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""  # the first one is the banner's

@@ -1,7 +1,9 @@
-"""How a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone. Python >= 3.9."""
+"""How a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone."""
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from nccl_runbook.report.markup import LOOKS
 
 
 class Badge(NamedTuple):
@@ -13,16 +15,11 @@ class Badge(NamedTuple):
 
 
 BADGES = {
+    **{status: Badge(status, *look) for status, look in LOOKS.items()},
     "ok": Badge("ok", "✓", "ok"),
     "note": Badge("note", "i", "note"),
     "warn": Badge("warning", "!", "warn"),
-    "broken": Badge("broken", "✕", "broken"),
-    "unknown": Badge("unknown", "?", "unknown"),
     "skipped": Badge("skipped", "–", "muted"),
-    "running": Badge("running", "…", "muted"),
-    # verdicts
-    "healthy": Badge("healthy", "✓", "ok"),
-    "degraded": Badge("degraded", "!", "warn"),
     # how sure a cause is
     "established": Badge("established", "●", "broken"),
     "likely": Badge("likely", "◕", "warn"),

@@ -15,9 +15,10 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.badges import badge
-from nccl_runbook.report.markup import Cell, fixes_html, framed, remedy_html, scrolling, table_html
+from nccl_runbook.report.fixes import fixes_html, remedy_html
+from nccl_runbook.report.markup import framed, scrolling, table_html
 from nccl_runbook.report.table_verdict import not_looked_at_table
-from nccl_runbook.report.tables import Table
+from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
 MAX_BYTES = 300_000
@@ -46,8 +47,7 @@ class Cut:
 
     def table(self, table: Table) -> str:
         """The table as far as it is shown."""
-        rows = [row[: self.columns] for row in table.rows[: self.row_count]]
-        caption = self.text(table.caption)
+        caption, rows = self.text(table.caption), table.painted(self.row_count, self.columns)
         return scrolling(caption, table_html(caption, table.columns[: self.columns], rows, self.text))
 
     def items(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -80,9 +80,10 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     """The page of a run. ``files``: names in the run's folder that it may link to."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     template = _environment().get_template("index.html.j2")
+    gpus = [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()]
     context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "counts": _counts(document),
                "remedy_html": remedy_html,
-               "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": _counted(document.judged.gpus),
+               "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": gpus,
                "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
     answer = fixes(document)
     heading = "The fix" if document.verdict in ("broken", "degraded") else "What to do next"
@@ -100,10 +101,6 @@ def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
     sub = f"{_counts(document)} \u00b7 exit code {document.exit_code}{' if it ended now' if document.running else ''}"
     about = f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}"
     return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub, about)
-
-
-def _counted(names: Iterable[str]) -> list[str]:
-    return [f"{n} x {name}" if n > 1 else name for name, n in Counter(names).items()]
 
 
 def _counts(document: VerdictDocument) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.facts_run import RunFolder
@@ -55,7 +55,7 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
     document, found = build(run_dir, run)
-    document.written = records.utc_now()
+    document.written = utc_now()
     redactor = Redactor(os.environ)
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     page = render_index(document, found, files)
@@ -70,7 +70,7 @@ def info_of(run_dir: Path) -> RunInfo:
         run = records.read(VerdictDocument, (run_dir / "verdict.json").read_bytes()).run
         return run if run.command else dataclasses.replace(run, planned=[], not_run={})
     except (OSError, records.RecordError):
-        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir).records), default=records.utc_now()))
+        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir).records), default=utc_now()))
 
 
 def collect(run_dir: Path) -> RunFolder:

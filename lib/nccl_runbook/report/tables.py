@@ -14,9 +14,26 @@ from typing import Any
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.report.curve import Curve
-from nccl_runbook.report.markup import Cell, grid, table_html
+from nccl_runbook.report.markup import TONES, grid, table_html
 
 _IN_LAB = "text-align:left;vertical-align:top"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One table cell: ``text`` and a ``tone`` of TONES; ``heat`` from 0 to 1 shades it instead (0 worst)."""
+
+    text: str
+    tone: str = ""
+    heat: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tone not in TONES:
+            raise ValueError(f"unknown tone {self.tone!r}; one of {', '.join(TONES)}")
+
+    @property
+    def background(self) -> str:
+        return TONES[self.tone] if self.heat is None else f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +52,17 @@ class Table:
         cells = [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
         object.__setattr__(self, "rows", cells)
 
+    def painted(self, rows: int | None = None, columns: int | None = None) -> list[list[tuple[str, str]]]:
+        """The first so many rows and columns as (text, background)."""
+        return [[(c.text, c.background) for c in row[:columns]] for row in self.rows[:rows]]
+
     @property
     def picture(self) -> str:
         """The curve as SVG; "" without one."""
         return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:
-        table = table_html(self.caption, self.columns, self.rows, style=_IN_LAB)
+        table = table_html(self.caption, self.columns, self.painted(), style=_IN_LAB)
         note = f'<p style="opacity:.8">{html.escape(self.note)}</p>' if self.note else ""
         return f"{self._image()}{table}{note}"
 
