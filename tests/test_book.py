@@ -22,6 +22,7 @@ from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, 
 from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
 from nccl_runbook.book.visit import Kernels, Visit
 from nccl_runbook.core import records
+from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.verdict import VerdictDocument
@@ -242,7 +243,7 @@ def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(tmp_pa
     assert gone_after(pids, 5) < 1.0
     printed, errors = runner.communicate(timeout=60)
     assert (runner.returncode, errors) == (130, "")
-    document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
+    document = read(VerdictDocument, (out / "verdict.json").read_bytes())
     assert document.run.interrupted and (document.verdict, document.exit_code) == ("unknown", 130)
     assert "exit code 130" in (out / "index.html").read_text()
     assert reasons(document) == {"01-good": "ok: all well",

@@ -25,6 +25,7 @@ from nccl_runbook.book.plan import Planned
 from nccl_runbook.cli import answer
 from nccl_runbook.core import records
 from nccl_runbook.core.parameters import ParameterError, check_given, coerce, read_cell
+from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import gone, start_time
@@ -67,7 +68,7 @@ def test_a_healthy_run_ends_0_and_its_last_line_names_the_page(book: Path, tmp_p
 
 def test_json_is_alone_on_standard_output(book: Path, tmp_path: Path) -> None:
     ended = run_cli("run", "--notebooks", book, *HERE, "--step", "03-fewer-gpus", "--json")
-    document = VerdictDocument.model_validate_json(ended.stdout)
+    document = read(VerdictDocument, ended.stdout.encode())
     assert [s.notebook for s in document.steps] == ["03-fewer-gpus"] and document.run.asked == ["03-fewer-gpus"]
     assert json.loads(ended.stdout)["run"] == json.loads((tmp_path / "outputs/latest/verdict.json").read_text())["run"]
     assert ended.stderr.splitlines()[-1].startswith("verdict: healthy")
@@ -200,7 +201,7 @@ def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(t
     ranks = run_cli("run", "--step", "03-fewer-gpus", "07-logs", "--log", "job.log", "--out", tmp_path / "ranks", env=bare)
     assert (ranks.returncode, ranks.stdout) == (2, "") and "torch" in ranks.stderr and ranks.stderr.count("\n") == 1
     files = run_cli("run", "--step", "07-logs", "--log", "job.log", "--out", tmp_path / "files", env=bare)
-    assert (files.returncode, files.stderr) == (4, "") and VerdictDocument.model_validate_json((tmp_path / "files/verdict.json").read_text()).causes
+    assert (files.returncode, files.stderr) == (4, "") and read(VerdictDocument, (tmp_path / "files/verdict.json").read_bytes()).causes
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -175,9 +175,9 @@ class TestTables:
     def test_ranks_that_stand_alike_share_a_row_and_the_culprit_is_on_top(self):
         hang = reader.collect([str(DATA / "stall")])
         table = matrix(next(g for g in hang.groups if g.desc == "default_pg"), (1,))
-        assert [[c.text for c in row] for row in table.cells()] == [
+        assert [[c.text for c in row] for row in table.rows] == [
             ["1", *["done"] * 6, "not issued", "not issued"], ["0, 2-3", *["done"] * 6, "issued", "issued"]]
-        assert table.cells()[0][0].tone == "broken"
+        assert table.rows[0][0].tone == "broken"
 
     def test_runs_of_ranks_are_joined(self):
         assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8" and ranges([]) == ""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import live_samples as s
 import pytest
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.cli.look import fix
 from nccl_runbook.hang.live import ask_processes as live_processes
 from nccl_runbook.hang.live.facts import Frame, Live, LiveRank, Socket
 from nccl_runbook.hang.live.judge import Picture, judge
@@ -52,6 +54,14 @@ def test_of_one_host_nobody_innocent_is_accused_and_the_other_is_asked_for(case:
         assert {v.rank for v in found.culprits} <= set(truth["culprits"]), found.sentence
         assert found.kind != "healthy" and found.decides == LOOK_THERE
         assert any(re.match(r"\d+ of \d+ ranks, ", line) for line in found.not_seen)
+
+
+def test_a_page_has_the_fix_of_a_cause_that_is_known_and_one_main_landmark() -> None:
+    shown = {case: page([found], looks, "exit code 3", fix([found])) for case in ("save0", "mpi2") for looks in [together(looks_of(case))]
+             for found in [told(looks)]}
+    assert all(text.count("<main ") == text.count("<h1>") == 1 for text in shown.values())
+    assert ['id="fix"' in text and 'href="#fix"' in text for text in shown.values()] == [True, False]
+    assert causes()["rank-busy-on-host"].title in shown["save0"]
 
 
 # --- which looks belong together

@@ -67,7 +67,7 @@ def test_one_bad_link_is_named_with_its_own_remedy_and_what_still_works(tmp_path
     assert (told.id, told.cause, told.status) == ("transport-at-fault", "gpu-or-link-fault", "likely")
     assert [r.who for r in told.remedy] == ["the administrator", "you", "you"] and gpus_in(told.remedy[0].text) == ["1", "3"]
     assert gpus_in(told.remedy[1].text) == ["3"] and "P2P off" in told.remedy[2].text
-    assert "GPUs 1 and 3 alone: failed" in [e.text for e in told.evidence] and pairs_table(found).cells()[1][4].text == "failed"
+    assert "GPUs 1 and 3 alone: failed" in [e.text for e in told.evidence] and pairs_table(found).rows[1][4].text == "failed"
 
 
 def test_p2p_that_fails_everywhere_costs_one_round_and_accuses_no_pair(tmp_path):

@@ -61,8 +61,8 @@ def test_tables_escape_what_comes_from_outside_and_show_every_gap():
 
 def test_the_tables_name_what_stands_out():
     odd = made.change_gpu(machine(), 1, clock_reasons=["hw_slowdown"], compute_mode="prohibited", ecc=made.m.Ecc(1, 2))
-    row = next(r for r in tables.gpus_table(odd).cells() if r[0].text == "1")
+    row = next(r for r in tables.gpus_table(odd).rows if r[0].text == "1")
     assert re.fullmatch(r"ECC .*\b1\b.*\b2\b.*; hw_slowdown; .*\bprohibited", row[-1].text)
     odd = dataclasses.replace(odd, cuda=cuda([], error="first line\nsecond line"))
     assert "line. second" in repr(tables.views_table(odd)), "one line of a cell"
-    assert tables.topology_table(machine()).cells()[0][2].heat == 1.0
+    assert tables.topology_table(machine()).rows[0][2].heat == 1.0

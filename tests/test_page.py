@@ -1,5 +1,6 @@
 """index.html, notebook pages and what a step shows: escaped, bounded, readable by everyone."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ import report_samples as samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.cells import StepView, VerdictView, _by_hand
@@ -83,7 +85,7 @@ def evil_record(step: str, text: str = EVIL) -> Record:
     remedy = (Remedy("the administrator", text, (text, text)),)
     broken = Finding(text, Severity.BROKEN, text, evidence, remedy, cause=text, status="likely", against=evidence)
     trial = {"at": text, "env": {text: text}, "gpus": [text], "passed": text, "wall_s": text, "line": text}
-    table = Table(text, [text, text], [[text, Cell(text, "ok")]], text).to_json()
+    table = to_json(Table(text, [text, text], [[text, Cell(text, "ok")]], text))
     judged = Judged(python=text, torch=text, cuda=text, nccl=text, nccl_path=text, gpus=[text], host=text)
     return Record(
         step=step,
@@ -187,14 +189,13 @@ def test_any_text_in_every_field_gives_a_sound_page(text):
 
 def _huge(step: str, text: str, count: int) -> Record:
     big = evil_record(step, text)
-    return big.model_copy(
-        update={
-            "findings": big.findings * count,
-            "tables": big.tables * count,
-            "commands": big.commands * count,
-            "not_looked_at": big.not_looked_at * count,
-            "facts": {"log": [text] * count},
-        }
+    return dataclasses.replace(
+        big,
+        findings=big.findings * count,
+        tables=big.tables * count,
+        commands=big.commands * count,
+        not_looked_at=big.not_looked_at * count,
+        facts={"log": [text] * count},
     )
 
 
@@ -216,7 +217,7 @@ def test_an_ordinary_page_is_not_cut():
 @pytest.mark.parametrize("commands", [[], [Command(label="x", line="python3 lib/nccl_runbook/ranks/check.py")]])
 def test_lines_to_repeat_say_where_they_run(commands):
     run, found = samples.duplicate_gpu()
-    found = [record.model_copy(update={"commands": commands}) for record in found]
+    found = [dataclasses.replace(record, **{"commands": commands}) for record in found]
     assert ("runbook's folder" in Page(render_index(verdict_document(run, found), found)).text) == bool(commands)
 
 
@@ -283,7 +284,7 @@ def test_only_what_a_shell_reads_as_one_value_is_set_once(line):
 
 def test_a_table_that_is_too_wide_says_so():
     run, found = samples.healthy()
-    found[0].tables = [Table("wide", [f"c{i}" for i in range(100)], [["x"] * 100]).to_json()]
+    found[0].tables = [to_json(Table("wide", [f"c{i}" for i in range(100)], [["x"] * 100]))]
     page = Page(render_index(verdict_document(run, found), found))
     assert "[cut: 28 more" in page.text and "c71" in page.text and "c72" not in page.text
 

@@ -266,8 +266,8 @@ def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     found = judge([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
     shown = page(found, [one], "exit code 3")
-    assert "<title>rank 0 never came" in shown and re.search(r">broken</span> exit code 3<.*<h1>", shown)
-    assert ">healthy</span>" in page(found[1:], [one]) and ">unknown</span>" in page([], [one]), "the word of the verdict, as on every page"
+    assert "<title>Broken: rank 0 never came" in shown and re.search(r"<h1>Broken: [^<]*</h1>\s*<p class=.sub.>exit code 3<", shown)
+    assert "<h1>Healthy: " in page(found[1:], [one]) and "<h1>Unknown: " in page([], [one]), "the word of the verdict, as on every page"
 
 
 def test_what_others_named_is_escaped_on_the_page() -> None:

@@ -184,7 +184,7 @@ def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
 
 def test_where_nothing_was_recognised_there_is_no_table(tmp_path):
     assert repr(brought_table(collect("", ""))) == "Nothing was recognised. No log was named."
-    assert {row[0] for row in brought_table(brought(tmp_path, DUPLICATES[0])).rows} == {"1"}
+    assert {row[0].text for row in brought_table(brought(tmp_path, DUPLICATES[0])).rows} == {"1"}
 
 
 def test_a_folder_is_left_to_07_and_is_nothing_unknown(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nccl_runbook.causes.toml import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.core.records import Record
+from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
 from nccl_runbook.plan.areal import tags as allocation
 from nccl_runbook.sync import choice as table
@@ -23,6 +23,7 @@ from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import read_trace as sync_trace
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
+from pydantic import TypeAdapter
 from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
@@ -95,7 +96,7 @@ def test_areal_s_lines_are_those_of_each_tag():
 
 
 def test_the_row_that_fits_is_marked_in_words():
-    marked = [row[0].text.endswith(" (here)") for row in choice_table("one-gpu").cells()]
+    marked = [row[0].text.endswith(" (here)") for row in choice_table("one-gpu").rows]
     assert sum(marked) == 1 and list(tables("sync_choice")["topology"])[marked.index(True)] == "one-gpu" and "(here)" not in repr(choice_table())
 
 
@@ -232,8 +233,8 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     said = ended.stderr.splitlines()
     assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all right" in said[1], ended.stderr
-    jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
-    record = Record.model_validate_json(ended.stdout)
+    jsonschema.validate(json.loads(ended.stdout), TypeAdapter(Record).json_schema())
+    record = read(Record, ended.stdout.encode())
     assert {f.id for f in record.findings} == {"allocation-duplicate", "gpus-not-here", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
     assert "(AReaL v0.4.0)" in page and "duplicate" in page and "disk" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.core.records import Record, utc_now
+from nccl_runbook.core.records import Record
 from nccl_runbook.placement.placement import place
 from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.intended import intend
@@ -47,7 +48,7 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
     assert [f.id for f in found] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
     assert (planned.severity, planned.status, found[1].remedy) == (Severity.BROKEN, "established", ()) and "Duplicate GPU" in planned.evidence[-1].text
     tables = [*intended_tables(intended), methods_table(seen)]
-    record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[t.to_json() for t in tables])
+    record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[to_json(t) for t in tables])
     run = RunInfo(id="x", started=record.started, command="x", planned=["05-weight-sync"], asked=[])
     page = render_index(verdict_document(run, [record]), [record])
     told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", "Duplicate GPU", "ipc-direct, 0.0042 s",

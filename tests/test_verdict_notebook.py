@@ -7,6 +7,7 @@ import papermill
 import pytest
 import report_samples as samples
 from nccl_runbook.core import records
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.report.run import write_run
 from nccl_runbook.step import HEADLESS_VARIABLE
 
@@ -16,7 +17,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "99-verdict.ipynb
 def _folder(tmp_path: Path, sample: str) -> Path:
     for record in samples.SAMPLES[sample]()[1]:
         if record.step != "99-verdict":
-            (tmp_path / f"{record.step}.json").write_text(record.model_dump_json(by_alias=True))
+            (tmp_path / f"{record.step}.json").write_text(json.dumps(to_json(record)))
     return tmp_path
 
 

@@ -5,6 +5,7 @@ clientwrap.py). What counts is the step's own record.
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -154,13 +155,9 @@ class Visit:
         pid = getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)
         if not pid:
             return False
-        try:
-            if number == signal.SIGKILL and os.getpgid(pid) == pid:
-                os.killpg(pid, number)
-            else:
-                os.kill(pid, number)
-        except ProcessLookupError:
-            pass
+        with contextlib.suppress(ProcessLookupError):
+            whole = number == signal.SIGKILL and os.getpgid(pid) == pid
+            (os.killpg if whole else os.kill)(pid, number)
         return True
 
     def _why(self) -> str:

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from pydantic import ValidationError
-
+from nccl_runbook.core.records import RecordError, read
 from nccl_runbook.report.verdict import VerdictDocument
 
 LINES_KEPT = 200
@@ -107,8 +106,8 @@ class RunProcess:
             reader.join(2)  # whoever still holds the pipe is not waited for
         self.process.stdin.close()
         try:
-            self.document = VerdictDocument.model_validate_json(self._said)
-        except ValidationError:
+            self.document = read(VerdictDocument, self._said.encode())
+        except RecordError:
             self.document = None
         self.ended_at = time.monotonic()
         self.on_change(self)

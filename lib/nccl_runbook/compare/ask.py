@@ -158,12 +158,11 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
         where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command where the process starts"
         raise ValueError(f"role {unknown[0]!r} has no place here: {where}")
     clock = _Clock(made, budget_s, arms.secrets, stopped)
-    warm_up, samples = [], []
+    warm_up = []
     for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
         env = arms.env(arms.keys if arm == "B" else [])
         warm_up.append(clock.run(arm, {**env, "": {**env[""], **LOGGED}} if made.in_ranks else env))
-    for arm in "ABBA" * rounds if arms.keys else "":
-        samples.append(clock.run(arm, arms.env(arms.keys if arm == "B" else [])))
+    samples = [clock.run(arm, arms.env(arms.keys if arm == "B" else [])) for arm in ("ABBA" * rounds if arms.keys else "")]
     ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
     what = arms.secrets.text(made.what)
     seen = Comparison(what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,

@@ -66,12 +66,12 @@ def looks_in(value: Any, depth: int = 0) -> list[dict]:
 
 def whole_looks(looks: Iterable[Any]) -> list[Live]:
     """Those in which every sample has its threads, every GPU its figures, and times are numbers of seconds, as a look of ours has."""
-    from pydantic import TypeAdapter, ValidationError
+    from nccl_runbook.core.records import RecordError, read
 
     found = []
     for look in looks:
-        with contextlib.suppress(ValidationError):
-            found.append(TypeAdapter(Live).validate_python(look))
+        with contextlib.suppress(RecordError):
+            found.append(read(Live, look))
     return [one for one in found if all(s.threads for rank in one.ranks for s in rank.samples) and 0 <= one.first_s < 1e7 > one.gap_s >= 0
             and all(g.utilisation_percent and g.power_w for g in (one.gpus if isinstance(one.gpus, list) else []))]
 

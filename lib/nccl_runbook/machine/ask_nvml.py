@@ -1,6 +1,7 @@
 """NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -35,10 +36,8 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
         return "" if code == 0 else f"the process that asked NVML ended with {code}"
     except subprocess.TimeoutExpired:
         child.kill()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_KILLED_S)
-        except subprocess.TimeoutExpired:
-            pass
         return f"NVML did not answer within {deadline_s:g} s"
     finally:
         child.stdin.close()

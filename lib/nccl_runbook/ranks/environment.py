@@ -7,6 +7,7 @@ process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}
 ``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
 """
 import base64
+import contextlib
 import ctypes
 import glob
 import hashlib
@@ -138,10 +139,8 @@ def look(request):
 def main():
     request = json.loads(sys.argv[1])
     if request["import_torch"]:
-        try:
+        with contextlib.suppress(ImportError):
             import torch  # noqa: F401  (maps its libraries)
-        except ImportError:
-            pass
     emit({"event": "unreadable", **tried(look, request)})
 
 

@@ -10,18 +10,9 @@ RESTS_ON: tuple[str, ...] = ()
 
 def judge(folder: RunFolder) -> list[Finding]:
     """At least one finding: records read, a record unreadable, or none at all."""
-    unreadable = [record_unreadable(step, why) for step, why in folder.unreadable.items()]
-    return [*unreadable, *([no_records(folder)] if not folder.read else [records_read(folder)])]
-
-
-def records_read(folder: RunFolder) -> Finding:
-    title = f"{counted(len(folder.read), 'record')} read"
-    return Finding("records-read", Severity.OK, title, (Evidence(", ".join(folder.read), folder.name),))
-
-
-def no_records(folder: RunFolder) -> Finding:
-    return Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")
-
-
-def record_unreadable(step: str, why: str) -> Finding:
-    return Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
+    found = [Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
+             for step, why in folder.unreadable.items()]
+    if not folder.read:
+        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")]
+    seen = Evidence(", ".join(folder.read), folder.name)
+    return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read", (seen,))]

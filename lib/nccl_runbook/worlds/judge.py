@@ -84,7 +84,7 @@ def diagnosis(search: Search) -> Diagnosis:
     return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds])
 
 
-def _words(told: Diagnosis, search: Search) -> tuple[str, str, str | None]:
+def _words(told: Diagnosis) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
     if told.kind == "count":
         most = told.works_up_to
@@ -110,7 +110,7 @@ def _search(search: Search | Gap) -> list[Finding]:
         what = f"no two GPUs work together ({tried} pairs tried), each does alone: not a GPU or a pair, look at what all share; a pair"
         found = _every_pair(what, search.example, search.example)  # the other pairs are the recurrence
         return [dataclasses.replace(found, evidence=(*seen, *found.evidence, NOT_SEEN))]
-    rule, title, cause_id = _words(told, search)
+    rule, title, cause_id = _words(told)
     if not rule:
         why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
         title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {gpus(told.within)}"

@@ -21,7 +21,7 @@ def _outcome(trial: Trial) -> Cell:
 
 
 def _figure(value: float | None) -> str:
-    return f"{value:.1f}" if value else ""
+    return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _bandwidths(world: World) -> list[str]:
@@ -90,16 +90,12 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
     passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
     rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_rate(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
+    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
              _narrowed(t.world)] for t in passed]
     curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
     known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
     return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.", curve)
-
-
-def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _share(world: World, links: Links) -> str:
