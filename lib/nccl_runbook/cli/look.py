@@ -24,7 +24,7 @@ from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.page import page, text
-from nccl_runbook.report.fixes import fixes_html
+from nccl_runbook.report.markup import fixes_html
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
 SCHEMA = "nccl-runbook/look/1"

@@ -10,8 +10,7 @@ from pathlib import Path
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.badges import badge
-from nccl_runbook.report.fixes import remedy_html
-from nccl_runbook.report.markup import TONES
+from nccl_runbook.report.markup import TONES, remedy_html
 from nccl_runbook.report.verdict import VerdictDocument, fixes
 
 _PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"

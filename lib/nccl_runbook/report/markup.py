@@ -9,7 +9,9 @@ import pkgutil
 import re
 import string
 from html import escape
-from typing import Callable, Iterable, List, Sequence, Tuple
+from typing import Callable, Iterable, List, Optional, Sequence, Tuple
+
+from nccl_runbook.core.findings import Remedy
 
 # translucent, so that they read on light and dark; a word always says what the colour says
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
@@ -65,3 +67,18 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     return string.Template(frame).substitute(
         main=main, style=style, links=links, tone=tone, symbol=symbol, sentence=escape(sentence), sub=escape(sub),
         about=escape(about))
+
+
+def remedy_html(remedy: Remedy, text: Callable[[str], str] = str, style: str = "") -> str:
+    """Who, what, and the lines to copy; ``text`` and ``style`` as in ``table_html``."""
+    look = styled(style) or ' class="copy"'
+    lines = f'<pre{look}>{escape(text(chr(10).join(remedy.lines)))}</pre>' if remedy.lines else ""
+    return f'<p><strong>{escape(remedy.who.capitalize())}:</strong> {escape(text(remedy.text))}</p>{lines}'
+
+
+def fixes_html(heading: str, fixes: Sequence[Tuple[str, Sequence[Remedy]]], tone: str, text: Callable[[str], str] = str,
+               most: Optional[int] = None) -> str:
+    """The section with what to change: (title, remedies) a card, at most so many; "" without any."""
+    parts = ((escape(text(title)), "".join(remedy_html(r, text) for r in remedies[:most])) for title, remedies in fixes[:most])
+    cards = [f'<article class="card {tone}"><h3>{title}</h3>{inner}</article>' for title, inner in parts]
+    return f'<section aria-labelledby="fix"><h2 id="fix">{heading}</h2>{"".join(cards)}</section>' if cards else ""

@@ -15,8 +15,7 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.badges import badge
-from nccl_runbook.report.fixes import fixes_html, remedy_html
-from nccl_runbook.report.markup import framed, scrolling, table_html
+from nccl_runbook.report.markup import fixes_html, framed, remedy_html, scrolling, table_html
 from nccl_runbook.report.table_verdict import not_looked_at_table
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes

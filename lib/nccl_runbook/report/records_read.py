@@ -1,11 +1,23 @@
 """What 99-verdict itself has to say: whether the records could be read. The verdict is the sum of the steps, not judged here."""
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.report.facts_run import RunFolder
 
 RESTS_ON: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the verdict document (verdict.json)."""
+
+    name: str
+    read: list[str]
+    unreadable: dict[str, str]
+    document: dict[str, Any]
 
 
 def judge(folder: RunFolder) -> list[Finding]:

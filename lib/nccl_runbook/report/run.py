@@ -10,7 +10,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
-from nccl_runbook.report.facts_run import RunFolder
+from nccl_runbook.report.records_read import RunFolder
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
 RECORDS = "[0-9][0-9]-*.json"
