@@ -49,8 +49,9 @@ class Setting:
 
     def finding(self, rule: str, severity: Severity, text: str, advice: str, *lines: str, **more: str) -> Finding:
         """A finding about this setting; ``lines`` are what to set instead."""
-        remedy = Remedy("your launcher", advice, tuple(filter(None, lines)))
-        return Finding(rule, severity, f"{self.name}: {text}", (self.seen,), (remedy,), **more)
+        return Finding(
+            rule, severity, f"{self.name}: {text}", (self.seen,),
+            (Remedy("your launcher", advice, tuple(filter(None, lines))),), **more)
 
 
 def settings(env: Environment) -> list[Setting]:
@@ -148,12 +149,16 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
             Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.", (f"unset {name}",)))
     shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
     network = Remedy("your launcher", "Name an interface that each has, or give them one network:", ("docker run --network=host IMAGE",))
-    mounts = [r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}" for r in env.roles]
-    yield from _differ(env, "/dev/shm", "shm", mounts, Severity.WARN, shared)
+    yield from _differ(
+        env, "/dev/shm", "shm",
+        [r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}" for r in env.roles],
+        Severity.WARN, shared)
     for what, key, *remedy in (("container", "container"), ("IPC namespace", "ipc_namespace", shared),
                                ("interfaces", "interfaces", network), ("open files", "nofile"), ("locked memory", "memlock")):
-        values = [" ".join(v) or "none" if isinstance(v, list) else v for v in (getattr(r, key) for r in env.roles)]
-        yield from _differ(env, what, key, values, Severity.NOTE, *remedy)
+        yield from _differ(
+            env, what, key,
+            [" ".join(v) or "none" if isinstance(v, list) else v
+             for v in (getattr(r, key) for r in env.roles)], Severity.NOTE, *remedy)
 
 
 def _differ(env: Environment, what: str, key: str, values: list[str | Gap], severity: Severity, *remedy: Remedy) -> Iterator[Finding]:
@@ -262,19 +267,21 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Finding | None:
 def peer_traffic_redirected(host: Host) -> Finding | None:
     """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note: it is usual where an IOMMU is
     on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
-    if isinstance(host.acs, Gap) or not host.acs:
-        return None
-    return Finding("peer-traffic-redirected", Severity.NOTE, f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
-                   (Evidence(", ".join(host.acs[:8]), "environment.host.acs"), Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
-                   (Remedy("the administrator", "On bare metal switch ACS off on these bridges; in a guest have the host do it.",
-                           tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),), "p2p-broken-acs-iommu", "possible")
+    return None if isinstance(host.acs, Gap) or not host.acs else Finding(
+        "peer-traffic-redirected", Severity.NOTE,
+        f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
+        (Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
+         Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
+        (Remedy("the administrator",
+                "On bare metal switch ACS off on these bridges; in a guest have the host do it.",
+                tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),),
+        "p2p-broken-acs-iommu", "possible")
 
 
 def xids_seen(host: Host) -> Finding | None:
-    if isinstance(host.xids, Gap) or not host.xids:
-        return None
-    return Finding("xids-seen", Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
-                   f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
-                   tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
-                   (Remedy("the administrator", "Look the number up in NVIDIA's list of Xids.", ("sudo dmesg -T | grep -i xid",)),),
-                   "gpu-or-link-fault", "possible")
+    return None if isinstance(host.xids, Gap) or not host.xids else Finding(
+        "xids-seen", Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
+        f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
+        tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
+        (Remedy("the administrator", "Look the number up in NVIDIA's list of Xids.",
+                ("sudo dmesg -T | grep -i xid",)),), "gpu-or-link-fault", "possible")

@@ -86,8 +86,10 @@ def parse(text: str, name: str = "text") -> Role:
     found = assigned(text) if _is_text(text) else {}
     redactor = Redactor({n: v for n, (v, _) in found.items()})
     kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
-    others = len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0
-    return Role(name, kept, {n: found[n][1] for n in kept}, others, {}, *[Gap("not-run", "only a file was read")] * 6)
+    return Role(
+        name, kept, {n: found[n][1] for n in kept},
+        len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0, {},
+        *[Gap("not-run", "only a file was read")] * 6)
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:

@@ -41,11 +41,10 @@ def ecc_errors(machine: Machine) -> Finding | None:
     """Uncorrected ECC errors since the driver was loaded; the life-long counter alone is history."""
     bad = [g for g in _gpus(machine) if not isinstance(g.ecc, Gap) and not isinstance(g.ecc.volatile_uncorrected, Gap)
            and g.ecc.volatile_uncorrected > 0]
-    if not bad:
-        return None
-    return Finding("ecc-errors", Severity.WARN, f"{_named(bad)}: uncorrected ECC errors since the driver was loaded",
-                   _seen(bad, "ecc", lambda g: f"{g.ecc.volatile_uncorrected} uncorrected"),
-                   (_reset(bad, "Memory of this GPU went wrong."),), "gpu-or-link-fault", "likely")
+    return None if not bad else Finding(
+        "ecc-errors", Severity.WARN, f"{_named(bad)}: uncorrected ECC errors since the driver was loaded",
+        _seen(bad, "ecc", lambda g: f"{g.ecc.volatile_uncorrected} uncorrected"),
+        (_reset(bad, "Memory of this GPU went wrong."),), "gpu-or-link-fault", "likely")
 
 
 def rows_need_reset(machine: Machine) -> Finding | None:
@@ -111,9 +110,12 @@ def compute_mode_blocks(machine: Machine) -> Finding | None:
     said = _seen(taken or gpus, "compute_mode", lambda g: f"compute mode {g.compute_mode}{_held_by(g)}")
     if not taken:
         return Finding("compute-mode-blocks", Severity.NOTE, f"{_named(gpus)}: exclusive compute mode, one process a GPU", said)
-    fix = Remedy("the administrator", "Let processes in again.", tuple(f"sudo nvidia-smi -i {g.nvml_index} -c DEFAULT" for g in taken))
-    return Finding("compute-mode-blocks", Severity.BROKEN, f"{_named(taken)}: compute mode lets no further process in", said, (fix,),
-                   "gpu-exclusive-mode", "established")
+    return Finding(
+        "compute-mode-blocks", Severity.BROKEN, f"{_named(taken)}: compute mode lets no further process in",
+        said,
+        (Remedy("the administrator", "Let processes in again.",
+                tuple(f"sudo nvidia-smi -i {g.nvml_index} -c DEFAULT" for g in taken)),),
+        "gpu-exclusive-mode", "established")
 
 
 def _held_by(gpu: NvmlGpu) -> str:
@@ -155,9 +157,11 @@ def bus_ids_collide(machine: Machine) -> Finding | None:
     fix = (Remedy("you", "Use NCCL 2.30 or later, which compares UUIDs.", (f'python3 -m pip install -U "nvidia-nccl-cu{wheel}>=2.30"',)),
            Remedy("the administrator", "Distinct GPUs report one bus id: an enumeration fault of this host or driver.", (
                "nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)))
-    said = tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items()))
-    return Finding("bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN, "distinct GPUs report one PCI bus id", said, fix,
-                   "bus-id-collision", "possible" if told_apart else "established")
+    return Finding(
+        "bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN,
+        "distinct GPUs report one PCI bus id",
+        tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items())), fix,
+        "bus-id-collision", "possible" if told_apart else "established")
 
 
 def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, list[str]]:
@@ -179,13 +183,14 @@ def nvlink_without_peer_access(machine: Machine) -> Finding | None:
         a, b = known.get(pair.a), known.get(pair.b)
         if a is not None and b is not None and str(pair.level).startswith("NV") and not machine.cuda.peer_access[a][b]:
             bad.append(pair)
-    if not bad:
-        return None
-    fix = Remedy("the administrator", "NVLink is there and CUDA refuses peer access: check fabric, driver, confidential mode.", (
-        "nvidia-smi topo -p2p r", "nvidia-smi topo -m"))
-    return Finding("nvlink-without-peer-access", Severity.WARN, f"{len(bad)} pairs of GPUs have NVLink but no peer access", tuple(
-        Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access") for p in bad[:8]), (fix,),
-        "gpu-or-link-fault", "possible")
+    return None if not bad else Finding(
+        "nvlink-without-peer-access", Severity.WARN,
+        f"{len(bad)} pairs of GPUs have NVLink but no peer access",
+        tuple(Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access")
+              for p in bad[:8]),
+        (Remedy("the administrator",
+                "NVLink is there and CUDA refuses peer access: check fabric, driver, confidential mode.",
+                ("nvidia-smi topo -p2p r", "nvidia-smi topo -m")),), "gpu-or-link-fault", "possible")
 
 
 RULES: tuple[Callable[[Machine], Finding | None], ...] = (

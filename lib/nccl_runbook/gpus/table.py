@@ -41,10 +41,12 @@ def _text(value: Any) -> str:
 def gpus_table(machine: Machine) -> Table:
     """One row a GPU as NVML tells it."""
     nvml = machine.nvml
-    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
-    rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
-    note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
-    return Table("", columns, rows, note)
+    return Table(
+        "",
+        ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C",
+         "health"], [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)],
+        f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe "
+        "generation by itself.")
 
 
 def _pcie(pcie: Pcie) -> str:
@@ -55,10 +57,10 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
     uuid = _show(gpu.uuid, lambda u: u[:12])  # enough to tell GPUs apart; the record holds all of it
-    memory = _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}")
-    links = _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up")
-    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id), memory, links, _show(gpu.pcie, _pcie), _show(gpu.utilisation_percent),
-            _show(gpu.temperature_c), _health(gpu)]
+    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id),
+            _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
+            _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"), _show(gpu.pcie, _pcie),
+            _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
 
 
 @titled("Three views of the same GPUs")
@@ -87,9 +89,10 @@ def _files_rows(machine: Machine) -> list[list[Any]]:
 def _cuda_row(cuda: CudaView | Gap) -> list[Any]:
     if isinstance(cuda, Gap):
         return ["CUDA in a rank", Cell(cuda.reason, "muted"), cuda.detail]
-    software = f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}"
-    said = ". ".join(filter(None, [software, *cuda.error.splitlines()]))
-    return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"), said]
+    return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"),
+            ". ".join(filter(None,
+                             [f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}",
+                              *cuda.error.splitlines()]))]
 
 
 @titled("Topology and peer access", "nvml", "pairs")
@@ -97,9 +100,11 @@ def topology_table(machine: Machine) -> Table:
     """Heat map: how near two GPUs are, and whether they may reach each other's memory."""
     names = [g.nvml_index for g in machine.nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
-    rows = [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names]
-    note = "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; most GeForce cards have none."
-    return Table("", ["", *(f"GPU {b}" for b in names)], rows, note)
+    return Table(
+        "", ["", *(f"GPU {b}" for b in names)],
+        [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names],
+        "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; "
+        "most GeForce cards have none.")
 
 
 def _pair_cell(pair: Pair | None) -> Cell:
@@ -126,5 +131,6 @@ def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
 
 
 def _owner_row(owner: Owner) -> list[Any]:
-    who = Cell("this runbook", "note") if owner.is_ours else _show(owner.user)
-    return [str(owner.pid), _show(owner.name), who, _show(owner.used_mib), owner.kind]
+    return [str(owner.pid), _show(owner.name),
+            Cell("this runbook", "note") if owner.is_ours else _show(owner.user), _show(owner.used_mib),
+            owner.kind]

@@ -100,8 +100,10 @@ def place(mode: Mode, site: Site) -> Placed:
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
     short = "oversubscribed" if asked > count else "clean"
-    verdict = "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short
-    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
+    return Placed(
+        groups_of(engines, trainers, site.update),
+        "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
+        tuple(_notes(mode, site, trainers)))
 
 
 def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job]]:
@@ -127,15 +129,16 @@ def _ray(mode: Mode, site: Site) -> Placed:
     nodes = 0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
     left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
     count = site.nodes * site.gpus
-    engines = [Job(engine.name or "engine", 0, size, count=count)] if engine else []
-    trainers = [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left else []
     wanted = sum(t.world_size for t in mode.of("trainer"))
     notes = [] if wanted == left else [
         f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"]
     room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
     short = "oversubscribed" if size > room or size + left > count else "clean"
-    verdict = "zero-visible" if mode.of("trainer") and not left else short
-    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(notes))
+    return Placed(
+        groups_of([Job(engine.name or "engine", 0, size, count=count)] if engine else [],
+                  [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left
+                  else [], site.update), "zero-visible" if mode.of("trainer") and not left else short,
+        tuple(notes))
 
 
 def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:

@@ -35,10 +35,13 @@ def choice(runs: SyncRuns) -> Finding | None:
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
     quickest = min(seconds, key=lambda m: seconds[m])
     other = f"; {quickest} was faster, {seconds[quickest]:.4f} s" if seconds[quickest] * FASTER < seconds[fit[0]] else ""
-    title = f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}"
-    evidence = tuple(Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}") for m, s in sorted(seconds.items(), key=lambda item: item[1]))
-    remedy = tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0]))
-    return Finding("weight-sync-choice", Severity.NOTE, title, evidence, remedy)
+    return Finding(
+        "weight-sync-choice", Severity.NOTE,
+        f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB "
+        f"here{other}",
+        tuple(Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
+              for m, s in sorted(seconds.items(), key=lambda item: item[1])),
+        tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0])))
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
@@ -47,7 +50,11 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
         return [Finding("own-sync-not-seen", Severity.UNKNOWN, own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
     slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
-    title = f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it in {phase}"
-    evidence = Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source)
-    advice = table("sync/choice")["own"]["advice"].get(phase, "See what your code does in that phase.")
-    return [Finding("own-sync-phases", Severity.NOTE, title, (evidence,), (Remedy("you", advice),))]
+    return [Finding("own-sync-phases", Severity.NOTE,
+                    f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it "
+                    f"in {phase}",
+                    (Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()),
+                              slowest.source),),
+                    (Remedy("you",
+                            table("sync/choice")["own"]["advice"].get(
+                                phase, "See what your code does in that phase.")),))]

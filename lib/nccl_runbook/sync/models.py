@@ -46,10 +46,12 @@ class Model:
         ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
         """
         embedding = [self.vocab, self.hidden]
-        experts = {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)} if self.template == "qwen3_moe" else {}
-        tail = [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]])
         head, layer = [["model.embed_tokens.weight", embedding]], _attention(self) + _mlp_and_norms(self)
-        return Listed(self.name, head, layer, self.layers, _PREFIX, tail, experts).spec(layers)
+        return Listed(
+            self.name, head, layer, self.layers, _PREFIX,
+            [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]]),
+            {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)}
+            if self.template == "qwen3_moe" else {}).spec(layers)
 
 
 def _attention(m: Model) -> list[list[Any]]:

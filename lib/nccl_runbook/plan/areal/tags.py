@@ -56,8 +56,8 @@ def rows() -> tuple[Rules, ...]:
     data, found, so_far = table("plan/areal/tags"), [], {}
     for row in data["rows"]:
         so_far |= row
-        fields = {k: v for k, v in so_far.items() if k not in ("from", "switch")}
-        found.append(Rules(tag=row["tags"][-1], switch=Switch(**data["switch"][so_far["switch"]]), **fields))
+        found.append(Rules(tag=row["tags"][-1], switch=Switch(**data["switch"][so_far["switch"]]),
+                           **{k: v for k, v in so_far.items() if k not in ("from", "switch")}))
     return tuple(found)
 
 
