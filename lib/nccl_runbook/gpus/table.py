@@ -19,18 +19,18 @@ def _show(value: Any, words: Callable[[Any], str] = str) -> Cell | str:
 
 def _health(gpu: NvmlGpu) -> str:
     """ECC, rows, clocks, MIG, fabric and compute mode, only what is not plain."""
-    said = []
-    if not isinstance(gpu.ecc, Gap):
-        counts = [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
-        said += ["ECC uncorrected " + " now, ".join(str(_text(c)) for c in counts) + " ever"] if any(c != 0 for c in counts) else []
-    if not isinstance(gpu.remapped_rows, Gap) and gpu.remapped_rows.uncorrectable:
-        said.append(f"{gpu.remapped_rows.uncorrectable} rows remapped" + (", reset pending" if gpu.remapped_rows.is_pending else ""))
-    said += [] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]
-    said += [f"MIG, {len(gpu.mig.instances)} instances"] if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else []
+    ecc = [] if isinstance(gpu.ecc, Gap) else [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
+    rows = None if isinstance(gpu.remapped_rows, Gap) else gpu.remapped_rows
     state = "" if isinstance(gpu.fabric, Gap) else gpu.fabric.state
-    said += [f"fabric {state}"] if state not in ("", "completed", "not-supported") else []
-    said += [f"compute mode {gpu.compute_mode}"] if not isinstance(gpu.compute_mode, Gap) and gpu.compute_mode != "default" else []
-    return "; ".join(said) or "nothing stands out"
+    mode = "default" if isinstance(gpu.compute_mode, Gap) else gpu.compute_mode
+    words = [
+        "ECC uncorrected " + " now, ".join(map(_text, ecc)) + " ever" if any(c != 0 for c in ecc) else "",
+        f"{rows.uncorrectable} rows remapped{', reset pending' * rows.is_pending}" if rows and rows.uncorrectable else "",
+        *([] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]),
+        f"MIG, {len(gpu.mig.instances)} instances" if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else "",
+        f"fabric {state}" if state not in ("", "completed", "not-supported") else "",
+        f"compute mode {mode}" if mode != "default" else ""]
+    return "; ".join(filter(None, words)) or "nothing stands out"
 
 
 def _text(value: Any) -> str:

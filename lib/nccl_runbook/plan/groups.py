@@ -156,21 +156,22 @@ def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int, of: str
 
 
 def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
+    """What is to be known beside the verdict."""
     engines = mode.of("engine")
-    notes = []
-    if not mode.plain and site.launcher == "local":
-        notes.append("AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' "
-                     "or 'gen'); this is the plan by component")
-    if site.launcher == "single-controller" and any(e.instance_size > site.gpus for e in engines):
-        notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
-    for engine in (e for e in engines if mode.scheduled and e.anchor is not None):
-        if site.update != "disk" or engine.size("d") != mode.parts[engine.anchor].world_size:
-            notes.append("AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
-                         "as many workers on both sides: it refuses to start otherwise")
-    if site.own_gpus:
-        notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before")
-    if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
-        notes.append("engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4")
-    if any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None):
-        notes.append('the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)')
-    return notes
+    widest = max((e.instance_size for e in engines), default=0)
+    sharing = [e for e in engines if mode.scheduled and e.anchor is not None
+               and (site.update != "disk" or e.size("d") != mode.parts[e.anchor].world_size)]
+    notes = (
+        (not mode.plain and site.launcher == "local",
+         "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
+         "this is the plan by component"),
+        (site.launcher == "single-controller" and widest > site.gpus,
+         f"one engine wants {widest} GPUs: the scheduler refuses it (GPUAllocationError)"),
+        *[(True, "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                 "as many workers on both sides: it refuses to start otherwise") for _ in sharing],
+        (site.own_gpus, "Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before"),
+        (any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
+         "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4"),
+        (any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None),
+         'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)'))
+    return [text for applies, text in notes if applies]

@@ -74,18 +74,16 @@ def own_table(own: OwnSync) -> Table:
 
 
 def _note(runs: SyncRuns) -> str:
-    fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
-    words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
-    if any(a.method.startswith("nccl") for a in runs.run):
-        words.append("NCCL's first sync makes the communicator too.")
     given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
-    if written := sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m}):
-        words.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
-    words += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
-    words += [f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]]
-    if runs.on_cpu:
-        words.append("Rehearsal on the CPU: these are no figures for GPUs.")
-    return " ".join(words)
+    written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})
+    fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
+    return " ".join((
+        f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
+        *["NCCL's first sync makes the communicator too."] * any(a.method.startswith("nccl") for a in runs.run),
+        *[f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."] * bool(written),
+        *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
+        *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
+        *["Rehearsal on the CPU: these are no figures for GPUs."] * runs.on_cpu))
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
