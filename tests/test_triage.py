@@ -16,8 +16,7 @@ import papermill
 import pytest
 from book_samples import run_cli
 from literals import matcher_of
-from nccl_runbook.causes.causes import causes, fitting, recognise
-from nccl_runbook.causes.launchers import for_launcher
+from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json

@@ -157,7 +157,7 @@ def _clean(plans: list[Plan]) -> str:
 
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
-    from nccl_runbook.plan import flags as frameworks
+    from nccl_runbook.plan import frameworks
     from nccl_runbook.plan import read_launch_lines as launch_lines
     from nccl_runbook.plan import read_training_file as training_file
 

@@ -69,7 +69,7 @@ def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str,
     from nccl_runbook.look.live import checked_pids
     from nccl_runbook.sync import judge_choice as sync_choice
     from nccl_runbook.sync import read_trace as sync_trace
-    from nccl_runbook.sync.choice import phase_of
+    from nccl_runbook.sync.judge_choice import phase_of
     from nccl_runbook.sync.table import own_table
 
     if not trace:

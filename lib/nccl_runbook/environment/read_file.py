@@ -98,7 +98,8 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     waiting = ""  # the name of a Kubernetes pair whose value stands on the next line
     for number, row in enumerate(rows, 1):
-        line = row if "\0" in text else _without_comment(row)
+        live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
+        line = row if live else re.sub(r"(^|\s)#.*", "", row)
         for gone in _UNSET.finditer(line):
             for word in gone[1].split():
                 found.pop(word, None)
@@ -129,11 +130,6 @@ def _value(match: re.Match[str]) -> str:
             value = re.sub(r"[,\\]+$", "", value[:-1])
     default = _DEFAULT.match(value)
     return default[1] if default else value
-
-
-def _without_comment(line: str) -> str:
-    """The line without a comment of shell or YAML; lines for the scheduler stay."""
-    return line if _LIVE_COMMENT.match(line) else re.sub(r"(^|\s)#.*", "", line)
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:

@@ -143,20 +143,19 @@ def visible_devices_wrong(machine: Machine) -> Finding | None:
 def gpus_hidden(machine: Machine) -> Finding | None:
     """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own variable grants just these."""
     selection = _selection(machine)
-    if selection is None or selection.problem:
-        return None
-    if not (hidden := _hidden(machine, selection)):
+    hidden = _hidden(machine, selection) if selection and not selection.problem else []
+    if not hidden:
         return None
     variables = machine.surroundings.variables
-    names = ", ".join(map(str, hidden))
-    title = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} hides GPU {names} of {len(_nvml_gpus(machine))}"
-    evidence = (Evidence(f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}", "gpus.surroundings.variables"),)
+    setting = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}"
+    title = f"{setting} hides GPU {', '.join(map(str, hidden))} of {len(_nvml_gpus(machine))}"
+    evidence = (Evidence(setting, "gpus.surroundings.variables"),)
     if grant := granted_by(variables, selection.shown, _nvml_gpus(machine)):
         return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
     return Finding(
         "gpus-hidden", Severity.WARN, title, evidence,
-        (Remedy("your launcher", "If the job should use them too, clear the variable.",
-                _clear_lines(machine)),), "visible-devices-wrong", "possible")
+        (Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine)),),
+        "visible-devices-wrong", "possible")
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
@@ -190,15 +189,11 @@ def torch_without_cuda(machine: Machine) -> Finding | None:
     if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
         return None
     same = cuda.torch.partition("+")[0]
+    gpus = counted(len(_nvml_gpus(machine)) or len(_gpu_files(machine)), "GPU")
     fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
         f"python3 -m pip install --force-reinstall torch=={same}", 'python3 -c "import torch; print(torch.version.cuda)"'))
-    return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {_nvml_count(machine)}",
+    return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {gpus}",
                    (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
-
-
-def _nvml_count(machine: Machine) -> str:
-    count = len(_nvml_gpus(machine)) or len(_gpu_files(machine))
-    return f"{count} GPU{'s' if count != 1 else ''}"
 
 
 def cuda_cannot_start(machine: Machine) -> Finding | None:

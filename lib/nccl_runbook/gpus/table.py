@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
+from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Pair
 from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
@@ -49,17 +49,15 @@ def gpus_table(machine: Machine) -> Table:
         "generation by itself.")
 
 
-def _pcie(pcie: Pcie) -> str:
-    return f"gen {_text(pcie.generation)} x{_text(pcie.width)} ({_text(pcie.max_generation)} x{_text(pcie.max_width)})"
-
-
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
     uuid = _show(gpu.uuid, lambda u: u[:12])  # enough to tell GPUs apart; the record holds all of it
     return [_show(gpu.name), uuid, _show(gpu.pci_bus_id),
             _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
-            _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"), _show(gpu.pcie, _pcie),
+            _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),
+            _show(gpu.pcie, lambda p: f"gen {_text(p.generation)} x{_text(p.width)} "
+                                      f"({_text(p.max_generation)} x{_text(p.max_width)})"),
             _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
 
 
@@ -127,10 +125,5 @@ def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
     owners = gpu if isinstance(gpu, Gap) else gpu.owners
     if isinstance(owners, Gap):
         return [[str(index), Cell(owners.reason, "muted"), owners.detail, "", "", ""]]
-    return [[str(index), *_owner_row(owner)] for owner in owners]
-
-
-def _owner_row(owner: Owner) -> list[Any]:
-    return [str(owner.pid), _show(owner.name),
-            Cell("this runbook", "note") if owner.is_ours else _show(owner.user), _show(owner.used_mib),
-            owner.kind]
+    return [[str(index), str(o.pid), _show(o.name), Cell("this runbook", "note") if o.is_ours else _show(o.user),
+             _show(o.used_mib), o.kind] for o in owners]

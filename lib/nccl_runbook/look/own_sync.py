@@ -21,7 +21,7 @@ IN_ONE = ("wire", "control", "other")  # among the threads of one process: one s
 
 def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]], str]) -> Union[OwnSync, Gap]:
     """Each sync within so many seconds, or until a signal, of all these processes together and of each; one that runs at the beginning
-    or the end is cut there. ``phase_of``: knowledge.sync_choice.phase_of. Nothing is stopped: py-spy reads beside the job. A Gap where
+    or the end is cut there. ``phase_of``: sync.judge_choice.phase_of. Nothing is stopped: py-spy reads beside the job. A Gap where
     it may not, or saw no sync."""
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
     seen: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}

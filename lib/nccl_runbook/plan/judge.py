@@ -151,7 +151,6 @@ def _spelt(part: Part, named: bool = True) -> str:
 
 def about_tag(rules: Rules, site: Site) -> list[str]:
     """What is to be known about this tag beside the verdict."""
-    told = [] if rules.known else [f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"]
-    if site.launcher == "single-controller" and not rules.controller:
-        told.append(f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4")
-    return told
+    unread = f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
+    uncontrolled = f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4"
+    return [unread] * (not rules.known) + [uncontrolled] * (site.launcher == "single-controller" and not rules.controller)

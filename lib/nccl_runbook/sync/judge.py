@@ -35,8 +35,8 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     """What is wrong with one method; None if nothing is."""
     if arm.complete and not arm.wrong:
         return shared_gpu_not_refused(arm, runs, plan)
-    refusal = refused(arm, runs, plan) or failed_on_one_gpu(arm, runs, plan)
-    return wrong_bytes(arm) or not_enough(arm) or interrupted(arm) or refusal or did_not_end(arm) or failed(arm)
+    return (wrong_bytes(arm) or not_enough(arm) or interrupted(arm) or refused(arm, runs, plan)
+            or failed_on_one_gpu(arm, runs, plan) or did_not_end(arm) or failed(arm))
 
 
 def _said(arm: SyncArm) -> list[str]:

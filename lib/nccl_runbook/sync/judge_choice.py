@@ -1,11 +1,14 @@
 """Which way to move the weights here: the decision table with what was measured, and what the user's own sync spends its seconds on."""
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Sequence
+
 from nccl_runbook.causes.causes import recognise
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.sync.choice import lines_for
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, SyncRuns
 
 FASTER = 1.5  # times; another method that is so much faster than the one the table names is told
@@ -25,6 +28,12 @@ def topology(runs: SyncRuns | Gap) -> str:
         return "bus-ids"
     carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
     return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
+
+
+def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
+    """(framework and versions, its lines) for the way that ``method`` stands for: nccl, ipc, gloo or disk."""
+    way = "disk" if "disk" in method else method.partition("-")[0]
+    return [(row["name"], row[way]) for row in table("sync/choice")["framework"] if way in row]
 
 
 def choice(runs: SyncRuns) -> Finding | None:
@@ -58,3 +67,14 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
                     (Remedy("you",
                             table("sync/choice")["own"]["advice"].get(
                                 phase, "See what your code does in that phase.")),))]
+
+
+def phase_of(frames: Sequence[str]) -> str:
+    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first, with or
+    without the class; "" where none of them syncs weights."""
+    own, named = table("sync/choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]  # without class or <locals>
+    roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]
+    inside = named[:roots[-1] + 1] if roots else []
+    whole = (phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside))
+    leaf = (phase for f in inside for phase, names in own["innermost"].items() if re.search(names, f))
+    return next(itertools.chain(whole, leaf), "other") if inside else ""

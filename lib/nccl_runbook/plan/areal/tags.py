@@ -4,7 +4,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from pathlib import Path
 
 from nccl_runbook.causes.toml import table
 
@@ -82,8 +81,3 @@ def at(tag: str) -> Rules:
 def _order(tag: str) -> tuple[int, ...] | None:
     found = _TAG.match(tag)
     return (*map(int, found.group(1, 2, 3)), _KIND[found[4]], int(found[5] or 0)) if found and len(tag) <= 40 else None
-
-
-def grammar(name: str) -> str:
-    """The text of one grammar, for lark."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
