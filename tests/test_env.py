@@ -20,8 +20,7 @@ from nccl_runbook.environment import read as probe
 from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import RESTS_ON, judge
-from nccl_runbook.environment.read_file import is_kept, parse, read
-from nccl_runbook.environment.read_pci import acs_redirects
+from nccl_runbook.environment.read_file import acs_redirects, is_kept, parse, read
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"

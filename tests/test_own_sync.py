@@ -15,8 +15,8 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.hang.live.facts import Frame, Stack
 from nccl_runbook.look import own_sync
 from nccl_runbook.sync import judge_choice as sync_choice
-from nccl_runbook.sync.choice import phase_of
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync
+from nccl_runbook.sync.judge_choice import phase_of
 
 SEEN = json.loads((Path(__file__).parent / "data" / "own-sync-stacks.json").read_text())
 PACKAGES = "/opt/torch/lib/python3.11/site-packages/"  # an environment may be named so

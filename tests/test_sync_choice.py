@@ -17,7 +17,6 @@ from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
 from nccl_runbook.plan.areal import tags as allocation
-from nccl_runbook.sync import choice as table
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import read_trace as sync_trace
@@ -45,7 +44,7 @@ def _library(monkeypatch):
 def test_weight_sync_choice_fires_with_the_first_of_the_row_that_passed(facts, key, method):
     found = sync_choice.choice(facts)
     assert sync_choice.topology(facts) == key and found.severity is Severity.NOTE and f": {method}, " in found.title
-    assert found.evidence[0].source.startswith("runs.arms.") and len(found.remedy) == len(table.lines_for(method)) > 0
+    assert found.evidence[0].source.startswith("runs.arms.") and len(found.remedy) == len(sync_choice.lines_for(method)) > 0
 
 
 def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
@@ -83,14 +82,14 @@ def test_weight_sync_choice_names_what_was_faster_here():
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
     rows = tables("sync_choice")["topology"]
     assert all(set(row["order"]) <= set(METHODS) and set(row) == {"title", "order", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
-    names = {name.split(",")[0] for method in METHODS for name, lines in table.lines_for(method) if all(lines)}
+    names = {name.split(",")[0] for method in METHODS for name, lines in sync_choice.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
-    assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0" in name] == [("actor.weight_update_mode=disk",)]
+    assert [lines for name, lines in sync_choice.lines_for("fast-disk-shm") if "v0.5.0" in name] == [("actor.weight_update_mode=disk",)]
 
 
 def test_areal_s_lines_are_those_of_each_tag():
     """What this page says and what the plan says of a tag are one."""
-    told = {name: lines for name, lines in table.lines_for("disk") if name.startswith("AReaL")}
+    told = {name: lines for name, lines in sync_choice.lines_for("disk") if name.startswith("AReaL")}
     for tag in ("v0.3.2", "v0.3.3", "v0.3.4", "v0.4.0", "v0.4.1", "v0.5.0"):
         assert [lines for name, lines in told.items() if tag in name] == [allocation.at(tag).switch.lines], tag
 
@@ -161,7 +160,7 @@ def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
     ("", ("broadcast torch/distributed/distributed_c10d.py", "_sync_params_and_buffers site-packages/torch/nn/parallel/distributed.py", "main x/own.py")),
     ("", ("load_weights vllm/model_executor/models/qwen2.py", "load_model vllm/worker.py")), ("", ())])
 def test_each_stack_is_in_one_phase_of_a_sync_or_in_none(phase, frames):
-    assert table.phase_of(frames) == phase
+    assert sync_choice.phase_of(frames) == phase
 
 
 def test_a_sync_ends_where_no_stack_shows_one_and_its_phases_add_up():
@@ -198,19 +197,19 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
     running = [subprocess.Popen([sys.executable, "-c", OWN.format(name)], stdout=subprocess.PIPE) for name in ("update_weights", "pause_generation")]
     try:
         assert all(p.stdout.readline() == b"there\n" for p in running)
-        seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
+        seen = own_sync.collect([p.pid for p in running], 1.5, sync_choice.phase_of)
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [(ALL_OF_THEM, {"pause"}), (f"pid {running[0].pid}", {"pause"})]
         assert str(running[1].pid) in seen.syncs[0].source and "EngineCore" in seen.syncs[0].source, "one that showed no sync is named"
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
         assert re.fullmatch(rf"nccl-runbook: .*\b{running[0].pid} for 1 s \(--budget\).*\n", watched.stderr)
         assert "pause" in watched.stdout.splitlines()[1]
-        nothing = own_sync.collect([running[1].pid], 0.3, table.phase_of)
+        nothing = own_sync.collect([running[1].pid], 0.3, sync_choice.phase_of)
         assert nothing.reason == "absent" and "pause_trace()" in nothing.detail
     finally:
         for process in running:
             process.kill()
             process.wait()
-    assert isinstance(own_sync.collect([running[0].pid], 1.0, table.phase_of), Gap)
+    assert isinstance(own_sync.collect([running[0].pid], 1.0, sync_choice.phase_of), Gap)
 
 
 def test_a_number_that_means_nothing_a_missing_folder_and_a_missing_log_end_with_one_sentence():

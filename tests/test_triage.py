@@ -14,8 +14,7 @@ import jsonschema
 import papermill
 import pytest
 from book_samples import run_cli
-from nccl_runbook.causes.causes import causes, fitting, recognise
-from nccl_runbook.causes.launchers import for_launcher
+from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json

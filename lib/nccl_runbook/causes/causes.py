@@ -1,4 +1,4 @@
-"""The causes by id: title, explanation, remedies, and the messages that point to them."""
+"""The causes by id: title, explanation, remedies, the messages that point to them; and a line that sets a variable, by launcher."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable
 
 from nccl_runbook.causes.toml import table
+
+_PAIR = re.compile(r"(\w+)=(\S+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,3 +55,17 @@ def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
     """The first cause in table order whose message is among ``lines``, with that line; None where nothing is known."""
     text = list(lines)
     return next(((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)), None)
+
+
+def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
+    """The line as ``launcher`` takes it; unchanged where the table has no form for it and it sets nothing."""
+    for form in table("causes/launchers")["form"]:
+        found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
+        if found:
+            either = "|".join("".join(found.groups()[:1]).split())
+            return tuple(wanted.format(*(group or "" for group in found.groups()), either=either) for wanted in form["lines"])
+    pairs = _PAIR.findall(line) if line.startswith("export ") else []
+    if not pairs or launcher not in table("causes/launchers")["export"]:
+        return (line,)
+    form, pair, between = table("causes/launchers")["export"][launcher]
+    return tuple(form.format(between.join(pair.format(name=name, value=value) for name, value in pairs)).split("\n"))

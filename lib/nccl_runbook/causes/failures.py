@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import Cause, causes, fitting, recognise
-from nccl_runbook.causes.launchers import for_launcher
+from nccl_runbook.causes.causes import Cause, causes, fitting, for_launcher, recognise
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes

@@ -14,7 +14,6 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.plan import flags as known_frameworks
 from nccl_runbook.plan import frameworks
 from nccl_runbook.plan import judge as allocation_rules
 from nccl_runbook.plan import judge_devices as devices
@@ -157,7 +156,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, " ".join(c.text for c in commands))
-    if (known := known_frameworks.of(text)) is None:
+    if (known := frameworks.of(text)) is None:
         raise ValueError(FOREIGN)
     said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
     return _of_framework(known, said, where, asked)

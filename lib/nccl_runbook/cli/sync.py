@@ -34,7 +34,7 @@ from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import models
 from nccl_runbook.sync import read_trace as sync_trace
-from nccl_runbook.sync.choice import phase_of
+from nccl_runbook.sync.judge_choice import phase_of
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
 EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"

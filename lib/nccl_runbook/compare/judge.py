@@ -151,26 +151,31 @@ def _settled(c: Comparison) -> list[Finding]:
         return [_inconclusive(c)]
     told = [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))] if not failing else [_failing(c, failing)]
     if not told and (flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]):
-        title = f"{', '.join(flat)}: some of what the runs gave is 0 or less, of which there is no ratio: name a figure above 0"
-        return [Finding("no-ratio", Severity.UNKNOWN, title)]
+        return [Finding("no-ratio", Severity.UNKNOWN,
+                        f"{', '.join(flat)}: some of what the runs gave is 0 or less, of which there is no "
+                        "ratio: name a figure above 0")]
     if not told:
-        few = f"{len(c.samples)} of {c.wanted} runs {'were done' if c.stopped else 'fitted into the budget'}: too few to compare"
-        return [Finding("too-few-runs", Severity.UNKNOWN, few)]
+        return [Finding("too-few-runs", Severity.UNKNOWN,
+                        f"{len(c.samples)} of {c.wanted} runs "
+                        f"{'were done' if c.stopped else 'fitted into the budget'}: too few to compare")]
     return [*_walked(c, worst_first(told)[0].severity), *told]
 
 
 def _inconclusive(c: Comparison) -> Finding:
     failed = [s for s in c.samples if not s.passed]
     counts = ", ".join(f"{arm} {sum(s.arm == arm for s in failed)} of {len(of_arm(c, arm))}" for arm in "AB")
-    seen = tuple(Evidence(line, f"{failed[0].arm}: {failed[0].ended}") for line in failed[0].last_lines[-4:])
-    return Finding("comparison-inconclusive", Severity.UNKNOWN, f"inconclusive: runs failed in {counts}", seen)
+    return Finding(
+        "comparison-inconclusive", Severity.UNKNOWN, f"inconclusive: runs failed in {counts}",
+        tuple(Evidence(line, f"{failed[0].arm}: {failed[0].ended}") for line in failed[0].last_lines[-4:]))
 
 
 def _failing(c: Comparison, arm: str) -> Finding:
     other, sample = "B" if arm == "A" else "A", of_arm(c, arm)[0]
-    seen = tuple(Evidence(line, f"{arm}: {sample.ended}") for line in sample.last_lines[-4:])
-    title = f"{arm} fails ({sample.ended}) in all of {len(of_arm(c, arm))} runs, {other} passes in all of {len(of_arm(c, other))}"
-    return Finding("arm-fails", Severity.WARN, title, seen, (_use(other),))
+    return Finding(
+        "arm-fails", Severity.WARN,
+        f"{arm} fails ({sample.ended}) in all of {len(of_arm(c, arm))} runs, {other} passes in all of "
+        f"{len(of_arm(c, other))}",
+        tuple(Evidence(line, f"{arm}: {sample.ended}") for line in sample.last_lines[-4:]), (_use(other),))
 
 
 def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
@@ -205,8 +210,9 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
     shares = [str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried]
     seen = tuple(Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares))
     if c.walk.why_not:
-        title = f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after {len(c.walk.tried)} of their sets were tried"
-        return [Finding("effect-not-named", Severity.UNKNOWN, title, seen)]
+        return [Finding("effect-not-named", Severity.UNKNOWN,
+                        f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
+                        f"{len(c.walk.tried)} of their sets were tried", seen)]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
     also = f"; {len(c.differences) - len(rows)} other differences do nothing here" if len(c.differences) > len(rows) else ""
     carry = "carries" if len(rows) == 1 else "together carry"

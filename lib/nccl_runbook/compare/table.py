@@ -19,9 +19,11 @@ def runs_table(c: Comparison) -> Table:
     rows = [[f"{arm}: {c.arms['AB'.index(arm)]}", name, *_spread([s for s in c.samples if s.arm == arm and s.passed], name)]
             for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
     failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
-    note = f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. A run's figure is the median of what it gave."
-    columns = ["arm", "figure", "runs", "median", "least", "most"]
-    return Table("", columns, [*rows, *failed] or [["nothing was run", *[""] * 5]], note)
+    return Table(
+        "", ["arm", "figure", "runs", "median", "least", "most"],
+        [*rows, *failed] or [["nothing was run", *[""] * 5]],
+        f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. A run's figure is the median "
+        "of what it gave.")
 
 
 def _spread(samples: list[Sample], name: str) -> list[str]:

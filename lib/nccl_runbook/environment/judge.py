@@ -9,11 +9,10 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.environment import judge_host as environment_host
 from nccl_runbook.environment import judge_libnccl as libnccl
-from nccl_runbook.environment import judge_pairs as environment_pairs
+from nccl_runbook.environment import judge_settings
 from nccl_runbook.environment.facts import Environment
-from nccl_runbook.environment.judge_settings import Setting, settings, told
+from nccl_runbook.environment.judge_settings import Setting, settings
 
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
@@ -24,25 +23,20 @@ _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
 
 def unread_variable(s: Setting) -> Finding | None:
     """Nobody reads this name: one that circulates, or a slip of the pen."""
-    if s.known:
-        return None
     if s.name in unread():
         says, instead = unread()[s.name]
-        return told("unread-variable", Severity.WARN, s, says, "It does nothing. Take it out; what does the work:", instead)
-    if not (near := nearest(s.name)):
-        return None
-    return told("unread-variable", Severity.WARN, s, f"no reader known; the nearest name is {near}", "Write the name that is read:",
-                f"{near}={s.value}")
+        return s.finding("unread-variable", Severity.WARN, says, "It does nothing. Take it out; what does the work:", instead)
+    near = nearest(s.name)
+    return s.finding("unread-variable", Severity.WARN, f"no reader known; the nearest name is {near}", "Write the name that is read:",
+                     f"{near}={s.value}") if near else None
 
 
-def wrong_value(s: Setting) -> Finding | None:
+def wrong_value(s: Setting, v: Variable) -> Finding | None:
     """The value is none that the reader takes."""
-    v = s.known
-    if v is None or v.accepts(s.value):
-        return None
     unset = "" if v.name in table("environment/environment")["needed"] else ", or take it out"
-    return told("wrong-value", Severity.WARN, s, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
-                f"Give it a value that is read{unset}:", _right(v, s.value))
+    return None if v.accepts(s.value) else s.finding(
+        "wrong-value", Severity.WARN, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
+        f"Give it a value that is read{unset}:", _right(v, s.value))
 
 
 def _what_happens(v: Variable, value: str) -> str:
@@ -63,94 +57,94 @@ def _right(v: Variable, value: str) -> str:
     return table("environment/environment")["needed"].get(v.name) or (f"{v.name}={v.default}" if v.default else f"unset {v.name}")
 
 
-def renamed_variable(s: Setting) -> Finding | None:
+def _past(s: Setting, v: Variable) -> bool:
+    """Whether the version in use, or any that may be, is newer than the last one that reads it."""
+    return bool(v.until) and (not s.in_use or s.in_use[:len(version(v.until))] > version(v.until))
+
+
+def renamed_variable(s: Setting, v: Variable) -> Finding | None:
     """An old name: still read (a note) or no longer (a warning) by the version in use."""
-    v = s.known
-    if v is None or not v.renamed_to or (s.in_use and s.in_use < version(v.renamed_in)):
+    if not v.renamed_to or (s.in_use and s.in_use < version(v.renamed_in)):
         return None
-    gone = bool(v.until) and (not s.in_use or s.in_use[:len(version(v.until))] > version(v.until))
     since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in not in ("", "0") else ""
-    says = "no longer read" if gone else "still read, with a warning"
-    value = "" if v.values.startswith("count") and _too_many(s.value) else f"={s.value}"
-    return told("renamed-variable", Severity.WARN if gone else Severity.NOTE, s, f"the old name; {v.renamed_to}{since} ({says})",
-                 "Write the new name:", f"{v.renamed_to}{value or '=2000'}" if v.values != "bool" else v.renamed_to)
+    severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, "still read, with a warning")
+    value = "2000" if v.values.startswith("count") and _too_many(s.value) else s.value
+    return s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})", "Write the new name:",
+                     f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to)
 
 
-def dead_variable(s: Setting) -> Finding | None:
+def dead_variable(s: Setting, v: Variable) -> Finding | None:
     """Read up to a version that is past, without a successor."""
-    v = s.known
-    if v is None or not v.until or v.renamed_to or (s.in_use and s.in_use[:len(version(v.until))] <= version(v.until)):
+    if v.renamed_to or not _past(s, v):
         return None
     severity, says, advice = Severity.WARN, "", "It does nothing. Take it out:"
     if not s.in_use and version(v.until) >= RUN_STILL:
         severity, says, advice = Severity.NOTE, "; which one runs here is not known", "A newer one does not read it. Then take it out:"
-    return told("dead-variable", severity, s, f"last read by {v.reader.name} {v.until}{says}", advice, f"unset {s.name}")
+    return s.finding("dead-variable", severity, f"last read by {v.reader.name} {v.until}{says}", advice, f"unset {s.name}")
 
 
-def not_yet_read(s: Setting) -> Finding | None:
+def not_yet_read(s: Setting, v: Variable) -> Finding | None:
     """The version in use is older than the first that reads it."""
-    v = s.known
-    if v is None or not v.since or not s.in_use or s.in_use >= version(v.since):
+    if not v.since or not s.in_use or s.in_use >= version(v.since):
         return None
     old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
-    here = ".".join(map(str, s.in_use))
-    return told("not-yet-read", Severity.WARN, s, f"read from {v.reader.name} {v.since} on; {here} runs here",
-                 "Write the name of this version:" if old else "It does nothing here. Take it out, or use a newer version:",
-                 f"{old}={s.value}" if old else f"unset {s.name}")
+    return s.finding(
+        "not-yet-read", Severity.WARN, f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
+        "Write the name of this version:" if old else "It does nothing here. Take it out, or use a newer version:",
+        f"{old}={s.value}" if old else f"unset {s.name}")
 
 
-def bytes_for_events(s: Setting) -> Finding | None:
+def bytes_for_events(s: Setting, v: Variable) -> Finding | None:
     """A buffer of the flight recorder given in bytes: it counts events."""
-    if s.known is None or s.known.values != "count" or not _too_many(s.value):
+    if v.values != "count" or not _too_many(s.value):
         return None
-    old = bool(s.in_use) and s.in_use < (2, 9)
-    return told("bytes-for-events", Severity.WARN, s, f"{int(s.value):,} events are asked for: this is a count, not bytes",
-                 "A few thousand are enough:", f"{'TORCH_NCCL_TRACE_BUFFER_SIZE' if old else 'TORCH_FR_BUFFER_SIZE'}=2000")
+    name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
+    return s.finding("bytes-for-events", Severity.WARN, f"{int(s.value):,} events are asked for: this is a count, not bytes",
+                     "A few thousand are enough:", f"{name}=2000")
 
 
 def _too_many(value: str) -> bool:
     return value.isdecimal() and len(value) < 20 and int(value) > MOST_EVENTS
 
 
-def debugging_left_on(s: Setting) -> Finding | None:
+def debugging_left_on(s: Setting, v: Variable) -> Finding | None:
     """A switch for experiments that stayed: a warning where it costs much, else a note."""
-    v = s.known
-    if v is None or s.value in ("", v.default) or not v.accepts(s.value):
+    if s.value in ("", v.default) or not v.accepts(s.value):
         return None
     known = table("environment/environment")
-    chatty, costs = s.value.casefold() in known["chatty"].get(s.name, ()), known["costs"]
-    if s.name in costs and s.value not in ("0", ""):
-        return told("debugging-left-on", Severity.WARN, s, f"left on; {costs[s.name]}",
-                     "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")
-    if not chatty and (not v.debugging or s.name in _OWN_RULE):
+    if s.name in known["costs"] and s.value not in ("0", ""):
+        return s.finding("debugging-left-on", Severity.WARN, f"left on; {known['costs'][s.name]}",
+                         "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")
+    if s.value.casefold() not in known["chatty"].get(s.name, ()) and (not v.debugging or s.name in _OWN_RULE):
         return None
-    says = "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), but fills the disk"
-    return told("debugging-left-on", Severity.NOTE, s, says if s.name == "NCCL_DEBUG" else "for experiments; not to stay in scripts",
-                 "Once the fault is found:", "NCCL_DEBUG=WARN" if s.name == "NCCL_DEBUG" else f"unset {s.name}")
+    logs = s.name == "NCCL_DEBUG"
+    return s.finding(
+        "debugging-left-on", Severity.NOTE, "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), "
+        "but fills the disk" if logs else "for experiments; not to stay in scripts",
+        "Once the fault is found:", "NCCL_DEBUG=WARN" if logs else f"unset {s.name}")
 
 
-def in_two_minds(s: Setting) -> Finding | None:
+def in_two_minds(s: Setting, _: Variable) -> Finding | None:
     """Read, and right as it stands, but with a catch (environment/environment.toml: cumem-must-agree, ranks-share-a-gpu)."""
     row = table("environment/environment")["catch"].get(s.name)
     if row is None or s.value in row["quiet"] or (s.in_use and s.in_use < version(row["since"])):
         return None
-    return told(row["id"], Severity(row["severity"]), s, row["says"], row["advice"], *row["lines"])
+    return s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])
 
 
-RULES: tuple[Callable[[Setting], Finding | None], ...] = (
-    unread_variable, wrong_value, renamed_variable, dead_variable, not_yet_read, bytes_for_events, debugging_left_on, in_two_minds)
+RULES: tuple[Callable[[Setting, Variable], Finding | None], ...] = (
+    wrong_value, renamed_variable, dead_variable, not_yet_read, bytes_for_events, debugging_left_on, in_two_minds)
 
 
 def unknown_names(env: Environment) -> Finding | None:
     """Names of known families that the table does not hold: not known to us, which is not dead."""
-    names = sorted({s.name for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
-                    and not s.name.startswith("NV_")})  # what NVIDIA's images say of their packages; nobody acts on it
-    if not names:
-        return None
+    unknown = [s for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
+               and not s.name.startswith("NV_")]  # what NVIDIA's images say of their packages; nobody acts on it
+    names = sorted({s.name for s in unknown})
     read = [n for n in names if (r := family(n)) and r.is_complete]
     more = f"; NCCL and PyTorch as read here have no such name, a plugin may: {', '.join(read)}" if read else ""
     return Finding("unknown-names", Severity.NOTE, f"not known to us, which does not mean dead: {', '.join(names)}{more}",
-                   tuple(s.seen for s in settings(env) if s.name in names))
+                   tuple(s.seen for s in unknown)) if names else None
 
 
 def nothing_read(env: Environment) -> Finding | None:
@@ -158,8 +152,8 @@ def nothing_read(env: Environment) -> Finding | None:
     bare = [r for r in env.roles if isinstance(r.torch, Gap) and r.torch.reason == "absent" and isinstance(r.reported, Gap)]
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare)]
     right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
-    title = f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?"
-    return Finding("nothing-read", Severity.UNKNOWN, title) if empty else None
+    return Finding("nothing-read", Severity.UNKNOWN,
+                   f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?") if empty else None
 
 
 def _in_place(f: Finding, env: Environment) -> Finding:
@@ -168,13 +162,15 @@ def _in_place(f: Finding, env: Environment) -> Finding:
     return dataclasses.replace(f, severity=Severity.NOTE) if idle else f
 
 
-def _found(env: Environment) -> Iterator[Finding]:
+def _findings(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
-        yield from (_in_place(f, env) for f in (rule(setting) for rule in RULES) if f)
+        known = setting.known
+        judged = [rule(setting, known) for rule in RULES] if known else [unread_variable(setting)]
+        yield from (_in_place(f, env) for f in judged if f)
     yield from filter(None, [unknown_names(env), nothing_read(env)])
-    yield from environment_pairs.judge(env)
+    yield from judge_settings.judge_roles(env)
     if not isinstance(env.host, Gap):
-        yield from environment_host.judge(env.roles, env.host, settings(env))
+        yield from judge_settings.judge_host(env.roles, env.host, settings(env))
     yield from libnccl.judge(env)
 
 
@@ -182,8 +178,9 @@ def judge(env: Environment | Gap) -> list[Finding]:
     """Every finding about one environment, worst first by the caller; one that says what was right if nothing was wrong."""
     if isinstance(env, Gap):
         return []
-    found = list(_found(env))
-    if any(f.severity is not Severity.NOTE and f.severity is not Severity.OK for f in found) or not env.roles:
-        return found
-    says = f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; each is read, and holds what its reader takes"
-    return [*found, Finding("environment-fits", Severity.OK, says)]
+    findings = list(_findings(env))
+    if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):
+        known = sum(1 for s in settings(env) if s.known)
+        findings.append(Finding("environment-fits", Severity.OK,
+                                f"variables that matter: {known} set; each is read, and holds what its reader takes"))
+    return findings

@@ -15,8 +15,8 @@ _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "
 
 def nccl_paths(role: Role) -> list[str]:
     """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls, which LD_PRELOAD decides."""
-    paths = [] if isinstance(role.mapped, Gap) else [p for p in role.mapped if posixpath.basename(p).startswith("libnccl.so")]
-    return sorted(paths, key=lambda p: p not in role.preloaded)
+    mapped = [] if isinstance(role.mapped, Gap) else role.mapped
+    return sorted((p for p in mapped if posixpath.basename(p).startswith("libnccl.so")), key=lambda p: p not in role.preloaded)
 
 
 def by_path(env: Environment) -> dict[str, Library]:
@@ -32,36 +32,36 @@ def wheel_disagrees(lib: Library) -> Finding | None:
     if isinstance(lib.version, Gap):
         return None
     wrong = [w for w, same in lib.wheels.items() if version(w.rpartition(" ")[2]) != version(lib.version) or same == "other"]
-    if not wrong:
-        return None
-    kept = [w for w in lib.wheels if w not in wrong]
-    says = f"is {_named(lib)}" + (f" of {kept[0]}" if kept else "") + f", while {', '.join(wrong)} is installed at the same path"
-    seen = tuple(Evidence(f"{w}: recorded hash {s}", f"environment.host.libraries.{lib.path}") for w, s in lib.wheels.items())
-    return Finding("wheel-disagrees", Severity.WARN, f"{lib.path} {says}: pip does not say what runs", seen,
-                   (Remedy("you", "Keep one wheel, and install it afresh:", _REINSTALL),), "nccl-library-conflict", "likely")
+    kept = [f" of {w}" for w in lib.wheels if w not in wrong][:1]
+    return Finding(
+        "wheel-disagrees", Severity.WARN, f"{lib.path} is {_named(lib)}{''.join(kept)}, while {', '.join(wrong)} is installed at the "
+        "same path: pip does not say what runs",
+        tuple(Evidence(f"{w}: recorded hash {s}", f"environment.host.libraries.{lib.path}") for w, s in lib.wheels.items()),
+        (Remedy("you", "Keep one wheel, and install it afresh:", _REINSTALL),), "nccl-library-conflict", "likely") if wrong else None
 
 
 def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
-    paths = nccl_paths(role)
-    distinct = {libraries[p].sha256 if p in libraries and isinstance(libraries[p].sha256, str) else p for p in paths}
-    if len(paths) < 2:
+    if len(paths := nccl_paths(role)) < 2:
         return None
-    severity = Severity.WARN if len(distinct) > 1 else Severity.NOTE
+    differ = len({libraries[p].sha256 if p in libraries and isinstance(libraries[p].sha256, str) else p for p in paths}) > 1
     words = ", ".join(f"{p} ({libraries[p].version if p in libraries else 'version unknown'})" for p in paths)
     words += "; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""
-    return Finding("two-libraries", severity, f"{role.name}: {len(paths)} copies of libnccl in one process: {words}",
-                   tuple(Evidence(p, "environment.roles.mapped") for p in paths),
+    return Finding("two-libraries", Severity.WARN if differ else Severity.NOTE,
+                   f"{role.name}: {len(paths)} copies of libnccl in one process: {words}", _mapped(*paths),
                    (Remedy("your launcher", "Load one: take LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel out.",
                            ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",)),),
-                   "nccl-library-conflict", "likely" if len(distinct) > 1 else "possible")
+                   "nccl-library-conflict", "likely" if differ else "possible")
+
+
+def _mapped(*texts: str) -> tuple[Evidence, ...]:
+    return tuple(Evidence(text, "environment.roles.mapped") for text in texts)
 
 
 def cuda_differs(role: Role, lib: Library) -> Finding | None:
     if isinstance(lib.cuda, Gap) or isinstance(role.torch_cuda, Gap) or version(lib.cuda)[:1] == version(role.torch_cuda)[:1]:
         return None
     return Finding("cuda-differs", Severity.WARN, f"{role.name}: {_named(lib)} is built for CUDA {lib.cuda}, torch for {role.torch_cuda}",
-                   (Evidence(lib.path, "environment.roles.mapped"),),
-                   (Remedy("you", "Install the NCCL of torch's CUDA:", _REINSTALL),), "nccl-version-mismatch", "likely")
+                   _mapped(lib.path), (Remedy("you", "Install the NCCL of torch's CUDA:", _REINSTALL),), "nccl-version-mismatch", "likely")
 
 
 def preload(role: Role) -> Finding | None:
@@ -70,8 +70,7 @@ def preload(role: Role) -> Finding | None:
     if not named or isinstance(role.mapped, Gap):
         return None
     first = next(iter(nccl_paths(role)), "no libnccl")
-    seen = (Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"),
-            *(Evidence(p, "environment.roles.mapped") for p in nccl_paths(role)))
+    seen = (Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"), *_mapped(*nccl_paths(role)))
     if first in role.preloaded:
         return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {first}", seen)
     return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {first} is mapped", seen,
@@ -88,36 +87,33 @@ def roles_differ(env: Environment) -> Finding | None:
     if paths < 2 and contents < 2:
         return None
     same = "one version number, but different files" if contents > 1 else "a copy with the same contents"
-    says = "different versions" if versions > 1 else same
-    words = ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items())
-    severity = Severity.WARN if contents > 1 else Severity.NOTE
-    return Finding("roles-libraries-differ", severity, f"libnccl differs between roles, {says}: {words}",
-                   tuple(Evidence(f"{name}: sha256 {lib.sha256}", "environment.roles.mapped") for name, lib in mapped.items()),
+    return Finding("roles-libraries-differ", Severity.WARN if contents > 1 else Severity.NOTE,
+                   f"libnccl differs between roles, {'different versions' if versions > 1 else same}: "
+                   + ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items()),
+                   _mapped(*(f"{name}: sha256 {lib.sha256}" for name, lib in mapped.items())),
                    (Remedy("your launcher", "Give every process of one communicator the same library.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),), "nccl-library-conflict", "possible")
 
 
 def replaced(role: Role) -> Finding | None:
     """The file of a mapped libnccl was deleted or overwritten: what runs is not what is installed now."""
-    if not (gone := [p for p in nccl_paths(role) if p.endswith(" (deleted)")]):
-        return None
+    gone = [p for p in nccl_paths(role) if p.endswith(" (deleted)")]
     return Finding("library-replaced", Severity.WARN, f"{role.name}: the mapped libnccl was replaced on disk while the process ran",
-                   tuple(Evidence(p, "environment.roles.mapped") for p in gone),
-                   (Remedy("your launcher", "Start the job again: a new process loads another file.", (f"ls -l {gone[0].split()[0]}",)),),
-                   "nccl-library-conflict", "possible")
+                   _mapped(*gone), (Remedy("your launcher", "Start the job again: a new process loads another file.",
+                                           (f"ls -l {gone[0].split()[0]}",)),),
+                   "nccl-library-conflict", "possible") if gone else None
 
 
 def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
-    """What is mapped, told by name. A process with torch and without libnccl leaves it undecided."""
-    if not isinstance(role.mapped, Gap) and any("libtorch" in p for p in role.mapped) and not nccl_paths(role):
+    """What is mapped, by name. A process with torch and without libnccl leaves it undecided."""
+    if not (paths := nccl_paths(role)):
+        torch_alone = not isinstance(role.mapped, Gap) and any("libtorch" in p for p in role.mapped)
         return Finding("library-named", Severity.UNKNOWN, f"{role.name}: no libnccl is mapped, so which NCCL runs is not known",
-                       (Evidence(f"torch {role.torch} without NCCL", "environment.roles.mapped"),))
-    for path in nccl_paths(role)[:1]:
-        lib = libraries.get(path)
-        says = role.reported if isinstance(role.reported, str) else str(lib.version) if lib else "version unknown"
-        return Finding("library-named", Severity.OK, f"{role.name}: libnccl {says} is mapped from {path}",
-                       (Evidence(f"sha256 {lib.sha256}" if lib else path, "environment.roles.mapped"),))
-    return None
+                       _mapped(f"torch {role.torch} without NCCL")) if torch_alone else None
+    lib = libraries.get(paths[0])
+    says = role.reported if isinstance(role.reported, str) else str(lib.version) if lib else "version unknown"
+    return Finding("library-named", Severity.OK, f"{role.name}: libnccl {says} is mapped from {paths[0]}",
+                   _mapped(f"sha256 {lib.sha256}" if lib else paths[0]))
 
 
 def judge(env: Environment) -> Iterator[Finding]:
@@ -125,8 +121,7 @@ def judge(env: Environment) -> Iterator[Finding]:
     mapped = {p for role in env.roles for p in nccl_paths(role)}
     yield from filter(None, (wheel_disagrees(lib) for path, lib in libraries.items() if path in mapped))
     for role in env.roles:
-        yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role)])
-        yield from filter(None, [library_named(role, libraries)])
+        yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role), library_named(role, libraries)])
         yield from filter(None, (cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries))
         yield from framework_version_incompatible(role)
     yield from filter(None, [roles_differ(env)])

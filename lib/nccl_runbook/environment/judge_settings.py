@@ -1,11 +1,24 @@
-"""What is set where: one value of one variable with everybody who has it, and the finding that is told about it."""
+"""What is set where: settings against each other, between roles, and against the machine; and what the machine itself lacks."""
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, variables, version
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.environment.facts import Environment, Role
+from nccl_runbook.environment.facts import Environment, Host, Role
+
+LEAST_SHM = 256 << 20   # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
+LEAST_FILES = 4096      # sockets and shared memory of a rank grow with the world; 1024 has been too few
+LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
+MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/net_socket.cc)
+# Xids that a program's own fault leaves, by NVIDIA's catalogue of Xid errors (r570): the GPU goes on working
+_OF_PROGRAMS = re.compile(r"Xid[^:]*\(PCI:[^)]*\): (13|31|32|43|45|68|69)\b")
+_NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
+_OFF = ("", "0", "n", "no", "f", "false")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,36 +43,245 @@ class Setting:
     @property
     def in_use(self) -> tuple[int, ...]:
         """The version that counts for this variable, () where it is not known."""
-        return version_in_use(self.role, self.known.reader.version_of if self.known else "")
+        counts = self.known.reader.version_of if self.known else ""
+        running = {"torch": self.role.torch, "nccl": self.role.reported}.get(counts)
+        return version(running) if isinstance(running, str) else ()
 
-
-def version_in_use(role: Role, of: str) -> tuple[int, ...]:
-    said = role.torch if of == "torch" else role.reported if of == "nccl" else ""
-    return version(said) if isinstance(said, str) else ()
+    def finding(self, rule: str, severity: Severity, text: str, advice: str, *lines: str, **more: str) -> Finding:
+        """A finding about this setting; ``lines`` are what to set instead."""
+        return Finding(
+            rule, severity, f"{self.name}: {text}", (self.seen,),
+            (Remedy("your launcher", advice, tuple(filter(None, lines))),), **more)
 
 
 def settings(env: Environment) -> list[Setting]:
     """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version of its reader and, where it
     names interfaces, the same ones of these together."""
-    found: dict[tuple[object, ...], Setting] = {}
+    merged: dict[tuple[object, ...], Setting] = {}
     for index, role in enumerate(env.roles):
         for name, (value, where, path) in effective(role).items():
-            one = Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
-            before = found.get(key := (name, value, one.in_use, str(role.interfaces) * name.endswith("_IFNAME")))
-            found[key] = dataclasses.replace(before, who=(*before.who, role.name)) if before else one
-    return list(found.values())
+            own = Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
+            key = (name, value, own.in_use, str(role.interfaces) * name.endswith("_IFNAME"))
+            before = merged.setdefault(key, own)
+            merged[key] = before if before is own else dataclasses.replace(before, who=(*before.who, role.name))
+    return list(merged.values())
 
 
 def effective(role: Role) -> dict[str, tuple[str, str, str]]:
     """name -> value, where it was set, fact path. The environment wins over nccl.conf, the user's over /etc (NCCL 2.30.7, param.cc)."""
     acts = {n: (v, role.where.get(n, ""), f"variables.{n}") for n, v in role.variables.items()}
-    for path, lines in role.conf.items():
-        for name, value in lines.items():
-            acts.setdefault(name, (value, path, f"conf.{path}.{name}"))
+    for path, name, value in _conf_lines(role):
+        acts.setdefault(name, (value, path, f"conf.{path}.{name}"))
     return acts
 
 
-def told(rule: str, severity: Severity, s: Setting, text: str, advice: str, *lines: str, who: str = "your launcher",
-         **more: object) -> Finding:
-    """A finding about one setting; ``lines`` are what to set instead."""
-    return Finding(rule, severity, f"{s.name}: {text}", (s.seen,), (Remedy(who, advice, tuple(line for line in lines if line)),), **more)
+def _conf_lines(role: Role) -> list[tuple[str, str, str]]:
+    return [(path, name, value) for path, lines in role.conf.items() for name, value in lines.items()]
+
+
+def judge_roles(env: Environment) -> Iterator[Finding]:
+    """What works against each other within one process, once for all that have it, and what differs between processes."""
+    by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
+    yield from dict.fromkeys(f for own in by_role for f in (*contradictions(own), *without_effect(own)))
+    yield from conf_overridden(env)
+    yield from roles_differ(env)
+
+
+def _number(value: str) -> int:
+    return int(value) if value.isdecimal() and len(value) < 19 else 0
+
+
+def _fits(how: str, value: str) -> bool:
+    """One side of environment/environment.toml's ``when``."""
+    word, *values = how.split()
+    return {"on": value not in _OFF, "set": True, "is": value in values, "not": value not in ("", *values)}[word]
+
+
+def _contradict(when: Sequence[str], a: str, b: str) -> bool:
+    if when[0] == "above":
+        return 0 < _number(b) < _number(a)
+    return _number(a) * _number(b) > MOST_SOCKETS if when[0] == "product" else _fits(when[0], a) and _fits(when[1], b)
+
+
+def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
+    """Two settings of which one undoes the other, or that fail together."""
+    for row in table("environment/environment")["contradiction"]:
+        both = [s[name] for name in row["names"] if name in s]
+        if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
+            yield _against(*both, f": {row['says']}", "Decide for one of them:", row["line"])
+    for old in (x for x in s.values() if x.known and x.known.renamed_to in s and s[x.known.renamed_to].value != x.value):
+        yield _against(old, s[old.known.renamed_to], ", the new name of the same setting", "Keep the new name only:", f"unset {old.name}")
+
+
+def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Finding:
+    return Finding("contradiction", Severity.WARN, f"{a.name}={a.value} against {b.name}={b.value}{says}", (a.seen, b.seen),
+                   (Remedy("your launcher", advice, (line,)),))
+
+
+def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
+    """A setting of NCCL's log where NCCL logs nothing."""
+    logs = "NCCL_DEBUG" in s and s["NCCL_DEBUG"].value.casefold() in ("info", "trace", "warn", "version")
+    for name in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
+        if not logs and name in s and s[name].value:
+            yield Finding("cannot-act", Severity.NOTE, f"{name}: acts only with NCCL_DEBUG", (s[name].seen,),
+                          (Remedy("your launcher", "Switch the log on, or take it out:", ("NCCL_DEBUG=INFO",)),))
+
+
+def conf_overridden(env: Environment) -> Iterator[Finding]:
+    """nccl.conf says one thing, the environment another: the environment wins."""
+    for index, role in enumerate(env.roles):
+        acts = effective(role)
+        for path, name, value in (line for line in _conf_lines(role) if acts[line[1]][0] != line[2]):
+            wins, where, source = acts[name]
+            yield Finding(
+                "conf-overridden", Severity.NOTE, f"{name}: {path} says {value}, {where or 'the environment'} says {wins} and wins",
+                (Evidence(f"{path}: {name}={value}", f"environment.roles[{index}].conf.{path}.{name}"),
+                 Evidence(f"{name}={wins} ({role.name})", f"environment.roles[{index}].{source}")),
+                (Remedy("your launcher", "If the host's setting is meant:", (f"unset {name}",)),))
+
+
+def roles_differ(env: Environment) -> Iterator[Finding]:
+    """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings. With another /dev/shm NCCL
+    rules out P2P and shared memory between them (shmDev in src/transport/shm.cc, NCCL 2.7.8, and in p2p.cc later)."""
+    for name in table("environment/environment")["must_agree"]:
+        yield from _differ(
+            env, name, f"variables.{name}", [effective(role).get(name, ("not set",))[0] for role in env.roles], Severity.WARN,
+            Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.", (f"unset {name}",)))
+    shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
+    network = Remedy("your launcher", "Name an interface that each has, or give them one network:", ("docker run --network=host IMAGE",))
+    yield from _differ(
+        env, "/dev/shm", "shm",
+        [r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}" for r in env.roles],
+        Severity.WARN, shared)
+    for what, key, *remedy in (("container", "container"), ("IPC namespace", "ipc_namespace", shared),
+                               ("interfaces", "interfaces", network), ("open files", "nofile"), ("locked memory", "memlock")):
+        yield from _differ(
+            env, what, key,
+            [" ".join(v) or "none" if isinstance(v, list) else v
+             for v in (getattr(r, key) for r in env.roles)], Severity.NOTE, *remedy)
+
+
+def _differ(env: Environment, what: str, key: str, values: list[str | Gap], severity: Severity, *remedy: Remedy) -> Iterator[Finding]:
+    known = [(index, env.roles[index].name, value) for index, value in enumerate(values) if not isinstance(value, Gap)]
+    if len({value for _, _, value in known}) > 1:
+        yield Finding("roles-differ", severity, f"{what}: differs between {', '.join(f'{role} ({value})' for _, role, value in known)}",
+                      tuple(Evidence(f"{role}: {what}={value}", f"environment.roles[{i}].{key}") for i, role, value in known), remedy)
+
+
+def judge_host(roles: Sequence[Role], host: Host, settings: Sequence[Setting]) -> Iterator[Finding]:
+    """Settings against the host that they are set on, and what the host lacks."""
+    for setting in settings:
+        yield from filter(None, (rule(host, setting) for rule in (interface_missing, hca_missing, cannot_act)))
+    yield from limits_too_low(host, roles)
+    yield from shm_too_small(roles)
+    yield from filter(None, (peer_traffic_redirected(host), xids_seen(host), name_not_resolved(host, roles)))
+
+
+def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], list[str]]:
+    """Which entries of a list of names or prefixes fit a name that is there, and which fit none."""
+    exact, entries = exact or value.startswith("="), [e.split(":")[0] for e in value.removeprefix("=").split(",") if e]
+    hit = [e for e in entries if any(n == e if exact else n.startswith(e) for n in names)]
+    return hit, [e for e in entries if e not in hit]
+
+
+def interface_missing(_: Host, s: Setting) -> Finding | None:
+    """An interface is named that the process does not have. None of those named: NCCL and Gloo fail."""
+    kind, here = s.known.values if s.known else "", s.role.interfaces
+    if kind not in ("interfaces", "interfaces_exact") or isinstance(here, Gap) or not s.value or s.value[0] in "^$":
+        return None
+    hit, missed = _matches(s.value, here, kind == "interfaces_exact")
+    usable = ([] if isinstance(s.role.routes, Gap) else s.role.routes) or [n for n in here if n != "lo"]
+    return s.finding(
+        "interface-missing", Severity.NOTE if hit else Severity.BROKEN,
+        f"no interface here fits {', '.join(missed)}; there are {', '.join(here)}", "Name one that every host has, or take it out:",
+        f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
+        **({} if hit else {"cause": "socket-interface-wrong", "status": "established"})) if missed else None
+
+
+def hca_missing(host: Host, s: Setting) -> Finding | None:
+    """An adapter is named that this host does not have: NCCL goes on with what is left, or with sockets."""
+    if s.name != "NCCL_IB_HCA" or isinstance(host.hcas, Gap) or not host.hcas or not s.value or s.value[0] in "^$":
+        return None
+    hit, missed = _matches(s.value, host.hcas, False)
+    left = "NCCL then uses sockets" if not hit else f"only {', '.join(hit)} is used"
+    return s.finding("hca-missing", Severity.NOTE if hit else Severity.WARN, f"no adapter here fits {', '.join(missed)}: {left}",
+                     "Adapters that are here:", f"NCCL_IB_HCA={','.join(host.hcas)}") if missed else None
+
+
+def cannot_act(host: Host, s: Setting) -> Finding | None:
+    """A setting of a network that this host does not have, or of the loopback."""
+    if s.name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and s.value.removeprefix("=") == "lo":
+        return s.finding("cannot-act", Severity.NOTE, "the loopback joins ranks of one host only", "For several hosts:", f"unset {s.name}")
+    if isinstance(host.hcas, Gap):
+        return None
+    slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in host.hcas)
+    lacks = "Slingshot" if slingshot else "RDMA" if _NEEDS_HCA.match(s.name) and not host.hcas else ""
+    return s.finding("cannot-act", Severity.NOTE, f"this host has no {lacks} adapter", "It does nothing here:",
+                     f"unset {s.name}") if lacks else None
+
+
+def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
+    """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only, as others use no adapter."""
+    pins = not isinstance(host.hcas, Gap) and bool(host.hcas)
+    for index, role in enumerate(roles):
+        for key, least, words, line, severity in (
+                ("nofile", LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
+                ("memlock", LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited",
+                 Severity.WARN if _of_several_hosts(role) else Severity.NOTE))[:2 if pins else 1]:
+            limit = getattr(role, key)
+            if isinstance(limit, str) and limit.isdecimal() and int(limit) < least:
+                yield Finding("limit-too-low", severity, f"{role.name}: only {limit} {words} are allowed",
+                              (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
+                              (Remedy("your launcher", "Raise it before the job starts:", (line,)),), "ulimit-too-low", "possible")
+
+
+def _of_several_hosts(role: Role) -> bool:
+    world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    return world.isdecimal() and local.isdecimal() and world != local
+
+
+def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
+    """Once for each mount, as several processes may share one."""
+    mounts = {role.shm[2]: (index, role) for index, role in reversed([*enumerate(roles)]) if isinstance(role.shm, list)}
+    for index, role in (m for m in mounts.values() if m[1].shm[1] < LEAST_SHM):
+        size, free = (n >> 20 for n in role.shm[:2])
+        yield Finding("shm-too-small", Severity.WARN, f"{role.name}: /dev/shm: {free} MiB free of {size} MiB",
+                      (Evidence(f"{free} MiB of {size} MiB are free", f"environment.roles[{index}].shm"),),
+                      (Remedy("your launcher", "Give the container more shared memory:",
+                              ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE")),),
+                      "shm-too-small", "likely")
+
+
+def name_not_resolved(host: Host, roles: Sequence[Role]) -> Finding | None:
+    """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its loopback (torch 2.11, Gloo)."""
+    if not isinstance(host.addresses, Gap) or host.addresses.reason == "not-run":
+        return None
+    needed = any(role.variables.get("MASTER_ADDR") == host.name for role in roles)
+    return Finding("name-not-resolved", Severity.WARN if needed else Severity.NOTE, f"the host's own name, {host.name}, does not resolve",
+                   (Evidence(host.addresses.detail, "environment.host.addresses"),),
+                   (Remedy("the administrator", "Enter the name in DNS or /etc/hosts.", (f"getent hosts {host.name}",)),
+                    Remedy("your launcher", "Until then name an address and an interface:", ("GLOO_SOCKET_IFNAME=eth0",))),
+                   "rendezvous-name-resolution", "possible")
+
+
+def peer_traffic_redirected(host: Host) -> Finding | None:
+    """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note: it is usual where an IOMMU is
+    on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
+    return None if isinstance(host.acs, Gap) or not host.acs else Finding(
+        "peer-traffic-redirected", Severity.NOTE,
+        f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
+        (Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
+         Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
+        (Remedy("the administrator",
+                "On bare metal switch ACS off on these bridges; in a guest have the host do it.",
+                tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),),
+        "p2p-broken-acs-iommu", "possible")
+
+
+def xids_seen(host: Host) -> Finding | None:
+    return None if isinstance(host.xids, Gap) or not host.xids else Finding(
+        "xids-seen", Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
+        f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
+        tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
+        (Remedy("the administrator", "Look the number up in NVIDIA's list of Xids.",
+                ("sudo dmesg -T | grep -i xid",)),), "gpu-or-link-fault", "possible")

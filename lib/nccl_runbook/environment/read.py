@@ -22,8 +22,7 @@ from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment import versions as framework_versions
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
-from nccl_runbook.environment.read_file import is_kept
-from nccl_runbook.environment.read_pci import acs_redirects
+from nccl_runbook.environment.read_file import acs_redirects, is_kept
 
 _LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
 _MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"

@@ -1,4 +1,5 @@
-"""Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block of Slurm, Ray or YAML.
+"""Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block of Slurm, Ray or YAML;
+and PCI bridges out of raw configuration space.
 
 Nothing is executed and nothing is evaluated: a value with a shell expression in it stays as it is written. Only names that the table
 of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one in the same file.
@@ -9,6 +10,7 @@ import os
 import re
 import select
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from nccl_runbook.causes.variables import is_kept
@@ -41,6 +43,8 @@ _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _ITS_OWN_KIND = re.compile(r"^#!|(?:^|[\0\s])(?:PATH|HOME|PWD)=")  # a script; what `env` prints anywhere
+_BRIDGE, _EXTENDED, _ACS = 0x0604, 0x100, 0x000D  # class of PCI bridges; where extended capabilities begin; id of that one
+_REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
 
 
 def read(path: str) -> Role | Gap:
@@ -82,8 +86,10 @@ def parse(text: str, name: str = "text") -> Role:
     found = assigned(text) if _is_text(text) else {}
     redactor = Redactor({n: v for n, (v, _) in found.items()})
     kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
-    others = len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0
-    return Role(name, kept, {n: found[n][1] for n in kept}, others, {}, *[Gap("not-run", "only a file was read")] * 6)
+    return Role(
+        name, kept, {n: found[n][1] for n in kept},
+        len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0, {},
+        *[Gap("not-run", "only a file was read")] * 6)
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:
@@ -92,7 +98,8 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     waiting = ""  # the name of a Kubernetes pair whose value stands on the next line
     for number, row in enumerate(rows, 1):
-        line = row if "\0" in text else _without_comment(row)
+        live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
+        line = row if live else re.sub(r"(^|\s)#.*", "", row)
         for gone in _UNSET.finditer(line):
             for word in gone[1].split():
                 found.pop(word, None)
@@ -125,8 +132,25 @@ def _value(match: re.Match[str]) -> str:
     return default[1] if default else value
 
 
-def _without_comment(line: str) -> str:
-    """The line without a comment of shell or YAML; lines for the scheduler stay."""
-    if _LIVE_COMMENT.match(line):
-        return line
-    return re.sub(r"(^|\s)#.*", "", line)
+def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
+    """Bus ids of PCI bridges whose access control services (ACS) send peer-to-peer traffic up to the root.
+
+    Without root the kernel shows 64 bytes only, which hold no answer.
+    """
+    bridges = {bus: data for bus, data in configs.items() if len(data) >= 12 and int.from_bytes(data[10:12], "little") == _BRIDGE}
+    if not bridges:
+        return Gap("absent", "no PCI bridge was read") if configs else Gap("not-run", "not read here")
+    if all(len(data) <= _EXTENDED for data in bridges.values()):
+        return Gap("no-permission", "only root reads PCI access control: sudo lspci -vvv | grep -i acsctl")
+    return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)
+
+
+def _control(data: bytes) -> int:
+    """ACS control register; 0 where the bridge has none."""
+    at = _EXTENDED
+    for _ in range(64):  # a list of capabilities that leads back to itself ends, too
+        head = int.from_bytes(data[at:at + 4], "little") if _EXTENDED <= at <= len(data) - 8 else 0
+        if head & 0xFFFF == _ACS:
+            return int.from_bytes(data[at + 6:at + 8], "little")
+        at = head >> 20
+    return 0

@@ -16,9 +16,11 @@ def variables_table(env: Environment) -> Table:
     names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
     rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
     others = sum(r.others for r in roles)
-    note = f"Not looked at: {counted(others, 'further variable')}. A name that is not known to us may still be read by a plugin."
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
-    return Table("", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+    return Table(
+        "", columns, rows or [["none", *["" for _ in columns[1:]]]],
+        f"Not looked at: {counted(others, 'further variable')}. A name that is not known to us may still be "
+        "read by a plugin.")
 
 
 def _value(role, name: str) -> str:
@@ -44,8 +46,9 @@ def libraries_table(env: Environment) -> Table:
         wheels = "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items())
         rows.append([lib.path, Cell(", ".join(who), "ok") if who else Cell("nobody", "muted"), str(lib.version), str(lib.cuda),
                      str(lib.sha256)[:16], wheels or "no wheel"])
-    columns = ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"]
-    return Table("", columns, rows or [[Cell("none found", "muted"), "", "", "", "", ""]])
+    return Table(
+        "", ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"],
+        rows or [[Cell("none found", "muted"), "", "", "", "", ""]])
 
 
 @titled("The host", "host")

@@ -30,8 +30,10 @@ def _alone(request: WorldRequest) -> RankResult:
         done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, timeout=request.deadline_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         return RankResult(0, "lost" if isinstance(error, OSError) else "timed-out", last_lines=[str(error)])
-    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
-    return RankResult(0, "exited", done.returncode, events=said, last_lines=done.stderr.decode("utf-8", "replace").splitlines())
+    return RankResult(
+        0, "exited", done.returncode,
+        events=[json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")],
+        last_lines=done.stderr.decode("utf-8", "replace").splitlines())
 
 
 def _said(rank: RankResult, event: str) -> Union[Dict[str, Any], Gap]:

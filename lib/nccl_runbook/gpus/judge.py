@@ -52,17 +52,21 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
         said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
-        there = Remedy("you", "Run this where the job runs, in its container or allocation. Containers are given GPUs at their start:",
-                       usual("container-gpu-access")[0].lines)
-        return Finding("no-gpu-anywhere", Severity.UNKNOWN, "no GPU is visible here: NVML, the device files and CUDA name none",
-                       tuple(said), (there,))
+        return Finding(
+            "no-gpu-anywhere", Severity.UNKNOWN,
+            "no GPU is visible here: NVML, the device files and CUDA name none", tuple(said),
+            (Remedy("you",
+                    "Run this where the job runs, in its container or allocation. Containers are given GPUs "
+                    "at their start:", usual("container-gpu-access")[0].lines),))
     said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container was given none",
                        tuple(said), usual("container-gpu-access"), "container-gpu-access", "likely")
-    load = Remedy("the administrator", "Load the NVIDIA driver, or install it.", ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm"))
-    return Finding("no-gpu-anywhere", Severity.UNKNOWN, f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver",
-                   tuple(said), (load,))
+    return Finding(
+        "no-gpu-anywhere", Severity.UNKNOWN,
+        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver", tuple(said),
+        (Remedy("the administrator", "Load the NVIDIA driver, or install it.",
+                ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm")),))
 
 
 def nvml_refuses(machine: Machine) -> Finding | None:
@@ -99,15 +103,17 @@ def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
         return Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not granted to this process", said)
     words = refused[0][1].detail
     is_lost = "lost" in words or "requires restart" in words or refused[0][1].reason == "timed-out"
-    cause = "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission" else "nvml-call-failed"
     admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
                    _KERNEL_LOG)
     around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES "
                     "does not get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
                     (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))
-    title = f"NVML refuses GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}"
-    return Finding("nvml-refuses-a-gpu", Severity.BROKEN, title, said, (admin, around), cause,
-                   "likely" if refused[0][1].reason == "timed-out" else "established")
+    return Finding(
+        "nvml-refuses-a-gpu", Severity.BROKEN,
+        f"NVML refuses GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}",
+        said, (admin, around),
+        "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission"
+        else "nvml-call-failed", "likely" if refused[0][1].reason == "timed-out" else "established")
 
 
 def _others(machine: Machine) -> str:
@@ -124,30 +130,32 @@ def visible_devices_wrong(machine: Machine) -> Finding | None:
     if selection is None or not selection.problem:
         return None
     value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
-    fix = Remedy("your launcher", "Clear the variable, or name GPUs that exist. Where a scheduler set it, ask for GPUs there.",
-                 _clear_lines(machine))
-    title = f"CUDA_VISIBLE_DEVICES={value}: {selection.problem}"
-    return Finding("visible-devices-wrong", Severity.BROKEN, title, (
-        Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
-        Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
-        Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")), (fix,), "visible-devices-wrong", "established")
+    return Finding(
+        "visible-devices-wrong", Severity.BROKEN, f"CUDA_VISIBLE_DEVICES={value}: {selection.problem}",
+        (Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
+         Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
+         Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")),
+        (Remedy("your launcher",
+                "Clear the variable, or name GPUs that exist. Where a scheduler set it, ask for GPUs there.",
+                _clear_lines(machine)),), "visible-devices-wrong", "established")
 
 
 def gpus_hidden(machine: Machine) -> Finding | None:
     """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own variable grants just these."""
     selection = _selection(machine)
-    if selection is None or selection.problem:
-        return None
-    if not (hidden := _hidden(machine, selection)):
+    hidden = _hidden(machine, selection) if selection and not selection.problem else []
+    if not hidden:
         return None
     variables = machine.surroundings.variables
-    names = ", ".join(map(str, hidden))
-    title = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']} hides GPU {names} of {len(_nvml_gpus(machine))}"
-    evidence = (Evidence(f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}", "gpus.surroundings.variables"),)
+    setting = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}"
+    title = f"{setting} hides GPU {', '.join(map(str, hidden))} of {len(_nvml_gpus(machine))}"
+    evidence = (Evidence(setting, "gpus.surroundings.variables"),)
     if grant := granted_by(variables, selection.shown, _nvml_gpus(machine)):
         return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
-    fix = Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine))
-    return Finding("gpus-hidden", Severity.WARN, title, evidence, (fix,), "visible-devices-wrong", "possible")
+    return Finding(
+        "gpus-hidden", Severity.WARN, title, evidence,
+        (Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine)),),
+        "visible-devices-wrong", "possible")
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
@@ -169,10 +177,10 @@ def indices_differ(machine: Machine) -> Finding | None:
     indices = _indices_by_cuda(machine)
     if _selection(machine) is not None or None in indices or indices == sorted(indices):
         return None
-    said = ", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices))
-    fix = Remedy("your launcher", "To count as nvidia-smi does:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",))
-    return Finding("indices-differ", Severity.NOTE, "CUDA counts the GPUs in another order than nvidia-smi",
-                   (Evidence(said, "gpus.cuda"),), (fix,))
+    return Finding(
+        "indices-differ", Severity.NOTE, "CUDA counts the GPUs in another order than nvidia-smi",
+        (Evidence(", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices)), "gpus.cuda"),),
+        (Remedy("your launcher", "To count as nvidia-smi does:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",)),))
 
 
 def torch_without_cuda(machine: Machine) -> Finding | None:
@@ -181,15 +189,11 @@ def torch_without_cuda(machine: Machine) -> Finding | None:
     if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
         return None
     same = cuda.torch.partition("+")[0]
+    gpus = counted(len(_nvml_gpus(machine)) or len(_gpu_files(machine)), "GPU")
     fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
         f"python3 -m pip install --force-reinstall torch=={same}", 'python3 -c "import torch; print(torch.version.cuda)"'))
-    return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {_nvml_count(machine)}",
+    return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {gpus}",
                    (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
-
-
-def _nvml_count(machine: Machine) -> str:
-    count = len(_nvml_gpus(machine)) or len(_gpu_files(machine))
-    return f"{count} GPU{'s' if count != 1 else ''}"
 
 
 def cuda_cannot_start(machine: Machine) -> Finding | None:
@@ -207,8 +211,10 @@ def cuda_cannot_start(machine: Machine) -> Finding | None:
         return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
                        said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), usual("container-gpu-access"),
                        "container-gpu-access", "likely")
-    admin = Remedy("the administrator", "CUDA does not start on this host. What the kernel says:", _KERNEL_LOG)
-    return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said, (admin,))
+    return Finding(
+        "cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said,
+        (Remedy("the administrator", "CUDA does not start on this host. What the kernel says:",
+                _KERNEL_LOG),))
 
 
 def _unusable_files(machine: Machine) -> list[str]:
@@ -234,12 +240,16 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
         return None
     missing = _missing(nvml, cuda, expected)
     blocked = _unusable_files(machine)
-    admin = Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:", _KERNEL_LOG)
     title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
     title += f"; GPU {', '.join(missing)} is left out" if missing else ""
-    said = (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *(Evidence(b, "gpus.surroundings.files") for b in blocked))
-    return Finding("cuda-misses-gpus", Severity.BROKEN, title, said, usual("container-gpu-access") if blocked else (admin,),
-                   "container-gpu-access" if blocked else "gpu-or-link-fault", "likely" if blocked else "possible")
+    return Finding(
+        "cuda-misses-gpus", Severity.BROKEN, title,
+        (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"),
+         *(Evidence(b, "gpus.surroundings.files") for b in blocked)),
+        usual("container-gpu-access") if blocked else (
+            Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:",
+                   _KERNEL_LOG),), "container-gpu-access" if blocked else "gpu-or-link-fault",
+        "likely" if blocked else "possible")
 
 
 def _missing(nvml: NvmlView, cuda: CudaView, expected: tuple[int, ...]) -> list[str]:

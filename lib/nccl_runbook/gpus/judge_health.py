@@ -30,6 +30,12 @@ def _seen(gpus: list[NvmlGpu], field: str, text: Callable[[NvmlGpu], str]) -> tu
     return tuple(Evidence(f"GPU {g.nvml_index}: {text(g)}", f"gpus.nvml.gpus[{g.nvml_index}].{field}") for g in gpus)
 
 
+def _finding(rule: str, severity: Severity, gpus: list[NvmlGpu], says: str, field: str, text: Callable[[NvmlGpu], str],
+             remedy: tuple[Remedy, ...], cause: str, status: str) -> Finding | None:
+    """What these GPUs have in common, None without any. ``text``: what ``field`` of each shows."""
+    return Finding(rule, severity, f"{_named(gpus)}: {says}", _seen(gpus, field, text), remedy, cause, status) if gpus else None
+
+
 def _reset(gpus: list[NvmlGpu], why: str) -> Remedy:
     ids = ",".join(str(g.nvml_index) for g in gpus)
     return Remedy("the administrator", f"{why} Drain the host and reset the GPU; if the counter comes back, have the card replaced.", (
@@ -41,36 +47,35 @@ def ecc_errors(machine: Machine) -> Finding | None:
     """Uncorrected ECC errors since the driver was loaded; the life-long counter alone is history."""
     bad = [g for g in _gpus(machine) if not isinstance(g.ecc, Gap) and not isinstance(g.ecc.volatile_uncorrected, Gap)
            and g.ecc.volatile_uncorrected > 0]
-    if not bad:
-        return None
-    return Finding("ecc-errors", Severity.WARN, f"{_named(bad)}: uncorrected ECC errors since the driver was loaded",
-                   _seen(bad, "ecc", lambda g: f"{g.ecc.volatile_uncorrected} uncorrected"),
-                   (_reset(bad, "Memory of this GPU went wrong."),), "gpu-or-link-fault", "likely")
+    return _finding(
+        "ecc-errors", Severity.WARN, bad, "uncorrected ECC errors since the driver was loaded", "ecc",
+        lambda g: f"{g.ecc.volatile_uncorrected} uncorrected", (_reset(bad, "Memory of this GPU went wrong."),),
+        "gpu-or-link-fault", "likely")
 
 
 def rows_need_reset(machine: Machine) -> Finding | None:
     """Row remapping waits for a reset (warn) or found no spare row (broken). Rows that were remapped well are history."""
     rows = [g for g in _gpus(machine) if isinstance(g.remapped_rows, RemappedRows)]
-    failed, pending = [g for g in rows if g.remapped_rows.has_failed], [g for g in rows if g.remapped_rows.is_pending]
-    if not (bad := failed or pending):
-        return None
-    words = "a bad memory row could not be replaced" if failed else "a bad memory row is replaced only at the next reset"
-    return Finding("rows-need-reset", Severity.BROKEN if failed else Severity.WARN, f"{_named(bad)}: {words}",
-                   _seen(bad, "remapped_rows", lambda g: f"pending {g.remapped_rows.is_pending}, failed {g.remapped_rows.has_failed}"),
-                   (_reset(bad, "Row remapping needs it."),), "gpu-or-link-fault", "established" if failed else "likely")
+    failed = [g for g in rows if g.remapped_rows.has_failed]
+    bad = failed or [g for g in rows if g.remapped_rows.is_pending]
+    return _finding(
+        "rows-need-reset", Severity.BROKEN if failed else Severity.WARN, bad,
+        "a bad memory row could not be replaced" if failed else "a bad memory row is replaced only at the next reset",
+        "remapped_rows", lambda g: f"pending {g.remapped_rows.is_pending}, failed {g.remapped_rows.has_failed}",
+        (_reset(bad, "Row remapping needs it."),), "gpu-or-link-fault", "established" if failed else "likely")
 
 
 def nvlink_down(machine: Machine) -> Finding | None:
     """A GPU has fewer live NVLinks than another of its name. None at all is a card without a bridge, unless it sits on a switch fabric."""
     alike = grouped((gpu.name, gpu) for gpu in _gpus(machine) if isinstance(gpu.nvlinks, NvLinks) and not isinstance(gpu.name, Gap))
-    bad = [g for group in alike.values() for g in group if _lags(g, max(o.nvlinks.up for o in group))]
-    if not bad:
-        return None
-    fix = Remedy("the administrator", "NVLinks are down. Look for Xid 74, then reset the GPUs; reseat the bridge where there is one.", (
-        "nvidia-smi nvlink --status", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head -50"))
-    return Finding("nvlink-down", Severity.WARN, f"{_named(bad)}: fewer NVLinks are up than on the other GPUs of its kind",
-                   _seen(bad, "nvlinks", lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}"),
-                   (fix,), "gpu-or-link-fault", "likely")
+    return _finding(
+        "nvlink-down", Severity.WARN,
+        [g for group in alike.values() for g in group if _lags(g, max(o.nvlinks.up for o in group))],
+        "fewer NVLinks are up than on the other GPUs of its kind", "nvlinks",
+        lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}",
+        (Remedy("the administrator", "NVLinks are down. Look for Xid 74, then reset the GPUs; reseat the bridge where there is one.",
+                ("nvidia-smi nvlink --status", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head -50")),),
+        "gpu-or-link-fault", "likely")
 
 
 def _lags(gpu: NvmlGpu, most: int) -> bool:
@@ -80,26 +85,23 @@ def _lags(gpu: NvmlGpu, most: int) -> bool:
 
 def fabric_not_ready(machine: Machine) -> Finding | None:
     """A GPU on an NVSwitch fabric that is not initialised, or was initialised with an error. Until then CUDA fails with error 802."""
-    bad = [g for g in _gpus(machine) if isinstance(g.fabric, Fabric) and g.fabric.state != "not-supported"
-           and (g.fabric.state != "completed" or g.fabric.status != "Success")]
-    if not bad:
-        return None
     works = not isinstance(machine.cuda, Gap) and bool(machine.cuda.gpus)
-    return Finding("fabric-not-ready", Severity.WARN if works else Severity.BROKEN, f"{_named(bad)}: the NVSwitch fabric is not ready",
-                   _seen(bad, "fabric", lambda g: f"state {g.fabric.state}, status {g.fabric.status}"), usual("fabric-manager-down"),
-                   "fabric-manager-down", "likely" if works else "established")
+    return _finding(
+        "fabric-not-ready", Severity.WARN if works else Severity.BROKEN,
+        [g for g in _gpus(machine) if isinstance(g.fabric, Fabric) and g.fabric.state != "not-supported"
+         and (g.fabric.state != "completed" or g.fabric.status != "Success")],
+        "the NVSwitch fabric is not ready", "fabric", lambda g: f"state {g.fabric.state}, status {g.fabric.status}",
+        usual("fabric-manager-down"), "fabric-manager-down", "likely" if works else "established")
 
 
 def clocks_held_down(machine: Machine) -> Finding | None:
     """Heat or the power supply slows a GPU. Idle, a power cap and set clocks are no faults."""
-    bad = [g for g in _gpus(machine) if not isinstance(g.clock_reasons, Gap) and set(g.clock_reasons) & set(SLOWED_BY_FAULT)]
-    if not bad:
-        return None
-    fix = Remedy("the administrator", "Cooling or power holds this GPU down: look at fans, inlet temperature and power supply.", (
-        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",))
-    return Finding("clocks-held-down", Severity.WARN, f"{_named(bad)}: slowed down by heat or power",
-                   _seen(bad, "clock_reasons", lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C"), (fix,),
-                   "straggler", "possible")
+    return _finding(
+        "clocks-held-down", Severity.WARN,
+        [g for g in _gpus(machine) if not isinstance(g.clock_reasons, Gap) and set(g.clock_reasons) & set(SLOWED_BY_FAULT)],
+        "slowed down by heat or power", "clock_reasons", lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C",
+        (Remedy("the administrator", "Cooling or power holds this GPU down: look at fans, inlet temperature and power supply.",
+                ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",)),), "straggler", "possible")
 
 
 def compute_mode_blocks(machine: Machine) -> Finding | None:
@@ -111,9 +113,12 @@ def compute_mode_blocks(machine: Machine) -> Finding | None:
     said = _seen(taken or gpus, "compute_mode", lambda g: f"compute mode {g.compute_mode}{_held_by(g)}")
     if not taken:
         return Finding("compute-mode-blocks", Severity.NOTE, f"{_named(gpus)}: exclusive compute mode, one process a GPU", said)
-    fix = Remedy("the administrator", "Let processes in again.", tuple(f"sudo nvidia-smi -i {g.nvml_index} -c DEFAULT" for g in taken))
-    return Finding("compute-mode-blocks", Severity.BROKEN, f"{_named(taken)}: compute mode lets no further process in", said, (fix,),
-                   "gpu-exclusive-mode", "established")
+    return Finding(
+        "compute-mode-blocks", Severity.BROKEN, f"{_named(taken)}: compute mode lets no further process in",
+        said,
+        (Remedy("the administrator", "Let processes in again.",
+                tuple(f"sudo nvidia-smi -i {g.nvml_index} -c DEFAULT" for g in taken)),),
+        "gpu-exclusive-mode", "established")
 
 
 def _held_by(gpu: NvmlGpu) -> str:
@@ -122,24 +127,23 @@ def _held_by(gpu: NvmlGpu) -> str:
 
 def mig_splits_gpus(machine: Machine) -> Finding | None:
     """MIG is on: broken without instances; else a warning, as CUDA shows a process one slice only (CUDA 13.0)."""
-    if not (on := [] if isinstance(machine.nvml, Gap) else with_mig(machine.nvml)):
-        return None
+    on = [] if isinstance(machine.nvml, Gap) else with_mig(machine.nvml)
     empty = [g for g in on if not g.mig.instances]
-    said = _seen(on, "mig", lambda g: f"MIG on, {len(g.mig.instances)} instances")
-    off = Remedy("the administrator", "For NCCL over whole GPUs switch MIG off (needs idle GPUs).",
-                 tuple(f"sudo nvidia-smi -i {g.nvml_index} -mig 0" for g in on))
-    if empty:
-        return Finding("mig-splits-gpus", Severity.BROKEN, f"{_named(empty)}: MIG is on without instances, so CUDA can use nothing there",
-                       said, (off,), "vgpu-or-mig-unsupported", "established")
-    return Finding("mig-splits-gpus", Severity.WARN, f"{_named(on)}: MIG is on; a process sees one slice, and slices have no peer access",
-                   said, (off,), "vgpu-or-mig-unsupported", "possible")
+    return Finding(
+        "mig-splits-gpus", Severity.BROKEN if empty else Severity.WARN,
+        f"{_named(empty)}: MIG is on without instances, so CUDA can use nothing there" if empty
+        else f"{_named(on)}: MIG is on; a process sees one slice, and slices have no peer access",
+        _seen(on, "mig", lambda g: f"MIG on, {len(g.mig.instances)} instances"),
+        (Remedy("the administrator", "For NCCL over whole GPUs switch MIG off (needs idle GPUs).",
+                tuple(f"sudo nvidia-smi -i {g.nvml_index} -mig 0" for g in on)),),
+        "vgpu-or-mig-unsupported", "established" if empty else "possible") if on else None
 
 
 def vgpu_limits(machine: Machine) -> Finding | None:
     """A vGPU of a hypervisor: peer access and NVLink depend on its profile. Passed-through GPUs are whole GPUs."""
-    guests = [g for g in _gpus(machine) if g.virtualisation == "vgpu"]
-    return Finding("vgpu-limits", Severity.NOTE, f"{_named(guests)}: a vGPU; its profile may lack peer access", _seen(
-        guests, "virtualisation", lambda g: str(g.virtualisation)), (), "vgpu-or-mig-unsupported", "possible") if guests else None
+    return _finding("vgpu-limits", Severity.NOTE, [g for g in _gpus(machine) if g.virtualisation == "vgpu"],
+                    "a vGPU; its profile may lack peer access", "virtualisation", lambda g: str(g.virtualisation), (),
+                    "vgpu-or-mig-unsupported", "possible")
 
 
 def bus_ids_collide(machine: Machine) -> Finding | None:
@@ -155,9 +159,11 @@ def bus_ids_collide(machine: Machine) -> Finding | None:
     fix = (Remedy("you", "Use NCCL 2.30 or later, which compares UUIDs.", (f'python3 -m pip install -U "nvidia-nccl-cu{wheel}>=2.30"',)),
            Remedy("the administrator", "Distinct GPUs report one bus id: an enumeration fault of this host or driver.", (
                "nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)))
-    said = tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items()))
-    return Finding("bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN, "distinct GPUs report one PCI bus id", said, fix,
-                   "bus-id-collision", "possible" if told_apart else "established")
+    return Finding(
+        "bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN,
+        "distinct GPUs report one PCI bus id",
+        tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items())), fix,
+        "bus-id-collision", "possible" if told_apart else "established")
 
 
 def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, list[str]]:
@@ -174,18 +180,13 @@ def nvlink_without_peer_access(machine: Machine) -> Finding | None:
         return None
     index = {g.uuid.lower(): g.cuda_index for g in machine.cuda.gpus if g.uuid}
     known = {g.nvml_index: index.get(g.uuid.lower().removeprefix("gpu-")) for g in machine.nvml.reached if not isinstance(g.uuid, Gap)}
-    bad = []
-    for pair in machine.nvml.pairs:
-        a, b = known.get(pair.a), known.get(pair.b)
-        if a is not None and b is not None and str(pair.level).startswith("NV") and not machine.cuda.peer_access[a][b]:
-            bad.append(pair)
-    if not bad:
-        return None
-    fix = Remedy("the administrator", "NVLink is there and CUDA refuses peer access: check fabric, driver, confidential mode.", (
-        "nvidia-smi topo -p2p r", "nvidia-smi topo -m"))
-    return Finding("nvlink-without-peer-access", Severity.WARN, f"{len(bad)} pairs of GPUs have NVLink but no peer access", tuple(
-        Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access") for p in bad[:8]), (fix,),
-        "gpu-or-link-fault", "possible")
+    seats = [(pair, known.get(pair.a), known.get(pair.b)) for pair in machine.nvml.pairs if str(pair.level).startswith("NV")]
+    bad = [pair for pair, a, b in seats if a is not None and b is not None and not machine.cuda.peer_access[a][b]]
+    return Finding(
+        "nvlink-without-peer-access", Severity.WARN, f"{len(bad)} pairs of GPUs have NVLink but no peer access",
+        tuple(Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access") for p in bad[:8]),
+        (Remedy("the administrator", "NVLink is there and CUDA refuses peer access: check fabric, driver, confidential mode.",
+                ("nvidia-smi topo -p2p r", "nvidia-smi topo -m")),), "gpu-or-link-fault", "possible") if bad else None
 
 
 RULES: tuple[Callable[[Machine], Finding | None], ...] = (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Owner, Pair, Pcie
+from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Pair
 from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
@@ -19,18 +19,18 @@ def _show(value: Any, words: Callable[[Any], str] = str) -> Cell | str:
 
 def _health(gpu: NvmlGpu) -> str:
     """ECC, rows, clocks, MIG, fabric and compute mode, only what is not plain."""
-    said = []
-    if not isinstance(gpu.ecc, Gap):
-        counts = [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
-        said += ["ECC uncorrected " + " now, ".join(str(_text(c)) for c in counts) + " ever"] if any(c != 0 for c in counts) else []
-    if not isinstance(gpu.remapped_rows, Gap) and gpu.remapped_rows.uncorrectable:
-        said.append(f"{gpu.remapped_rows.uncorrectable} rows remapped" + (", reset pending" if gpu.remapped_rows.is_pending else ""))
-    said += [] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]
-    said += [f"MIG, {len(gpu.mig.instances)} instances"] if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else []
+    ecc = [] if isinstance(gpu.ecc, Gap) else [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
+    rows = None if isinstance(gpu.remapped_rows, Gap) else gpu.remapped_rows
     state = "" if isinstance(gpu.fabric, Gap) else gpu.fabric.state
-    said += [f"fabric {state}"] if state not in ("", "completed", "not-supported") else []
-    said += [f"compute mode {gpu.compute_mode}"] if not isinstance(gpu.compute_mode, Gap) and gpu.compute_mode != "default" else []
-    return "; ".join(said) or "nothing stands out"
+    mode = "default" if isinstance(gpu.compute_mode, Gap) else gpu.compute_mode
+    words = [
+        "ECC uncorrected " + " now, ".join(map(_text, ecc)) + " ever" if any(c != 0 for c in ecc) else "",
+        f"{rows.uncorrectable} rows remapped{', reset pending' * rows.is_pending}" if rows and rows.uncorrectable else "",
+        *([] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]),
+        f"MIG, {len(gpu.mig.instances)} instances" if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else "",
+        f"fabric {state}" if state not in ("", "completed", "not-supported") else "",
+        f"compute mode {mode}" if mode != "default" else ""]
+    return "; ".join(filter(None, words)) or "nothing stands out"
 
 
 def _text(value: Any) -> str:
@@ -41,24 +41,24 @@ def _text(value: Any) -> str:
 def gpus_table(machine: Machine) -> Table:
     """One row a GPU as NVML tells it."""
     nvml = machine.nvml
-    columns = ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C", "health"]
-    rows = [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)]
-    note = f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe generation by itself."
-    return Table("", columns, rows, note)
-
-
-def _pcie(pcie: Pcie) -> str:
-    return f"gen {_text(pcie.generation)} x{_text(pcie.width)} ({_text(pcie.max_generation)} x{_text(pcie.max_width)})"
+    return Table(
+        "",
+        ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C",
+         "health"], [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)],
+        f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe "
+        "generation by itself.")
 
 
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
     uuid = _show(gpu.uuid, lambda u: u[:12])  # enough to tell GPUs apart; the record holds all of it
-    memory = _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}")
-    links = _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up")
-    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id), memory, links, _show(gpu.pcie, _pcie), _show(gpu.utilisation_percent),
-            _show(gpu.temperature_c), _health(gpu)]
+    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id),
+            _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
+            _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),
+            _show(gpu.pcie, lambda p: f"gen {_text(p.generation)} x{_text(p.width)} "
+                                      f"({_text(p.max_generation)} x{_text(p.max_width)})"),
+            _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
 
 
 @titled("Three views of the same GPUs")
@@ -87,9 +87,10 @@ def _files_rows(machine: Machine) -> list[list[Any]]:
 def _cuda_row(cuda: CudaView | Gap) -> list[Any]:
     if isinstance(cuda, Gap):
         return ["CUDA in a rank", Cell(cuda.reason, "muted"), cuda.detail]
-    software = f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}"
-    said = ". ".join(filter(None, [software, *cuda.error.splitlines()]))
-    return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"), said]
+    return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"),
+            ". ".join(filter(None,
+                             [f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}",
+                              *cuda.error.splitlines()]))]
 
 
 @titled("Topology and peer access", "nvml", "pairs")
@@ -97,9 +98,11 @@ def topology_table(machine: Machine) -> Table:
     """Heat map: how near two GPUs are, and whether they may reach each other's memory."""
     names = [g.nvml_index for g in machine.nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
-    rows = [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names]
-    note = "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; most GeForce cards have none."
-    return Table("", ["", *(f"GPU {b}" for b in names)], rows, note)
+    return Table(
+        "", ["", *(f"GPU {b}" for b in names)],
+        [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names],
+        "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; "
+        "most GeForce cards have none.")
 
 
 def _pair_cell(pair: Pair | None) -> Cell:
@@ -122,9 +125,5 @@ def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
     owners = gpu if isinstance(gpu, Gap) else gpu.owners
     if isinstance(owners, Gap):
         return [[str(index), Cell(owners.reason, "muted"), owners.detail, "", "", ""]]
-    return [[str(index), *_owner_row(owner)] for owner in owners]
-
-
-def _owner_row(owner: Owner) -> list[Any]:
-    who = Cell("this runbook", "note") if owner.is_ours else _show(owner.user)
-    return [str(owner.pid), _show(owner.name), who, _show(owner.used_mib), owner.kind]
+    return [[str(index), str(o.pid), _show(o.name), Cell("this runbook", "note") if o.is_ours else _show(o.user),
+             _show(o.used_mib), o.kind] for o in owners]

@@ -23,7 +23,7 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
             stopped: Callable[[], str] = never) -> Union[OwnSync, Gap]:
     """Each sync within so many seconds, or until ``stopped`` says why, of all these processes together and of each.
 
-    One that runs at the beginning or the end is cut there. ``phase_of``: knowledge.sync_choice.phase_of. Nothing is
+    One that runs at the beginning or the end is cut there. ``phase_of``: sync.judge_choice.phase_of. Nothing is
     stopped: py-spy reads beside the job. A Gap if it may not, or saw no sync.
     """
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()

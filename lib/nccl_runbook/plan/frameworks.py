@@ -6,13 +6,43 @@ are two programs, each of which counts from the first GPU that it sees. Sources:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.plan.areal.allocation import Mode, Part
-from nccl_runbook.plan.flags import ABOUT_PLACEMENT, Framework
 from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
+
+# a flag with one of these in its name is worth a word where we do not know it
+_ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|nproc|visible|placement|sync_backend|world_size", re.I)
+
+
+@dataclasses.dataclass(frozen=True)
+class Framework:
+    """``marks``: words that give it away in a command; ``apart``: those that put engines on GPUs of their own; ``share_*``: how engine and
+    trainer are made to share; ``flags``: by name {"field": what it decides, a name that the functions below ask for, "" for nothing about
+    groups, "default": the framework's}."""
+
+    name: str
+    source: str
+    marks: list[str]
+    apart: list[str]
+    share_text: str
+    share_lines: list[str]
+    flags: dict[str, dict[str, Any]]
+
+
+@functools.cache
+def frameworks() -> dict[str, Framework]:
+    return {name: Framework(name=name, **row) for name, row in table("plan/flags").items()}
+
+
+def of(text: str) -> Framework | None:
+    """The framework whose marks stand in the text, the first of the table."""
+    return next((f for f in frameworks().values() if any(mark in text for mark in f.marks)), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +58,7 @@ class Launch:
     @property
     def unknown(self) -> list[str]:
         """Flags that sound like placement and are not in the table."""
-        return [n for n in self.flags if n not in self.framework.flags and ABOUT_PLACEMENT.search(n)]
+        return [n for n in self.flags if n not in self.framework.flags and _ABOUT_PLACEMENT.search(n)]
 
     def told(self, field: str) -> str:
         named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}

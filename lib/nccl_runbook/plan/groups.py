@@ -100,8 +100,10 @@ def place(mode: Mode, site: Site) -> Placed:
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
     short = "oversubscribed" if asked > count else "clean"
-    verdict = "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short
-    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(_notes(mode, site, trainers)))
+    return Placed(
+        groups_of(engines, trainers, site.update),
+        "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
+        tuple(_notes(mode, site, trainers)))
 
 
 def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job]]:
@@ -127,15 +129,16 @@ def _ray(mode: Mode, site: Site) -> Placed:
     nodes = 0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
     left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
     count = site.nodes * site.gpus
-    engines = [Job(engine.name or "engine", 0, size, count=count)] if engine else []
-    trainers = [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left else []
     wanted = sum(t.world_size for t in mode.of("trainer"))
     notes = [] if wanted == left else [
         f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"]
     room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
     short = "oversubscribed" if size > room or size + left > count else "clean"
-    verdict = "zero-visible" if mode.of("trainer") and not left else short
-    return Placed(groups_of(engines, trainers, site.update), verdict, tuple(notes))
+    return Placed(
+        groups_of([Job(engine.name or "engine", 0, size, count=count)] if engine else [],
+                  [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left
+                  else [], site.update), "zero-visible" if mode.of("trainer") and not left else short,
+        tuple(notes))
 
 
 def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:
@@ -153,21 +156,22 @@ def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int, of: str
 
 
 def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
+    """What is to be known beside the verdict."""
     engines = mode.of("engine")
-    notes = []
-    if not mode.plain and site.launcher == "local":
-        notes.append("AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' "
-                     "or 'gen'); this is the plan by component")
-    if site.launcher == "single-controller" and any(e.instance_size > site.gpus for e in engines):
-        notes.append(f"one engine wants {max(e.instance_size for e in engines)} GPUs: the scheduler refuses it (GPUAllocationError)")
-    for engine in (e for e in engines if mode.scheduled and e.anchor is not None):
-        if site.update != "disk" or engine.size("d") != mode.parts[engine.anchor].world_size:
-            notes.append("AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
-                         "as many workers on both sides: it refuses to start otherwise")
-    if site.own_gpus:
-        notes.append("Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before")
-    if any(e.size("p") > 1 for e in engines) and site.update == "xccl" and trainers:
-        notes.append("engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4")
-    if any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None):
-        notes.append('the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)')
-    return notes
+    widest = max((e.instance_size for e in engines), default=0)
+    sharing = [e for e in engines if mode.scheduled and e.anchor is not None
+               and (site.update != "disk" or e.size("d") != mode.parts[e.anchor].world_size)]
+    notes = (
+        (not mode.plain and site.launcher == "local",
+         "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
+         "this is the plan by component"),
+        (site.launcher == "single-controller" and widest > site.gpus,
+         f"one engine wants {widest} GPUs: the scheduler refuses it (GPUAllocationError)"),
+        *[(True, "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                 "as many workers on both sides: it refuses to start otherwise") for _ in sharing],
+        (site.own_gpus, "Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before"),
+        (any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
+         "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4"),
+        (any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None),
+         'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)'))
+    return [text for applies, text in notes if applies]

@@ -25,9 +25,13 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
     evidence = [Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}")]
     if valid:
         evidence.append(Evidence(f"it is valid in {spans(valid)}"))
-    advice = f"For {rules.tag} write it so:" if instead else f"Write it as {rules.tag} reads it, such as sglang:d1+fsdp:d1."
-    return Finding("allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}", tuple(evidence),
-                   (Remedy("you", advice, (instead,) if instead else ()),))
+    return Finding(
+        "allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}",
+        tuple(evidence),
+        (Remedy("you",
+                f"For {rules.tag} write it so:" if instead
+                else f"Write it as {rules.tag} reads it, such as sglang:d1+fsdp:d1.",
+                (instead,) if instead else ()),))
 
 
 def intention(intended: Intended | Gap, measured: Sequence[Finding] = ()) -> list[Finding]:
@@ -49,11 +53,12 @@ def intention(intended: Intended | Gap, measured: Sequence[Finding] = ()) -> lis
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
     """The verdict on a placement, with the remedies for this tag."""
-    evidence = (*(Evidence(line) for line in shared_lines(placed)), *(Evidence(note) for note in placed.notes))
-    severity = SEVERITY[placed.verdict]
-    fixes = tuple(remedies(text, mode, placed, rules, site)) if placed.verdict != "clean" else ()
     cause = CAUSE if placed.verdict == "duplicate" else "visible-devices-wrong" if placed.verdict == "zero-visible" else None
-    return Finding(f"allocation-{placed.verdict}", severity, title(mode, placed, site), evidence, fixes, cause, cause and "likely")
+    return Finding(
+        f"allocation-{placed.verdict}", SEVERITY[placed.verdict], title(mode, placed, site),
+        (*(Evidence(line) for line in shared_lines(placed)), *(Evidence(note) for note in placed.notes)),
+        tuple(remedies(text, mode, placed, rules, site)) if placed.verdict != "clean" else (), cause,
+        cause and "likely")
 
 
 def title(mode: Mode, placed: Placed, site: Site) -> str:
@@ -146,7 +151,6 @@ def _spelt(part: Part, named: bool = True) -> str:
 
 def about_tag(rules: Rules, site: Site) -> list[str]:
     """What is to be known about this tag beside the verdict."""
-    told = [] if rules.known else [f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"]
-    if site.launcher == "single-controller" and not rules.controller:
-        told.append(f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4")
-    return told
+    unread = f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
+    uncontrolled = f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4"
+    return [unread] * (not rules.known) + [uncontrolled] * (site.launcher == "single-controller" and not rules.controller)

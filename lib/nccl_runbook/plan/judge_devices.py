@@ -42,7 +42,8 @@ def judge(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
 def _finding(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
     says, cause, who, advice = table("plan/areal/tags")["clash"][clash.kind]
-    title = f"{ranks} of the {group.name} group {says} ({clash.what})"
-    return Finding(f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN, title,
-                   (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,
-                   "established" if clash.kind == "shared" else "likely")
+    return Finding(
+        f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN,
+        f"{ranks} of the {group.name} group {says} ({clash.what})",
+        (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,
+        "established" if clash.kind == "shared" else "likely")

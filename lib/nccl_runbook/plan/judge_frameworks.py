@@ -11,13 +11,16 @@ from nccl_runbook.plan.judge import CAUSE, SEVERITY, shared_lines, sizes
 
 def judge(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
     """The verdict on a launch; flags that sound like placement and are not in the table are named as evidence."""
-    evidence = [*shared_lines(placed), *placed.notes, *(f"--{n}: not known to us" for n in launch.unknown[:8])]
-    title = f"{launch.framework.name}: {table('plan/areal/tags')['launches'][placed.verdict]} ({sizes(mode, gpus)})"
-    fixes = () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, per_node))
     cause = CAUSE if placed.verdict == "duplicate" else None
-    return Finding(f"allocation-{placed.verdict}", SEVERITY[placed.verdict], title,
-                   tuple(Evidence(e, launch.framework.source if i == 0 else "") for i, e in enumerate(evidence)), fixes, cause,
-                   cause and "likely")
+    return Finding(
+        f"allocation-{placed.verdict}", SEVERITY[placed.verdict],
+        f"{launch.framework.name}: {table('plan/areal/tags')['launches'][placed.verdict]} "
+        f"({sizes(mode, gpus)})",
+        tuple(Evidence(e, launch.framework.source if i == 0 else "") for i, e in enumerate(
+            [*shared_lines(placed), *placed.notes,
+             *(f"--{n}: not known to us" for n in launch.unknown[:8])])),
+        () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, per_node)), cause,
+        cause and "likely")
 
 
 def _fixes(launch: Launch, mode: Mode, placed: Placed, per_node: int) -> list[Remedy]:

@@ -42,8 +42,9 @@ def commands(text: str) -> list[Command]:
                 name, equals, value = words.pop(0).partition("=")
                 env |= {name: value} if equals else {}
             if words:
-                visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
-                found.append(Command(tuple(words), _flags(words), {**visible, **env}))
+                found.append(Command(tuple(words), _flags(words),
+                                     {**{n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known},
+                                      **env}))
             else:
                 known |= env
     return found

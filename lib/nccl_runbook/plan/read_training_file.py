@@ -111,11 +111,13 @@ def _training(flat: dict[str, str]) -> Training:
             value = _REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value)[:2000]
         return value
 
-    shares = {r: told(f"{r}.scheduling_strategy.target") for r in _ROLES if told(f"{r}.scheduling_strategy.type") == "colocation"}
-    return Training(told("allocation_mode"), {r: told(f"{r}.backend") for r in _ROLES if told(f"{r}.backend")}, shares,
-                    _count(told("cluster.n_gpus_per_node")), _count(told("cluster.n_nodes")), told("actor.weight_update_mode"),
-                    told("scheduler.type"),
-                    bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1")) and any(n.startswith("ref.") for n in flat), flat)
+    return Training(
+        told("allocation_mode"), {r: told(f"{r}.backend") for r in _ROLES if told(f"{r}.backend")},
+        {r: told(f"{r}.scheduling_strategy.target") for r in _ROLES
+         if told(f"{r}.scheduling_strategy.type") == "colocation"}, _count(told("cluster.n_gpus_per_node")),
+        _count(told("cluster.n_nodes")), told("actor.weight_update_mode"), told("scheduler.type"),
+        bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1"))
+        and any(n.startswith("ref.") for n in flat), flat)
 
 
 def _count(text: str) -> int:

@@ -37,9 +37,10 @@ def intended_table(intended: Any) -> Table:
     """planning.intended.Intended, or the Gap in its place."""
     if intended.placed is None:
         return Table("", ["group"], [], f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty")
-    table = groups_table(intended.placed.groups)
-    caption = f": {intended.text} (AReaL {intended.tag}) on {counted(intended.gpus, 'GPU')}: {intended.placed.verdict}"
-    return dataclasses.replace(table, caption=caption)
+    return dataclasses.replace(
+        groups_table(intended.placed.groups),
+        caption=f": {intended.text} (AReaL {intended.tag}) on {counted(intended.gpus, 'GPU')}: "
+        f"{intended.placed.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:

@@ -323,6 +323,14 @@ def fast(sync, clock):
     return sync.by_file(clock, path, write, read, lambda: fast_disk.sweep(path))
 
 
+# name -> its way; sync/facts.py lists the same names, in the order in which they are tried
+METHODS = {
+    "nccl-flat": flat, "nccl-list": listed, "nccl-per-tensor": per_tensor, "nccl-pinned": flat, "ipc-direct": ipc, "ipc-flat": ipc_flat,
+    "ipc-per-tensor": ipc, "fast-disk": fast, "fast-disk-shm": fast, "gloo-flat": flat, "gloo-per-tensor": per_tensor, "disk-shm": disk,
+    "disk": disk,
+}
+
+
 class Busy:
     """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a stream of their own, from
     before the first sync on (to load cuBLAS takes longer than a sync)."""

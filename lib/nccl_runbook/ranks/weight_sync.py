@@ -24,12 +24,6 @@ import fast_disk  # noqa: E402
 import sync_bytes  # noqa: E402
 import sync_ways  # noqa: E402
 
-METHODS = {
-    "nccl-flat": sync_ways.flat, "nccl-list": sync_ways.listed, "nccl-per-tensor": sync_ways.per_tensor, "nccl-pinned": sync_ways.flat,
-    "ipc-direct": sync_ways.ipc, "ipc-flat": sync_ways.ipc_flat, "ipc-per-tensor": sync_ways.ipc, "fast-disk": sync_ways.fast,
-    "fast-disk-shm": sync_ways.fast, "gloo-flat": sync_ways.flat, "gloo-per-tensor": sync_ways.per_tensor,
-    "disk-shm": sync_ways.disk, "disk": sync_ways.disk,
-}
 FAULTS = ("corrupt", "stale", "torn", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
@@ -53,7 +47,7 @@ def emit(event):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", required=True, choices=METHODS)
+    parser.add_argument("--method", required=True, choices=sync_ways.METHODS)
     parser.add_argument("--spec", required=True, help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
     parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
     parser.add_argument("--buckets", default="512", help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
@@ -258,7 +252,7 @@ class Sync:
         before = self.views[-1].clone() if self.kind == "stale" else None
         together(sync_ways.Clock(self.device).wait)  # else the engines' clocks run while the trainer's bytes are still being made
         clock = sync_ways.Clock(self.device)
-        path = METHODS[self.args.method](self, clock)
+        path = sync_ways.METHODS[self.args.method](self, clock)
         clock.stop()
         if self.kind == "corrupt":
             self.views[len(self.views) // 2][7:8].bitwise_xor_(1)

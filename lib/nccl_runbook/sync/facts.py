@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 
-# as ranks/weight_sync.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes longest comes last
+# as ranks/sync_ways.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes longest comes last
 METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct", "ipc-flat", "ipc-per-tensor",
            "fast-disk", "fast-disk-shm", "gloo-flat", "gloo-per-tensor", "disk-shm", "disk")
 

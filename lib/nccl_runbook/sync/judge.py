@@ -35,8 +35,8 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     """What is wrong with one method; None if nothing is."""
     if arm.complete and not arm.wrong:
         return shared_gpu_not_refused(arm, runs, plan)
-    refusal = refused(arm, runs, plan) or failed_on_one_gpu(arm, runs, plan)
-    return wrong_bytes(arm) or not_enough(arm) or interrupted(arm) or refusal or did_not_end(arm) or failed(arm)
+    return (wrong_bytes(arm) or not_enough(arm) or interrupted(arm) or refused(arm, runs, plan)
+            or failed_on_one_gpu(arm, runs, plan) or did_not_end(arm) or failed(arm))
 
 
 def _said(arm: SyncArm) -> list[str]:
@@ -53,10 +53,14 @@ def wrong_bytes(arm: SyncArm) -> Finding | None:
     if not arm.wrong:
         return None
     w = arm.wrong[0]
-    title = f"{arm.method} delivered wrong bytes: {w['tensor']} on rank {w['rank']}, sync {w['repeat'] + 1}"
-    evidence = Evidence(f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}", _source(arm))
-    advice = "Do not sync weights this way until it is explained. See whether it stays with one GPU or pair when repeated:"
-    return Finding("weight-sync-wrong-bytes", Severity.BROKEN, title, (evidence,), (Remedy("you", advice, (arm.shell_line,)),))
+    return Finding(
+        "weight-sync-wrong-bytes", Severity.BROKEN,
+        f"{arm.method} delivered wrong bytes: {w['tensor']} on rank {w['rank']}, sync {w['repeat'] + 1}",
+        (Evidence(f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}",
+                  _source(arm)),),
+        (Remedy("you",
+                "Do not sync weights this way until it is explained. See whether it stays with one GPU or "
+                "pair when repeated:", (arm.shell_line,)),))
 
 
 def not_enough(arm: SyncArm) -> Finding | None:
@@ -64,9 +68,12 @@ def not_enough(arm: SyncArm) -> Finding | None:
     if arm.shortage is None:
         return None
     s = arm.shortage
-    advice = "Name a directory with room by the parameter directory." if " in " in s.what else "Free memory, or choose a smaller model."
-    return Finding("weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
-                   (Evidence(f"{_gb(s.needed_bytes)} needed, {_gb(s.free_bytes)} free", _source(arm)),), (Remedy("you", advice),))
+    return Finding(
+        "weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
+        (Evidence(f"{_gb(s.needed_bytes)} needed, {_gb(s.free_bytes)} free", _source(arm)),),
+        (Remedy("you",
+                "Name a directory with room by the parameter directory." if " in " in s.what
+                else "Free memory, or choose a smaller model."),))
 
 
 def _shared(runs: SyncRuns, plan: Placement) -> bool:
@@ -84,14 +91,19 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     if _shared(runs, plan):
         cause = causes()["trainer-and-engine-share-gpu"]
         title = f"{cause.title}, so NCCL refuses to connect them (expected here); the other methods need no second GPU"
-        seats = Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan")
-        return Finding(cause.id, Severity.NOTE, title, (said, seats), remedies(cause), cause.id, "established")
+        return Finding(
+            cause.id, Severity.NOTE, title,
+            (said,
+             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}",
+                      "plan")), remedies(cause), cause.id, "established")
     cause = causes()["bus-id-collision"]
     different = all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids)
-    seen = Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")
     title = "NCCL says that two ranks share a GPU, but they were placed on different ones"
     status = "likely" if different else "possible"
-    return Finding("refused-though-gpus-differ", Severity.BROKEN, title, (said, seen), remedies(cause, status), cause.id, status)
+    return Finding(
+        "refused-though-gpus-differ", Severity.BROKEN, title,
+        (said, Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")),
+        remedies(cause, status), cause.id, status)
 
 
 def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
@@ -100,23 +112,27 @@ def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding 
     if not (arm.method.startswith("nccl") and _shared(runs, plan)) or recognise(_said(arm)):
         return None
     cause = causes()["trainer-and-engine-share-gpu"]
-    said = [*_said(arm), "no rank said anything"][0]
-    title = f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message"
-    evidence = (Evidence(said, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended), _source(arm)))
-    return Finding("failed-on-one-gpu", Severity.NOTE, title, evidence, remedies(cause), cause.id, "likely")
+    return Finding(
+        "failed-on-one-gpu", Severity.NOTE,
+        f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message",
+        (Evidence([*_said(arm), "no rank said anything"][0], _source(arm)),
+         Evidence("ranks: " + ", ".join(arm.ended), _source(arm))), remedies(cause), cause.id, "likely")
 
 
 def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    evidence = Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm))
-    title = "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later"
     connected = arm.method.startswith("nccl") and _shared(runs, plan)
-    return Finding("shared-gpu-not-refused", Severity.NOTE, title, (evidence,)) if connected else None
+    return Finding(
+        "shared-gpu-not-refused", Severity.NOTE,
+        "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
+        (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),)) if connected else None
 
 
 def interrupted(arm: SyncArm) -> Finding | None:
     """Ended from outside: that says nothing of the method."""
-    evidence = Evidence(f"{len(arm.syncs)} syncs were finished in {arm.wall_s:.0f} s", _source(arm))
-    return Finding("weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}", (evidence,)) if arm.stopped else None
+    return Finding(
+        "weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}",
+        (Evidence(f"{len(arm.syncs)} syncs were finished in {arm.wall_s:.0f} s",
+                  _source(arm)),)) if arm.stopped else None
 
 
 def did_not_end(arm: SyncArm) -> Finding | None:
@@ -126,11 +142,14 @@ def did_not_end(arm: SyncArm) -> Finding | None:
     evidence = (Evidence(f"{len(arm.syncs)} syncs were finished in {arm.deadline_s:.0f} s", _source(arm)),)
     more_time = Remedy("you", "Give the step a larger budget_s.")
     if arm.passed and arm.variants:
-        title = f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with engines busy or other buckets"
-        return Finding("weight-sync-cut", Severity.NOTE, title, evidence, (more_time,))
+        return Finding(
+            "weight-sync-cut", Severity.NOTE,
+            f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with engines "
+            "busy or other buckets", evidence, (more_time,))
     if arm.syncs or arm.deadline_s < HANG_S or "disk" in arm.method:
-        slow = f"{arm.method} did not end within {arm.deadline_s:.0f} s"
-        return Finding("weight-sync-too-slow", Severity.UNKNOWN, slow, evidence, (more_time,))
+        return Finding(
+            "weight-sync-too-slow", Severity.UNKNOWN,
+            f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence, (more_time,))
     advice = "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:"
     return Finding("weight-sync-hangs", Severity.BROKEN, f"{arm.method} hangs: no sync was finished in {arm.deadline_s:.0f} s", evidence,
                    (Remedy("you", advice, (arm.shell_line,)),))
@@ -141,11 +160,13 @@ def failed(arm: SyncArm) -> Finding:
     said = _said(arm)
     known = recognise(said)
     cause = known[0] if known and known[0].id != "duplicate-gpu" else None
-    evidence = Evidence(known[1] if known else said[0] if said else "no rank said anything", _source(arm))
-    by_hand = Remedy("you", "Repeat it by hand, and see 03-fewer-gpus for a smaller world that fails too.", (arm.shell_line,))
-    title = f"{arm.method} failed" + (f": {cause.title}" if cause else "")
-    return Finding("weight-sync-failed", Severity.BROKEN, title, (evidence, Evidence("ranks: " + ", ".join(arm.ended))),
-                   (*(remedies(cause) if cause else ()), by_hand), cause and cause.id, cause and "likely")
+    return Finding(
+        "weight-sync-failed", Severity.BROKEN, f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
+        (Evidence(known[1] if known else said[0] if said else "no rank said anything", _source(arm)),
+         Evidence("ranks: " + ", ".join(arm.ended))),
+        (*(remedies(cause) if cause else ()),
+         Remedy("you", "Repeat it by hand, and see 03-fewer-gpus for a smaller world that fails too.",
+                (arm.shell_line,))), cause and cause.id, cause and "likely")
 
 
 def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
@@ -158,10 +179,10 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
     limit = nvlink if arm.method.startswith("nccl") else here if arm.method.startswith("ipc") else PCIE_GB_PER_S
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
-    if rate <= limit:
-        return None
-    title = f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), so the timing is wrong"
-    return Finding("rate-above-link", Severity.UNKNOWN, title, (Evidence(f"{_gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),))
+    return None if rate <= limit else Finding(
+        "rate-above-link", Severity.UNKNOWN,
+        f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), so the timing is wrong",
+        (Evidence(f"{_gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),))
 
 
 def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
@@ -169,15 +190,19 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
     disk, nccl = runs.fastest("disk"), runs.fastest("nccl")
     if disk is None or nccl is None or not disk.steady_s or not nccl.steady_s or disk.steady_s < SLOWER * nccl.steady_s:
         return None
-    title = f"a sync through disk takes {disk.steady_s / nccl.steady_s:.0f} times as long as {nccl.method} here"
-    text = f"disk {disk.steady_s:.3f} s, {nccl.method} {nccl.steady_s:.4f} s for {_gb(runs.size_bytes)} (steady syncs)"
-    return Finding("disk-slower-than-nccl", Severity.NOTE, title, (Evidence(text, "runs.arms"),))
+    return Finding(
+        "disk-slower-than-nccl", Severity.NOTE,
+        f"a sync through disk takes {disk.steady_s / nccl.steady_s:.0f} times as long as {nccl.method} here",
+        (Evidence(f"disk {disk.steady_s:.3f} s, {nccl.method} {nccl.steady_s:.4f} s for "
+                  f"{_gb(runs.size_bytes)} (steady syncs)", "runs.arms"),))
 
 
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
-    title = "rehearsed on Gloo: no GPU here, so NCCL and copies to GPUs were not measured"
-    evidence = Evidence("the figures are those of this CPU and its disk", "runs.devices")
-    return Finding("rehearsed-without-gpu", Severity.UNKNOWN, title, (evidence,)) if runs.on_cpu else None
+    return Finding(
+        "rehearsed-without-gpu", Severity.UNKNOWN,
+        "rehearsed on Gloo: no GPU here, so NCCL and copies to GPUs were not measured",
+        (Evidence("the figures are those of this CPU and its disk",
+                  "runs.devices"),)) if runs.on_cpu else None
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
@@ -185,9 +210,12 @@ def bytes_verified(runs: SyncRuns) -> Finding | None:
     if not good:
         return None
     part = "" if runs.layers == runs.layers_of else f", only {runs.layers} of {runs.layers_of} layers"
-    title = f"every byte arrived with {', '.join(a.method for a in good)} ({runs.tensors} tensors, {_gb(runs.size_bytes)}{part})"
-    return Finding("weight-sync-verified", Severity.OK, title,
-                   (Evidence(f"{sum(a.compared for a in good)} comparisons of all tensors, new bytes at each sync", "runs.arms"),))
+    return Finding(
+        "weight-sync-verified", Severity.OK,
+        f"every byte arrived with {', '.join(a.method for a in good)} ({runs.tensors} tensors, "
+        f"{_gb(runs.size_bytes)}{part})",
+        (Evidence(f"{sum(a.compared for a in good)} comparisons of all tensors, new bytes at each sync",
+                  "runs.arms"),))
 
 
 def _gb(size_bytes: int) -> str:

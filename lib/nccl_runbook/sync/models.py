@@ -46,26 +46,23 @@ class Model:
         ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
         """
         embedding = [self.vocab, self.hidden]
-        experts = {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)} if self.template == "qwen3_moe" else {}
-        tail = [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]])
         head, layer = [["model.embed_tokens.weight", embedding]], _attention(self) + _mlp_and_norms(self)
-        return Listed(self.name, head, layer, self.layers, _PREFIX, tail, experts).spec(layers)
+        return Listed(
+            self.name, head, layer, self.layers, _PREFIX,
+            [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]]),
+            {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)}
+            if self.template == "qwen3_moe" else {}).spec(layers)
 
 
 def _attention(m: Model) -> list[list[Any]]:
     """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole query and key."""
-    rows = {"q": m.heads * m.head_dim, "k": m.kv_heads * m.head_dim, "v": m.kv_heads * m.head_dim}
-    found: list[list[Any]] = []
-    for letter, out in rows.items():
-        found.append([f"self_attn.{letter}_proj.weight", [out, m.hidden]])
-        if m.template == "qwen2":
-            found.append([f"self_attn.{letter}_proj.bias", [out]])
-    found.append(["self_attn.o_proj.weight", [m.hidden, rows["q"]]])
-    if m.template == "olmo2":
-        found += [["self_attn.q_norm.weight", [rows["q"]]], ["self_attn.k_norm.weight", [rows["k"]]]]
-    if m.template.startswith("qwen3"):
-        found += [["self_attn.q_norm.weight", [m.head_dim]], ["self_attn.k_norm.weight", [m.head_dim]]]
-    return found
+    query, key = m.heads * m.head_dim, m.kv_heads * m.head_dim
+    rows = [(f"self_attn.{letter}_proj", out) for letter, out in (("q", query), ("k", key), ("v", key))]
+    norms = {"olmo2": (query, key)}.get(m.template, (m.head_dim, m.head_dim) if m.template.startswith("qwen3") else ())
+    shapes = {"weight": lambda out: [out, m.hidden], **({"bias": lambda out: [out]} if m.template == "qwen2" else {})}
+    return [*([f"{name}.{kind}", shape(out)] for name, out in rows for kind, shape in shapes.items()),
+            ["self_attn.o_proj.weight", [m.hidden, query]],
+            *([f"self_attn.{letter}_norm.weight", [size]] for letter, size in zip("qk", norms))]
 
 
 def _mlp_and_norms(m: Model) -> list[list[Any]]:

@@ -22,19 +22,21 @@ def placement_table(plan: Any) -> Table:
 @titled("Weight syncs")
 def methods_table(runs: SyncRuns) -> Table:
     """One row a method: first and steady sync, rate, and where the seconds went."""
-    columns = ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"]
-    rows = [_row(method, arm, runs) for method, arm in runs.arms.items()]
     layers = "" if runs.layers == runs.layers_of else f"only {runs.layers} of {runs.layers_of} layers, "
-    return Table(f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB", columns, rows, _note(runs))
+    return Table(
+        f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB",
+        ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"],
+        [_row(method, arm, runs) for method, arm in runs.arms.items()], _note(runs))
 
 
 @titled("With one thing changed")
 def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
-    columns = ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"]
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
-    return Table("", columns, [row for arm in runs.run for row in _sweep(arm, runs)], note)
+    return Table(
+        "", ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
+        [row for arm in runs.run for row in _sweep(arm, runs)], note)
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
@@ -42,18 +44,20 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
     rows = []
     for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
         told = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
-        busy = f"{v.busy} x {v.busy}" if v.busy else "idle"
         size = v.size_bytes / 1e9
-        rows.append([arm.method, v.bucket_mib, busy, f"{size:.3f}", f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])
+        rows.append([arm.method, v.bucket_mib, f"{v.busy} x {v.busy}" if v.busy else "idle", f"{size:.3f}",
+                     f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])
     return rows
 
 
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
-    columns = ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"]
     rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
             for key, r in table("sync/choice")["topology"].items()]
-    return Table("Which way to move the weights", columns, rows)
+    return Table(
+        "Which way to move the weights",
+        ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"],
+        rows)
 
 
 @titled("Your own sync")
@@ -63,24 +67,23 @@ def own_table(own: OwnSync) -> Table:
     read = sorted(Counter((one.rank, one.who) for one in own.syncs).values())
     each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
-    rows = [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
-            for _, s in sorted(slowest.items())[:64]]
-    return Table(", the slowest of each process", ["", "s", *phases], rows, f"Syncs read of each: {each}.")
+    return Table(
+        ", the slowest of each process", ["", "s", *phases],
+        [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
+         for _, s in sorted(slowest.items())[:64]], f"Syncs read of each: {each}.")
 
 
 def _note(runs: SyncRuns) -> str:
-    fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
-    words = [f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases."]
-    if any(a.method.startswith("nccl") for a in runs.run):
-        words.append("NCCL's first sync makes the communicator too.")
     given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
-    if written := sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m}):
-        words.append(f"Disk: {' and '.join(written)}, no fsync in between; every byte is read.")
-    words += [f"{a.method}: by {a.by}." for a in runs.run if a.by]
-    words += [f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]]
-    if runs.on_cpu:
-        words.append("Rehearsal on the CPU: these are no figures for GPUs.")
-    return " ".join(words)
+    written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})
+    fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
+    return " ".join((
+        f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
+        *["NCCL's first sync makes the communicator too."] * any(a.method.startswith("nccl") for a in runs.run),
+        *[f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."] * bool(written),
+        *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
+        *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
+        *["Rehearsal on the CPU: these are no figures for GPUs."] * runs.on_cpu))
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:

@@ -9,9 +9,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nccl_runbook.plan.areal.tags import Rules, grammar
+from nccl_runbook.plan.areal.tags import Rules
 
 if TYPE_CHECKING:
     from lark import Lark, Tree
@@ -135,7 +136,7 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
 def _parser(name: str) -> Lark:
     from lark import Lark
 
-    return Lark(grammar(name), parser="earley")
+    return Lark(Path(__file__).with_name(name).read_text(encoding="utf-8"), parser="earley")
 
 
 def _tree(text: str, rules: Rules) -> Tree:

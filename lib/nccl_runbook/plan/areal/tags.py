@@ -4,7 +4,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from pathlib import Path
 
 from nccl_runbook.causes.toml import table
 
@@ -56,8 +55,8 @@ def rows() -> tuple[Rules, ...]:
     data, found, so_far = table("plan/areal/tags"), [], {}
     for row in data["rows"]:
         so_far |= row
-        fields = {k: v for k, v in so_far.items() if k not in ("from", "switch")}
-        found.append(Rules(tag=row["tags"][-1], switch=Switch(**data["switch"][so_far["switch"]]), **fields))
+        found.append(Rules(tag=row["tags"][-1], switch=Switch(**data["switch"][so_far["switch"]]),
+                           **{k: v for k, v in so_far.items() if k not in ("from", "switch")}))
     return tuple(found)
 
 
@@ -82,8 +81,3 @@ def at(tag: str) -> Rules:
 def _order(tag: str) -> tuple[int, ...] | None:
     found = _TAG.match(tag)
     return (*map(int, found.group(1, 2, 3)), _KIND[found[4]], int(found[5] or 0)) if found and len(tag) <= 40 else None
-
-
-def grammar(name: str) -> str:
-    """The text of one grammar, for lark."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
