@@ -35,7 +35,7 @@ def look(
 ) -> None:
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
     from nccl_runbook.hang.live import judge as rules
-    from nccl_runbook.hang.live.judge_joined import together
+    from nccl_runbook.hang.live.judge_hosts import together
     from nccl_runbook.look.page import page, text
 
     if record and (pid or save):

@@ -38,8 +38,8 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
             for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
     absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
     rows += [[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * width]] if absent else []
-    name = f"{group.name} ({group.desc})" if group.desc not in ("", "undefined", group.name) else group.name
-    return Table(f"Group {name}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
+    desc = f" ({group.desc})" if group.desc not in ("", "undefined", group.name) else ""
+    return Table(f"Group {group.name}{desc}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
                  "" if group.certain else "The members were not recorded: these are the ranks that used the group.")
 
 
@@ -51,24 +51,24 @@ def ranges(ranks: Sequence[int]) -> str:
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
     """How far each rank came in each group, culprits first: last issued, last completed, and what it is in."""
-    rows = [(track.rank not in culprits, track.rank, group, track) for group in hang.groups for track in group.tracks]
-    shown = [_rank_row(group, track, not innocent) for innocent, _, group, track in sorted(rows, key=lambda r: (r[0], r[1], r[2].name))]
-    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"], shown)
+    rows = sorted(((group, track) for group in hang.groups for track in group.tracks),
+                  key=lambda row: (row[1].rank not in culprits, row[1].rank, row[0].name))
+    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"],
+                 [_rank_row(group, track, track.rank in culprits) for group, track in rows])
 
 
 def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
-    opened = track.opened
+    opened, last = track.opened, track.opened or track.last
     words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
-    last = track.opened or track.last
-    who, name = Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip()
-    return [who, name, str(track.enqueued), str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
+    return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued),
+            str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
             "/".join(track.source.split("/")[-2:])]
 
 
 def stacks_table(hang: Hang) -> Table:
     """The main threads, innermost frame first."""
-    rows = [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks]
-    return Table("Stacks", ["rank", "state", "frames", "from"], rows)
+    return Table("Stacks", ["rank", "state", "frames", "from"],
+                 [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
 
 
 def files_table(hang: Hang) -> Table:
