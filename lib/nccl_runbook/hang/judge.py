@@ -15,9 +15,10 @@ from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang, Op
 from nccl_runbook.hang.judge_graph import Graph, Wait
-from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
+from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, seen_in, source_of, top_of, track_of
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
+from nccl_runbook.hang.live.judge_ranks import rank_names
 from nccl_runbook.knowledge.clues import ECHO, LAST_WORDS, LOST
 from nccl_runbook.rules import triage_ranks
 
@@ -130,8 +131,8 @@ def _raised(hang: Hang) -> list[LogLine]:
     told = [e for p in triage_ranks.rank_raised_first(hang.logs) for e in p.evidence[: 3 if p.against else 1] if not ECHO.search(e.text)]
     alive = {d.rank for d in hang.dumps}
     gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
-    ended = [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))]
-    return told or [e for e in ended if not ECHO.search(e.text)]
+    return told or [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))
+                    and not ECHO.search(e.text)]
 
 
 def _too_close(hang: Hang, found: Graph) -> Told:
@@ -251,7 +252,6 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
     doubtful = undated or lead.says.startswith("left no dump") and lead.kind not in _SURE
-    status = "possible" if doubtful else "established" if lead.kind in _SURE else "likely"
     sentence = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize() + ": " * bool(uneven)
     sentence += "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + f"; and {len(accused) - 3} more ranks" * (len(accused) > 3)
     if victims and collective:
@@ -260,7 +260,8 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     seen += [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
     # in the records a call left out and one made too early look the same
     kind = "skipped" if uneven and lead.kind == "order" else lead.kind
-    return Told(kind, ranks, victims, f"{sentence}.", collective, lead.frame, _cause(hang, lead), status,
+    return Told(kind, ranks, victims, f"{sentence}.", collective, lead.frame, _cause(hang, lead),
+                "possible" if doubtful else "established" if lead.kind in _SURE else "likely",
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
 

@@ -140,8 +140,8 @@ def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
     for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
                                       (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
         if mine > 0:
-            on = frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name)
-            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
+            yield Wait(rank, channel.group, op, frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name),
+                       frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
 
 
 def sinks(found: Graph) -> dict[int, list[Wait]]:

@@ -28,11 +28,6 @@ def group_name(hang: Hang, name: str) -> str:
     return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
 
 
-def rank_names(ranks: list[int]) -> str:
-    """At most eight of them."""
-    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if ranks[8:] else "")
-
-
 def top_of(stack: Stack) -> str:
     """The innermost frame of the job's own, without its folder."""
     own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))

@@ -206,7 +206,7 @@ def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog
                 members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
                 fits, groups = len(groups), [*groups, Group(label, label, members, False, [], [], 1)]
             tracks = sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank)
-            groups = [*groups[:fits], dataclasses.replace(groups[fits], tracks=tracks), *groups[fits + 1 :]]
+            groups[fits] = dataclasses.replace(groups[fits], tracks=tracks)
     return groups
 
 
@@ -251,8 +251,7 @@ def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int
     tracks = [_track(r, readings[r], columns[r], start, highest, names[r], times) if r in columns else
               _track_of_status(r, readings[r], readings[r].status.get(name) if sound else None, done, start, highest, names[r])
               for r in ranks if r in readings]
-    calls = {h: text for r in columns for h, text in readings[r].calls.items()}
-    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
+    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, readings), start)
 
 
 def _track_of_status(rank: int, reading: Reading, status: tuple[int, int] | None, done: int, start: int, highest: int,
@@ -262,8 +261,8 @@ def _track_of_status(rank: int, reading: Reading, status: tuple[int, int] | None
     if status is None:
         return Track(rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs.short(file))
     issued, complete = status
-    letters = "".join("c" if s <= complete else "?" if s <= issued else "." for s in range(start, highest + 1))
-    return Track(rank, issued, complete, 0, issued == complete >= done, tail=letters, source=logs.short(file))
+    return Track(rank, issued, complete, 0, issued == complete >= done, source=logs.short(file),
+                 tail="".join("c" if s <= complete else "?" if s <= issued else "." for s in range(start, highest + 1)))
 
 
 def _track(rank: int, reading: Reading, column: Column, start: int, highest: int, file: str, times: Times) -> Track:
@@ -274,10 +273,11 @@ def _track(rank: int, reading: Reading, column: Column, start: int, highest: int
                  times.op(rank, column.last, reading.calls), letters, logs.short(file))
 
 
-def _differences(columns: dict[int, Column], calls: dict[int, str], readings: dict[int, Reading]) -> list[Difference]:
+def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> list[Difference]:
     """Numbers at which members called different things. Columns that hold the same bytes are compared at the speed of memory."""
     if len(columns) < 2:
         return []
+    calls = {h: text for r in columns for h, text in readings[r].calls.items()}
     longest = columns[max(columns, key=lambda r: (len(columns[r].calls), -r))]
     found = []
     for seq in sorted({seq for column in columns.values() for seq in _unlike(longest, column)})[:MOST_DIFFERENCES]:
@@ -329,8 +329,8 @@ def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
                 continue
             rank = rank_of_name(source.name) if who.rank is None else who.rank
             if rank is not None:
-                line = LogLine(logs.short(source.name), number, who.text.strip()[:300], rank)
-                last[rank] = Count(rank, int(match[1] or match[2]), line)
+                last[rank] = Count(rank, int(match[1] or match[2]),
+                                   LogLine(logs.short(source.name), number, who.text.strip()[:300], rank))
     return [last[rank] for rank in sorted(last)]
 
 

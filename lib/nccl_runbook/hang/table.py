@@ -18,15 +18,12 @@ _SHORT = 90
 
 def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     """Every table that has something to show: the groups in which something is open first."""
-    groups = sorted((g for g in hang.groups if any(t.tail for t in g.tracks)), key=lambda g: _place(g, culprits))
+    groups = sorted((g for g in hang.groups if any(t.tail for t in g.tracks)), key=lambda g: (
+        not g.differences and all(t.opened is None for t in g.tracks), not set(culprits) & set(g.ranks), g.name))
     shown = [matrix(g, culprits) for g in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
         shown[-1] = dataclasses.replace(shown[-1], note=f"{len(groups) - MOST_GROUPS} more groups are not shown.")
     return [*shown, *[ranks_table(hang, culprits)] * bool(hang.groups), *[stacks_table(hang)] * bool(hang.stacks), files_table(hang)]
-
-
-def _place(group: Group, culprits: Collection[int]) -> tuple[bool, bool, str]:
-    return all(t.opened is None for t in group.tracks) and not group.differences, not set(culprits) & set(group.ranks), group.name
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
@@ -74,6 +71,6 @@ def stacks_table(hang: Hang) -> Table:
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
     foreign = "read; it does not look like the log of a GPU job" * hang.logs.foreign
-    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
-            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")]]
+    rows = ([f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
+            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")])
     return Table("Files", ["file", "kind", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

@@ -25,8 +25,8 @@ def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str,
         ended = _wait(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err), deadline_s)
         out.seek(0)
         err.seek(0)
-        lines = [json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        return lines, ended and f"{ended}; {err.read()[-300:].decode(errors='replace')}".rstrip("; \n")
+        return ([json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")],
+                ended and f"{ended}; {err.read()[-300:].decode(errors='replace')}".rstrip("; \n"))
 
 
 def _wait(child: subprocess.Popen, deadline_s: float) -> str:

@@ -39,8 +39,8 @@ def _sizes(ladder: Ladder) -> str:
 def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)]
-    checked = "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked"
-    return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all right", checked)]
+    return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all right",
+                     "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked")]
 
 
 def _unknown(rule: str, title: str, text: str) -> Finding:
@@ -66,8 +66,8 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
         return [_every_pair("every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
     found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
-    title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
-    unfinished = _unknown("pairs-not-finished", title, "raise budget_s to test them all")
+    unfinished = _unknown("pairs-not-finished", f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
+                          "raise budget_s to test them all")
     return found + [unfinished] * (len(pairs.pairs) < pairs.wanted)
 
 
@@ -109,8 +109,8 @@ def _search(search: Search | Gap) -> list[Finding]:
     rule, title, cause_id = _words(diagnosed)
     if not rule:
         why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
-        title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {gpus(diagnosed.within)}"
-        return [Finding("search-not-finished", Severity.UNKNOWN, title, (runs,))]
+        return [Finding("search-not-finished", Severity.UNKNOWN, f"which GPU or link it is was not found: {why}; the smallest group that "
+                        f"failed: {gpus(diagnosed.within)}", (runs,))]
     cause = causes().get(cause_id or "")
     evidence = (runs, *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence), NOT_SEEN)
     remedy = (look_at(diagnosed, [example]),) if rule == "located" and isinstance(example, World) else remedies(cause)
@@ -119,11 +119,10 @@ def _search(search: Search | Gap) -> list[Finding]:
 
 def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding:
     low, high = wilson(diagnosed.failed, diagnosed.repeated)
-    title = (f"it comes and goes: {gpus(diagnosed.within)} failed {diagnosed.failed} of {diagnosed.repeated} times "
-             f"({low:.0%} to {high:.0%} at 95 %)")
     again = Remedy("you", "Before you change anything, repeat it so often that the change would show:",
                    () if isinstance(example, Gap) else (example.shell_line,))
-    return Finding("intermittent", Severity.WARN, title, (runs,), (again,))
+    return Finding("intermittent", Severity.WARN, f"it comes and goes: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
+                   f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)", (runs,), (again,))
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:

@@ -104,8 +104,8 @@ def _rehearsal(arms: Arms) -> list[Finding]:
     ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]  # with what else there is of the same
     failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
               for t, same in ran if isinstance(t, Trial) and not t.passed]
-    title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
-    return failed or [Finding("rehearsed", Severity.UNKNOWN, title, (Evidence("control and interface pinned to lo", "table below"),))]
+    return failed or [Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: NCCL's transports were not tested; the same ranks passed "
+                              "over Gloo", (Evidence("control and interface pinned to lo", "table below"),))]
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
@@ -114,8 +114,8 @@ def _control_passes(arms: Arms) -> list[Finding]:
     for arm in arms.arms:
         if isinstance(arm.trial, Trial) and not arm.trial.passed:
             fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
-            title = f"{fault.title} (not what your job uses: the control passed)"
-            found.append(Finding("fallback-fails", Severity.NOTE, title, fault.evidence))
+            found.append(Finding("fallback-fails", Severity.NOTE, f"{fault.title} (not what your job uses: the control passed)",
+                                 fault.evidence))
     return found
 
 
@@ -191,8 +191,8 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         return _undecided(arms, decision, fault, evidence, cure)
     title = (f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
              f"{'; no single transport' * (decision.kind == 'sockets')}")
-    real = remedies(causes().get(decision.cause or ""), decision.status)
-    return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
+    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
+    return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status)
 
 
 def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None) -> Finding:
@@ -222,5 +222,5 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     which = _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
     unset = _unset("Take it out, or give it a value that works:" if settled else
                    "Which of these it takes is not proven; without all it passes:", names)
-    title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
-    return Finding("variable-at-fault", fault.severity, title, evidence, (unset,), cause.id, decision.status)
+    return Finding("variable-at-fault", fault.severity, f"your environment as it is {arms.control.world.ended}, and passes without "
+                   f"{which}", evidence, (unset,), cause.id, decision.status)

@@ -296,7 +296,7 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
 def _followed(entries: list) -> list[tuple[dict, int]]:
     """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
     threads = grouped((_text(entry, "thread_id"), entry) for entry in entries)
-    return [(one, after["time_created_ns"]) for rows in threads.values() for one, after in zip(rows, rows[1:])]
+    return [(entry, after["time_created_ns"]) for rows in threads.values() for entry, after in zip(rows, rows[1:])]
 
 
 class _Recent:

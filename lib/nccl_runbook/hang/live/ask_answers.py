@@ -125,7 +125,7 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
 
 def _group(entry: Dict[str, Any]) -> str:
     name = entry.get("process_group", ["", ""])
-    return " ".join(str(n) for n in name if n)[:120] if isinstance(name, list) else str(name)[:120]
+    return (" ".join(str(n) for n in name if n) if isinstance(name, list) else str(name))[:120]
 
 
 def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:

@@ -46,6 +46,7 @@ from nccl_runbook.hang.live.judge_ranks import (
 )
 
 RESTS_ON = ("live",)
+VERDICTS = ("broken", "degraded", "unknown", "healthy")  # worst first
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
@@ -66,9 +67,8 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
     seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
-    order = ("broken", "degraded", "unknown", "healthy")
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
-    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda one: order.index(verdict([one])))
+    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda picture: VERDICTS.index(verdict([picture])))
 
 
 def _launch(rank: LiveRank) -> str:
@@ -192,7 +192,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
         seen = Seen(f"port {port.port}, where the ranks should meet, is held by {owner}: no rank of this job", "/proc/net/tcp")
         return accuse(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
-                     "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
+                      "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
     ended = list({(look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()}.values())
     in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
     how, seen, cause = "ended, or never started", [], "rendezvous-misconfigured" if in_init else "peer-crashed"
@@ -202,7 +202,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     home = "; they meet at localhost, so all have to be on this host" if in_init and " in net:" in base.job else ""
     twice = (f"; rank {n} is there {m} times" for n, m in collections.Counter(r.rank for r, _ in members).items() if m > 1)
     return accuse(base, "dead", views, f"{is_are(views)} not there: {how}{home}{''.join(twice)}", cause, "likely", seen,
-                   "dmesg -T | grep -i -E 'oom|killed process'")
+                  "dmesg -T | grep -i -E 'oom|killed process'")
 
 
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
@@ -271,7 +271,7 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     seen = [Seen(f"power: {told}", "NVML")]
     seen += [Seen("every rank launched as many collectives, and none since", "NCCL RAS")] * _stands_still(members)
     return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
-                 "likely" if len(seen) > 1 else "possible", seen)
+                  "likely" if len(seen) > 1 else "possible", seen)
 
 
 def _stands_still(members: Members) -> bool:
@@ -291,12 +291,12 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
         return accuse(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
-                     [Seen(told, "stacks")])
+                      [Seen(told, "stacks")])
     if unseen(members):
         return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
-                     f"nothing is known of {unseen(members)}", None, "")
+                      f"nothing is known of {unseen(members)}", None, "")
     return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
-                 "that line serves several groups; see the path between them and the GPUs", None, "possible")
+                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
@@ -313,7 +313,7 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
 def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Seen) -> Picture:
     slowest = [v for v in base.ranks if (v.host, v.pid) == who]
     return accuse(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
-                 [seen], f"py-spy top --pid {slowest[0].pid}")
+                  [seen], f"py-spy top --pid {slowest[0].pid}")
 
 
 def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:

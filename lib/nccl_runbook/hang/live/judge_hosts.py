@@ -104,10 +104,11 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
         return None
     asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]
-    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked]
     address, _, port = asked[0][1].remote.rpartition(":")
     return accuse(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}",
-                  "network-path-blocked", "likely", seen, f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
+                  "network-path-blocked", "likely",
+                  [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked],
+                  f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
@@ -122,11 +123,11 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
     alone = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
-        why = f"{names(accused)} {alone}, where the ranks should meet: rank 0 is not there yet, or {address} is not its host here"
-        return accuse(base, "unknown", [], why, None, "", (), line)
+        return accuse(base, "unknown", [], f"{names(accused)} {alone}, where the ranks should meet: rank 0 is not there yet, or "
+                      f"{address} is not its host here", None, "", (), line)
     seen = [Seen(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
-    why = f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's host, or a firewall refuses it"
-    return accuse(base, "unreachable", accused, why, "rendezvous-misconfigured", "likely", seen, line)
+    return accuse(base, "unreachable", accused, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
+                  "host, or a firewall refuses it", "rendezvous-misconfigured", "likely", seen, line)
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
@@ -135,8 +136,8 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
-    ends = ", ".join(" and ".join(path) for path in sorted(paths)[:4])
-    why = f"what ranks send between {ends} is not acknowledged: the path drops it (firewall, link), or a host is down"
+    why = (f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
+           "it (firewall, link), or a host is down")
     held = [s for links in paths.values() for s in links[:2]]
     seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from typing import Callable, Iterable, List, Optional, Tuple
+from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
@@ -262,8 +262,13 @@ def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: O
 
 
 def names(views: List[RankView]) -> str:
-    numbers = [str(v.rank) if v.rank is not None else f"(pid {v.pid})" for v in views]
-    return ("ranks " if len(numbers) > 1 else "rank ") + ", ".join(numbers[:8]) + (f" and {len(numbers) - 8} more" if numbers[8:] else "")
+    return rank_names([v.rank if v.rank is not None else f"(pid {v.pid})" for v in views])
+
+
+def rank_names(ranks: Sequence[object]) -> str:
+    """At most eight of them."""
+    more = f" and {len(ranks) - 8} more" if ranks[8:] else ""
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}{more}"
 
 
 def is_are(accused: List[RankView]) -> str:
