@@ -14,8 +14,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.facts.logs import LogLine
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang, Op
-from nccl_runbook.hang.judge_graph import Graph, Wait
-from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, seen_in, source_of, top_of, track_of
+from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, places, seen_in, source_of, top_of, track_of
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.judge_ranks import rank_names

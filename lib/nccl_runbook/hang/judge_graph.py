@@ -1,4 +1,6 @@
-"""Who waits for whom: an edge from each rank with an operation that is not complete to every member that has not issued it.
+"""Who waits for whom, and in which words.
+
+An edge goes from each rank with an operation that is not complete to every member that has not issued it.
 
 A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an
 overwritten ring, a dump older than what others completed) is never taken for absence.
@@ -12,8 +14,9 @@ import math
 import re
 from collections.abc import Iterable
 
-from nccl_runbook.core.facts import grouped
-from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
+from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.findings import Evidence
+from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Stack, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
@@ -235,3 +238,50 @@ def uneven(hang: Hang, rank: int) -> list[Count]:
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []
+
+
+# --- words for groups, calls and places
+
+def places(calls: collections.Counter[str]) -> str:
+    """Where ranks wait, with how many of them where there are several places."""
+    return ", ".join(call + f" ({counted(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
+
+
+def called(hang: Hang, wait: Wait) -> str:
+    """An operation as a reader knows it: "ALL_REDUCE 7 of group 0 (default_pg)"."""
+    name = wait.op.call if wait.p2p else f"{wait.op.call.split(' ')[0].upper()} {wait.op.seq}"
+    return f"{name} of {group_name(hang, wait.group)}"
+
+
+def group_name(hang: Hang, name: str) -> str:
+    """With its description, where it has one."""
+    desc = next((g.desc for g in hang.groups if g.name == name), "")
+    return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
+
+
+def top_of(stack: Stack) -> str:
+    """The innermost frame of the job's own, without its folder."""
+    own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))
+    return re.sub(r", .*/([^/]+)$", r", \1", next(own, stack.frames[0] if stack.frames else ""))
+
+
+def seen_in(stack: Stack) -> Evidence:
+    """The top of a stack as evidence."""
+    return Evidence(f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(), stack.source)
+
+
+def frame_of(hang: Hang, rank: int) -> str:
+    """Where a rank was, by its stack, else by its last operation; "" for neither."""
+    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
+    return top_of(stack) if stack else next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
+
+
+def source_of(hang: Hang, wait: Wait) -> str:
+    """The file that tells of a wait."""
+    track = track_of(hang, wait.group, wait.rank)
+    return track.source if track else ""
+
+
+def track_of(hang: Hang, group: str, rank: int) -> Track | None:
+    """What is known of a rank in the group of that name; None for nothing."""
+    return next((t for g in hang.groups if g.name == group for t in g.tracks if t.rank == rank), None)
