@@ -1,17 +1,21 @@
 # make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
 # make lab       open them in JupyterLab
 # make test      the default test suite
+# make newest    the same on the newest versions that pyproject.toml allows, in .venv-newest; prints them
 # make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
 # make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS=lab FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
+# make lock      pin what pyproject.toml allows, with hashes, in .ci/*.txt  (ARGS=--upgrade: the newest versions)
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test bench look wheelhouse clean FORCE
+.PHONY: help report lab test newest bench look wheelhouse lock clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
 JOB_PYTHON := --python '$(subst ','\'',$(PYTHON))'
 endif
+
+PYTEST := pytest -n 2 --dist loadfile --max-worker-restart 1
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -28,7 +32,12 @@ lab: .venv/.lab
 		$(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks/00-start.ipynb $(ARGS)
 
 test: .venv/.test
-	@.venv/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart 1 $(ARGS)
+	@.venv/bin/python -m $(PYTEST) $(ARGS)
+
+newest:
+	@.ci/setup newest
+	@.venv-newest/bin/python -m pip --disable-pip-version-check freeze --all --exclude-editable | xargs
+	@.venv-newest/bin/python -m $(PYTEST) $(ARGS)
 
 bench: .venv/.headless
 	@.ci/setup torch
@@ -40,16 +49,19 @@ look: .venv/.headless
 wheelhouse: .venv/.headless
 	@.venv/bin/python .ci/wheelhouse '$(subst ','\'',$(or $(FOLDER),wheelhouse))' '$(TARGET_PYTHON)' '$(TARGET_ARCH)' $(EXTRAS)
 
+lock: .venv/.headless
+	@.ci/lock $(ARGS)
+
 clean:
-	rm -rf .venv .venv.old .venv.lock .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv.old .venv.lock .venv-newest .venv-lock .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 # asked each time, as only .ci/setup sees that the checkout was copied or moved
 .venv/.headless: FORCE
 	@.ci/setup headless $(ASKED)
 
-.venv/.lab: .venv/.headless
+.venv/.lab: .venv/.headless .ci/lab.txt
 	@.ci/setup lab
 
-.venv/.test: .venv/.headless requirements.txt
+.venv/.test: .venv/.headless .ci/lab.txt .ci/test.txt requirements.txt
 	@.ci/setup test

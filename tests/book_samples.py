@@ -16,7 +16,7 @@ PARAMETERS = 'run_dir: str = ""  # folder of this run\nrecord_path: str = ""  # 
 GOOD = """from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.step import open_step
 step = open_step("{name}", globals())
-step.finish([Finding("seen", Severity.OK, "all was seen to be right")])"""
+step.finish([Finding("seen", Severity.OK, "all well")])"""
 MARK = "the cell after"
 CLI = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, step_status, worst_first
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.tables import Cell, Table
@@ -71,7 +72,7 @@ def healthy() -> tuple[RunInfo, list[Record]]:
         record(
             "01-gpu-visibility",
             [ok("views-agree", "NVML, the device files and CUDA each see the same 4 GPUs", Evidence("4 UUIDs in each", "gpus.uuids"))],
-            tables=[topology().to_json()],
+            tables=[to_json(topology())],
             facts={"gpus": {"count": 4, "driver": "580.159"}},
             wall_s=3.2,
             not_looked_at=["gpus.xid: no-permission: /dev/kmsg: Permission denied"],
@@ -85,7 +86,7 @@ def healthy() -> tuple[RunInfo, list[Record]]:
         record(
             "04-transports",
             [Finding("nvls-off", Severity.NOTE, "NVLS is switched off by the surroundings (NCCL_NVLS_ENABLE=0)")],
-            tables=[bandwidth().to_json()],
+            tables=[to_json(bandwidth())],
             commands=[command("control"), command("P2P off", "NCCL_P2P_DISABLE=1 ")],
             wall_s=41.0,
         ),
@@ -136,7 +137,7 @@ def duplicate_gpu() -> tuple[RunInfo, list[Record]]:
         against=(Evidence("the same pair in 5 of 5 runs", "trial"),),
     )
     return run_info(), [
-        record("01-gpu-visibility", [ok("views-agree", "4 GPUs in each view"), ruled_out], tables=[topology().to_json()]),
+        record("01-gpu-visibility", [ok("views-agree", "4 GPUs in each view"), ruled_out], tables=[to_json(topology())]),
         record(
             "03-fewer-gpus",
             [shared_gpu(), possible],

@@ -26,6 +26,7 @@ from nccl_runbook.compare.facts import Comparison, Difference, Sample
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.launch import command
+from nccl_runbook.launch.stop import Stop
 from pydantic import TypeAdapter
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,12 +53,12 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
 
 def test_gpus_that_are_named_where_there_is_none_are_said_to_be_left_out() -> None:
     said = [run("NCCL_RUNBOOKX=1", "NCCL_RUNBOOKX=2", "--rounds", "2", *gpus).stderr for gpus in (["--gpus", "9"], [])]
-    assert ["no rank ran on GPUs 9, as named: CUDA shows no GPU here" in text for text in said] == [True, False]
+    assert ["GPUs 9" in text for text in said] == [True, False]
 
 
 def test_json_says_why_a_secret_was_left_out() -> None:
     document = json.loads(run(f"SECRET_TOKEN={CANARY}", "SECRET_TOKEN=another", "--json").stdout)
-    assert document["left_out"] == {"SECRET_TOKEN": "its name or value looks like a secret: it stays as it is around the runbook"}
+    assert list(document["left_out"]) == ["SECRET_TOKEN"] and "secret" in document["left_out"]["SECRET_TOKEN"]
 
 
 def script(tmp_path: Path, name: str, settings_: dict[str, str]) -> str:
@@ -74,8 +75,10 @@ def told(tmp_path: Path, a: dict[str, str], b: dict[str, str], *options: str, **
     return document
 
 
-def texts(document: dict) -> str:
-    return "\n".join(f["text"] for f in document["findings"])
+def text_of(document: dict, rule: str) -> str:
+    """What the one finding of this rule says."""
+    text, = (f["text"] for f in document["findings"] if f["id"] == rule)
+    return text
 
 
 # ---- the walk --------------------------------------------------------------------------------------------------------------------
@@ -86,7 +89,7 @@ def test_one_planted_factor_among_twelve_harmless_differences_is_named_within_te
     assert document["walk"]["named"] == ["NCCL_P2P_DISABLE"] and len(document["walk"]["tried"]) <= 10
     assert document["ratios"][0]["ratio"] == pytest.approx(2)
     named = next(f for f in document["findings"] if f["id"] == "effect-named")
-    assert named["replacement"] == "unset NCCL_P2P_DISABLE" and "12 other differences do nothing here" in named["text"]
+    assert named["replacement"] == "unset NCCL_P2P_DISABLE" and re.search(r"\b12\b", named["text"])
 
 
 def test_a_pair_that_only_acts_together_is_named(tmp_path):
@@ -96,8 +99,8 @@ def test_a_pair_that_only_acts_together_is_named(tmp_path):
 
 def test_a_factor_without_which_b_fails_is_named(tmp_path):
     document = told(tmp_path, {}, {**HARMLESS, "NCCL_NET": "broken"})
-    assert document["walk"]["named"] == ["NCCL_NET"] and "B fails (exit code 1) in all of 4 runs" in texts(document)
-    assert "NCCL WARN no network" in json.dumps(document["samples"])
+    assert document["walk"]["named"] == ["NCCL_NET"] and re.match(r"B .*exit code 1\b.*\b4 runs", text_of(document, "arm-fails"))
+    assert "no network" in json.dumps(document["samples"])
 
 
 def test_a_spent_budget_is_told_and_names_nobody(tmp_path):
@@ -105,12 +108,12 @@ def test_a_spent_budget_is_told_and_names_nobody(tmp_path):
     done = run(".", script(tmp_path, "b.env", {**HARMLESS, "NCCL_P2P_DISABLE": "1"}), "--json", "--figure", "took ([0-9.]+)", "--rounds", "1", "--budget", "5s",
                "--", sys.executable, "-S", "-c", slow)
     document = json.loads(done.stdout)
-    assert "effect-named" not in [f["id"] for f in document["findings"]] and "budget" in texts(document)
+    assert "effect-named" not in [f["id"] for f in document["findings"]] and any("budget" in f["text"] for f in document["findings"])
 
 
 def test_harmless_differences_are_no_difference_and_are_not_walked(tmp_path):
     document = told(tmp_path, {}, HARMLESS)
-    assert document["verdict"] == "healthy" and document["walk"] is None and "no difference seen" in texts(document)
+    assert document["verdict"] == "healthy" and document["walk"] is None and [f["id"] for f in document["findings"]] == ["no-difference"]
     assert document["exit_code"] == 0
 
 
@@ -130,19 +133,19 @@ def test_what_the_expression_catches_and_is_no_number_does_not_count():
     done = run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long\ntook 1,234.5\ntook 1e3")
     assert json.loads(done.stdout)["samples"][0]["figures"] == {"figure": [1234.5, 1000.0]}
     none = json.loads(run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long").stdout)
-    assert none["verdict"] == "unknown" and {s["ended"] for s in none["samples"]} == {"no figure found"}
+    assert none["verdict"] == "unknown" and all("figure" in s["ended"] and not s["figures"] for s in none["samples"])
 
 
 def test_an_expression_that_backtracks_without_end_is_ended():
     line = "aa" * 30
-    jobs = {f"echo {line}": "--figure was still searching", f"echo {line}; yes | head -c 300000": "not done after"}
+    jobs = {f"echo {line}": True, f"echo {line}; yes | head -c 300000": False}  # whether the search or the command was still at work
     code = ("from nccl_runbook.launch import command; import os, sys;"
             "s = command.run('A', ['bash', '-c', sys.argv[1]], os.environ, command.compiled(r'(?:\\w+\\s*)+: ([0-9.]+)'), 4.0); print(s.ended)")
     asked = [subprocess.Popen([sys.executable, "-c", code, job], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}) for job in jobs]
     for process, ended in zip(asked, jobs.values(), strict=True):
         said, errors = process.communicate(timeout=40)
-        assert said.startswith(ended) and not errors
+        assert said.startswith("--figure ") == ended and "passed" not in said and not errors
 
 
 def test_a_number_without_end_does_not_count():
@@ -172,12 +175,12 @@ def test_a_failed_run_shows_its_last_lines_and_counts_for_no_median():
 
 def test_a_figure_of_0_is_said_to_be_what_is_the_matter():
     done = run(".", "NCCL_MAX_CTAS=8", "--figure", "loss (.+)", "--rounds", "1", "--", "echo", "loss 0")
-    assert done.returncode == 4 and "figure: some of what the runs gave is 0 or less" in done.stdout and "too few" not in done.stdout
+    assert done.returncode == 4 and re.search(r"^unknown +figure: .*\b0\b", done.stdout, re.M) and "too few" not in done.stdout
 
 
 def test_a_command_that_only_b_cannot_start_is_b_that_fails():
     document = json.loads(run(".", "PATH=/nonexistent", "--json", "--rounds", "1", "--", "true").stdout)
-    assert "B fails (cannot start true: there is no such program) in all of 2 runs" in texts(document) and document["walk"]["named"] == ["PATH"]
+    assert re.match(r"B .*\btrue\b.*\b2 runs", text_of(document, "arm-fails")) and document["walk"]["named"] == ["PATH"]
 
 
 # ---- wrong use -------------------------------------------------------------------------------------------------------------------
@@ -229,7 +232,7 @@ def test_a_module_is_what_it_changes_in_a_login_shell(tmp_path):
     around = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "NCCL_DEBUG": "INFO"}
     arms = reader.read("module:brics/nccl", ".", around)
     assert arms.env([])[""] == {"NCCL_NET": "OFI", "LD_LIBRARY_PATH": "/m", "NCCL_DEBUG": None}
-    with pytest.raises(ValueError, match="does not work here: no module other"):
+    with pytest.raises(ValueError, match="other .*no module"):
         reader.read("module:other", ".", around)
     (tmp_path / "job.sbatch").write_text("module load brics/nccl\nmodule load cray\nexport NCCL_IB_TC=106\n")
     loaded = reader.read(f"{tmp_path}/job.sbatch", ".", around)
@@ -264,8 +267,9 @@ def test_no_secret_of_the_surroundings_or_of_a_file_is_told_anywhere(tmp_path):
     words = [sys.executable, "-S", "-c", f"import os\nprint(os.environ)\n{JOB}\nos.environ.get('NCCL_P2P_DISABLE') and os._exit(3)"]
     runs = [run(a, b, *more, "--rounds", "1", "--", *words, env=secrets) for more in (["--json"], ["--html", str(page)])]
     text = "".join(r.stdout + r.stderr for r in runs) + page.read_text()
-    assert "A fails (exit code 3)" in text and CANARY + "a" not in text and CANARY + "c" not in "".join(r.stderr for r in runs)
-    assert "MY_SETTING" in text and "set, not shown" in text
+    assert "arm-fails" in text and "exit code 3" in text and CANARY + "a" not in text and CANARY + "c" not in "".join(r.stderr for r in runs)
+    hidden, = (d for d in json.loads(runs[0].stdout)["differences"] if d["setting"] == "MY_SETTING")
+    assert hidden["a"] == hidden["b"] and hidden["a"] not in ("", "not set"), "that there is a value is not hidden"
 
 
 def alive(mark: str) -> list[int]:
@@ -313,7 +317,7 @@ def test_an_interrupt_tells_the_runs_so_far(tmp_path):
     jsonschema.validate(told, SCHEMA)
     assert (runner.returncode, told["exit_code"], told["verdict"]) == (130, 130, "unknown")
     assert [s["arm"] for s in told["warm_up"] + told["samples"]] == ["A", "A", "B"] and all(s["ended"] == "passed" for s in told["samples"])
-    assert "interrupted (SIGINT) after 2 of 12 runs" in [f["text"] for f in told["findings"]]
+    assert any(re.search(r"SIGINT.*\b2 of 12\b", f["text"]) for f in told["findings"])
 
 
 def test_a_command_that_does_not_end_is_ended_at_its_deadline():
@@ -353,6 +357,13 @@ def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
 
 
 # ---- what the figures prove --------------------------------------------------------------------------------------------------------
+
+def test_a_command_ends_when_whoever_waits_is_told_to_stop():
+    stop, other = Stop(), Stop()
+    stop.received = signal.SIGTERM
+    seen = command.run("A", ["sleep", "60"], os.environ, command.compiled(""), 60.0, stopped=stop)
+    assert seen.ended == stop() and seen.wall_s < 30 and (other.received, other()) == (0, "")
+
 
 def made(*figures: float | str, walk=NOT_RUN, **changes) -> Comparison:
     """Runs A B B A ... with these figures; a text is how a run failed."""

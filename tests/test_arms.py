@@ -30,13 +30,14 @@ def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
     assert made.clean == Gap("not-run", "no variable here steers NCCL") and isinstance(made.guilty, Gap)
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
     assert transports.judge(made)[0].severity.value == "unknown"
-    with pytest.raises(KeyError, match="run were: control, interface pinned"):
+    with pytest.raises(KeyError, match="P2P off.*: control, interface pinned"):
         made["P2P off"]
 
 
 def test_arms_that_the_budget_does_not_reach_are_gaps(engine):
     made = arms.collect(engine, [None, None], 0.0001, halve)
-    assert made.control.passed and str(made.arms[0].trial) == str(made.control_after) == "not-run: the budget was spent: raise budget_s"
+    assert made.control.passed and made.arms[0].trial == made.control_after
+    assert made.control_after.reason == "not-run" and "budget_s" in made.control_after.detail
 
 
 POISON = {"GLOO_SOCKET_IFNAME": "nothing9", **{f"NCCL_HARMLESS_{n}": str(n) for n in range(8)}, "FI_PROVIDER": "tcp", "UCX_TLS": "tcp",
@@ -74,7 +75,7 @@ def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(engine, monk
         return halve(candidates, asked)
 
     made = arms.collect(engine, [None, None], budget_s, halve_late)
-    assert made.guilty.why_not == ("cut by the time budget" if cut else "unclear") and made.guilty.asked == 3
+    assert ("budget" in made.guilty.why_not, made.guilty.why_not == "unclear") == (cut, not cut) and made.guilty.asked == 3
     assert "GLOO_SOCKET_IFNAME" in made.guilty.variables and len(made.guilty.variables) < 12
 
 
@@ -128,14 +129,19 @@ def judged(tmp_path, fails, budget_s=500):
         return made, transports.judge(made), engine.names
 
 
+def not_the_transport(finding):
+    """Whether the decision, told last, clears the transports."""
+    return finding.evidence[-1].text.startswith("not the ")
+
+
 def test_a_control_that_passes_runs_only_arms_that_can_act(tmp_path):
     made, found, names = judged(tmp_path, lambda carried, env: False, 100)
     assert [f.id for f in found] == ["transports-pass"]
     assert names == ["control", "P2P off", "P2P and SHM off", "cuMem off", "control again"]
-    why = {a.name: a.trial.detail for a in made.arms if isinstance(a.trial, Gap)}
-    assert why["SHM off"] == "cannot act here: the control uses no SHM" and why["NVLS off"] == "cannot act here: the control uses no NVLS"
-    assert why["interface pinned"] == "cannot act here: the ranks have met, and no channel goes over the network"
-    assert why["ring only"].startswith("cannot act here") and why["simple protocol only"].endswith("or with budget_s from 240")
+    why = {a.name: a.trial for a in made.arms if isinstance(a.trial, Gap)}
+    assert {why[name].reason for name in ("SHM off", "NVLS off", "interface pinned", "ring only")} == {"unsupported"}
+    assert "SHM" in why["SHM off"].detail and "NVLS" in why["NVLS off"].detail and "network" in why["interface pinned"].detail
+    assert why["simple protocol only"].reason == "not-run" and "budget_s from 240" in why["simple protocol only"].detail
 
 
 def test_with_a_deeper_budget_the_later_arms_run_too(tmp_path):
@@ -160,7 +166,7 @@ def test_a_cumem_that_fails_is_told_from_p2p(tmp_path):
 
 def test_what_fails_everywhere_is_not_the_transport(tmp_path):
     _, found, names = judged(tmp_path, lambda carried, env: True)
-    assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and found[0].evidence[-1].text.startswith("not the transport")
+    assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and not_the_transport(found[0])
     assert names.count("P2P and SHM off") == 1 and names.index("P2P and SHM off") > names.index("P2P off")
 
 
@@ -170,7 +176,7 @@ def test_what_passes_only_with_all_of_them_off_is_no_single_transport(tmp_path, 
     monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")  # the folder in which the kernel lists devices
     made, found, names = judged(tmp_path, lambda carried, env: carried != "NET/Socket" and (ib_fails or carried != "NET/IB"))
     arm, wider = ("P2P, SHM and IB off", "P2P and SHM off") if ib_fails else ("P2P and SHM off", "P2P, SHM and IB off")
-    assert [(f.id, f.cause) for f in found] == [("transport-at-fault", None)] and found[0].title.endswith(f"passes with {arm}; no single transport")
+    assert [(f.id, f.cause) for f in found] == [("transport-at-fault", None)] and f" {arm}; " in found[0].title
     assert names.count(arm) == 2 and names.count(wider) == ib_fails, "a pass is repeated; all off is tried where less did not do"
     assert [line for r in found[0].remedy for line in r.lines if "IB" in line] == ["export NCCL_IB_DISABLE=1"] * ib_fails
 
@@ -179,7 +185,7 @@ def test_with_ib_what_fails_over_sockets_too_is_not_the_transport(tmp_path, monk
     (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
     monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
     made, found, names = judged(tmp_path, lambda carried, env: True)
-    assert names.count("P2P, SHM and IB off") == 1 and found[0].evidence[-1].text.startswith("not the transport")
+    assert names.count("P2P, SHM and IB off") == 1 and not_the_transport(found[0])
     assert made["P2P, SHM and IB off"].transports == {"NET/Socket": 4}
 
 
@@ -195,7 +201,7 @@ def test_a_variable_that_fails_is_named_before_any_transport(tmp_path, monkeypat
     monkeypatch.setenv("NCCL_FINE", "1")
     _, found, names = judged(tmp_path, lambda carried, env: "NCCL_BAD" in env)
     assert [(f.id, f.cause, f.status) for f in found] == [("variable-at-fault", "env-conflict", "established")]
-    assert "passes without NCCL_BAD=1" in found[0].title and "simple protocol only" not in names and names.count("clean") == 2
+    assert "NCCL_BAD=1" in found[0].title and "NCCL_FINE" not in found[0].title and "simple protocol only" not in names and names.count("clean") == 2
 
 
 def test_a_variable_without_which_it_passes_only_once_is_not_accused(tmp_path, monkeypatch):
@@ -204,15 +210,15 @@ def test_a_variable_without_which_it_passes_only_once_is_not_accused(tmp_path, m
     without = []
     made, found, names = judged(tmp_path, lambda carried, env: "NCCL_INNOCENT" in env or bool(without.append(env) or len(without) > 1))
     assert names.count("clean") == 2 and not made.clean.trial.passed and made.clean.trial.again.passed and isinstance(made.guilty, Gap)
-    assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and "clean, once of twice" in found[0].evidence[-1].text
+    assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and "clean" in found[0].evidence[-1].text and "NCCL_INNOCENT" not in found[0].title
 
 
 def test_an_arm_that_passes_once_of_twice_beside_a_failing_control_is_no_cure_and_no_failure(tmp_path):
     tried = []
     made, found, _ = judged(tmp_path, lambda carried, env: env.get("NCCL_CUMEM_ENABLE") != "0" or bool(tried.append(env) or len(tried) > 1))
     assert transports.outcomes(made)["cuMem off"] == "passed 1 of 2" and ("passed 1 of 2", "warn") in [
-        (c.text, c.tone) for row in arms_table(made, transports.outcomes(made)).cells() for c in row]
-    assert (found[0].id, found[0].cause) == ("control-fails", None) and "cuMem off passed, and it failed once" in found[0].evidence[-1].text
+        (c.text, c.tone) for row in arms_table(made, transports.outcomes(made)).rows for c in row]
+    assert (found[0].id, found[0].cause) == ("control-fails", None) and "cuMem off" in found[0].evidence[-1].text and not not_the_transport(found[0])
 
 
 def test_the_user_s_own_switch_is_not_tried_again(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,14 +21,14 @@ from processes import ROOT
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")])
+@pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", r"rank 1: .*\bsignal 9\b")])
 def test_a_rank_that_somebody_stops_or_kills_is_named(tmp_path: Path, fault: str, cause: str, says: str) -> None:
     run = start_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path / "run", "--json", "-p", "max_ranks", "2", cwd=ROOT)
     with Injector(run.pid, fault, size=2, rank=1, after_s=0.0) as injector:
         said, errors = run.communicate(timeout=200)
     found = json.loads(said)["causes"][0]
     assert run.returncode == 3 and len(injector.hit) == 2, (errors, said[:2000])
-    assert (found["id"], found["status"]) == (cause, "established") and says in found["evidence"][0]["text"]
+    assert (found["id"], found["status"]) == (cause, "established") and re.search(says, found["evidence"][0]["text"])
 
 
 @pytest.mark.slow

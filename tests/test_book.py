@@ -1,8 +1,10 @@
 """The runner against notebooks that fail in every way: a step counts as done only by its own record."""
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -18,9 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
 from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
-from nccl_runbook.book.visit import Kernels, Stop, Visit
+from nccl_runbook.book.visit import Kernels, Visit
 from nccl_runbook.core import records
+from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import quickest_s
 
@@ -46,14 +50,14 @@ step = open_step("{name}", globals())
 step.collect("seen", lambda: 7)
 """
 FAULTS = {
-    "exception": (SEEN + "raise ValueError('the card said no')", "the notebook stopped with an error: ValueError: the card said no"),
-    "sys_exit_0": ("import sys; sys.exit(0)", "the notebook stopped with an error: SystemExit: 0"),
-    "input": ("input('?')", "the notebook stopped with an error: StdinNotImplementedError"),
-    "kill_9": (SEEN + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "its kernel died (SIGKILL)"),
-    "segfault": ("import ctypes; ctypes.string_at(0)", "its kernel died (SIGSEGV)"),
-    "os_exit_0": ("import os; os._exit(0)", "its kernel died"),
-    "no_finish": ("1 + 1", "the notebook ran to its end without finishing its step"),
-    "syntax": ("def (", "the notebook stopped with an error: SyntaxError"),
+    "exception": (SEEN + "raise ValueError('the card said no')", "ValueError: the card said no"),
+    "sys_exit_0": ("import sys; sys.exit(0)", "SystemExit: 0"),
+    "input": ("input('?')", "StdinNotImplementedError"),
+    "kill_9": (SEEN + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+    "segfault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    "os_exit_0": ("import os; os._exit(0)", "kernel"),
+    "no_finish": ("1 + 1", "finish"),
+    "syntax": ("def (", "SyntaxError"),
 }
 
 
@@ -72,8 +76,8 @@ def test_a_step_that_failed_is_unknown_and_the_next_goes_on(fault: str, tmp_path
     source, why = FAULTS[fault]
     document, book, lines = run(make_book(tmp_path / "notebooks", n01_bad=source, n02_good=GOOD))
     seen = reasons(document)
-    assert seen["01-bad"].startswith(f"unknown: {why}")
-    assert seen["02-good"] == "ok: all was seen to be right"
+    assert seen["01-bad"].startswith("unknown: ") and why in seen["01-bad"]
+    assert seen["02-good"] == "ok: all well"
     assert (document.verdict, document.exit_code) == ("unknown", 4)
     assert lines[0].startswith("[1/2] 01-bad ") and " unknown " in lines[0] and why in lines[0]
     record = records.load(book.run_dir / "01-bad.json")
@@ -103,7 +107,7 @@ def test_the_folder_of_a_run_is_private_whatever_the_umask(tmp_path: Path) -> No
 def test_a_page_that_is_there_already_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site/index.html").write_text("mine")
-    with pytest.raises(UsageError, match="name a new folder"):
+    with pytest.raises(UsageError, match=f"{tmp_path}/site .*--out"):
         run(make_book(tmp_path / "notebooks", n01_good=GOOD), out=tmp_path / "site")
     assert (tmp_path / "site/index.html").read_text() == "mine"
 
@@ -114,9 +118,12 @@ def test_neither_start_up_files_nor_kernel_specs_of_others_get_in(tmp_path: Path
     spec.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "stale", "language": "python"}))
     (tmp_path / "start.py").write_text("raise SystemExit('the start-up file ran')\n")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
     monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "start.py"))
+    before = dict(os.environ)
     document, _, _ = run(make_book(tmp_path / "notebooks", n01_good=GOOD))
-    assert reasons(document) == {"01-good": "ok: all was seen to be right"}
+    assert reasons(document) == {"01-good": "ok: all well"} and dict(os.environ) == before
 
 
 SLOW_IMPORTS = """
@@ -175,32 +182,32 @@ def test_a_good_notebook_has_no_banner(tmp_path: Path, monkeypatch: pytest.Monke
     assert [c for c in notebook.cells if c.id == BANNER_ID] == []
     assert (document.verdict, document.exit_code) == ("healthy", 0)
     assert str(tmp_path) not in json.dumps(notebook.metadata)
-    assert lines == [lines[0]] and lines[0].endswith("  all was seen to be right")
+    assert lines == [lines[0]] and lines[0].endswith("  all well")
 
 
 def test_a_cell_that_ignores_the_interrupt_is_killed_at_the_limit(tmp_path: Path) -> None:
     hang = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\ntime.sleep(600)"
     document, _, _ = run(make_book(tmp_path / "notebooks", n01_hang=hang, n99_verdict=GOOD), budget_s=3, allowance_s=1)
-    assert reasons(document)["01-hang"].startswith("unknown: timed out after ")
+    assert re.fullmatch(r"unknown: .* \d+(\.\d+)? s\b.*", reasons(document)["01-hang"])
     assert records.load(tmp_path / "outputs" / "latest" / "99-verdict.json").status == "ok"
 
 
 def test_a_cell_that_takes_too_long_is_interrupted_and_the_rest_is_out_of_budget(tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_slow="import time\ntime.sleep(600)", n02_good=GOOD)
     document, _, _ = run(book, budget_s=3, allowance_s=0)
-    assert reasons(document)["01-slow"].startswith("unknown: timed out after ")
-    assert reasons(document)["02-good"] == "unknown: not run: the budget of 3 s was used up (--budget)"
+    assert re.fullmatch(r"unknown: .* \d+(\.\d+)? s\b.*", reasons(document)["01-slow"])
+    assert re.fullmatch(r"unknown: not run: .* 3 s .*--budget.*", reasons(document)["02-good"])
 
 
 def test_a_finished_record_stands_whatever_comes_after_it(tmp_path: Path) -> None:
     document, _, _ = run(make_book(tmp_path / "notebooks", n01_late=[GOOD, "raise ValueError('afterwards')"]))
-    assert reasons(document)["01-late"] == "ok: all was seen to be right"
+    assert reasons(document)["01-late"] == "ok: all well"
 
 
 def test_a_record_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     spoil = "from pathlib import Path\n_ = Path(run_dir, '01-bad.json').write_text('{')"
     document, book, _ = run(make_book(tmp_path / "notebooks", n01_bad=spoil))
-    assert "is not a record of this runbook" in reasons(document)["01-bad"]
+    assert "01-bad.json" in reasons(document)["01-bad"]
     assert records.load(book.run_dir / "01-bad.json").status == "unknown"
 
 
@@ -236,13 +243,13 @@ def test_a_signal_to_the_runner_ends_everything_and_the_report_is_written(tmp_pa
     assert gone_after(pids, 5) < 1.0
     printed, errors = runner.communicate(timeout=60)
     assert (runner.returncode, errors) == (130, "")
-    document = VerdictDocument.model_validate_json((out / "verdict.json").read_text())
+    document = read(VerdictDocument, (out / "verdict.json").read_bytes())
     assert document.run.interrupted and (document.verdict, document.exit_code) == ("unknown", 130)
     assert "exit code 130" in (out / "index.html").read_text()
-    assert reasons(document) == {"01-good": "ok: all was seen to be right",
+    assert reasons(document) == {"01-good": "ok: all well",
                                  "02-hang": "unknown: interrupted (SIGINT)",
                                  "03-good": "unknown: not run: interrupted"}
-    assert printed.splitlines()[-1] == f"verdict: unknown (exit code 130): {out}/index.html"
+    assert {"unknown", "130", f"{out}/index.html"} <= set(re.findall(r"[\w/.-]+", printed.splitlines()[-1]))
 
 
 def test_a_file_that_cannot_be_written_leaves_the_last_page_whole(tmp_path: Path) -> None:
@@ -252,7 +259,7 @@ def test_a_file_that_cannot_be_written_leaves_the_last_page_whole(tmp_path: Path
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))  # noqa: E731
     ended = run_cli("run", "--notebooks", book, "--out", tmp_path / "out", "--python", sys.executable, preexec_fn=limit)
     assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1 and "File too large" in ended.stderr and "the pages written before are whole" in ended.stderr
+    assert ended.stderr.count("\n") == 1 and os.strerror(errno.EFBIG) in ended.stderr and "pages" in ended.stderr
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.rstrip().endswith("</html>") and "01-good" in page
     json.loads((tmp_path / "out" / "verdict.json").read_text())
@@ -267,16 +274,16 @@ def test_a_full_disk_leaves_the_last_page_whole(tmp_path: Path) -> None:
     try:
         book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_flood=[GOOD, "print('x' * 400_000)"], n03_good=GOOD)
         ended = run_cli("run", "--notebooks", book, "--out", disk / "out", "--python", sys.executable)
-        assert ended.returncode == 1 and "No space left on device" in ended.stderr
+        assert ended.returncode == 1 and os.strerror(errno.ENOSPC) in ended.stderr
         assert (disk / "out" / "index.html").read_text().rstrip().endswith("</html>")
     finally:
         os.system(f"umount {disk}")
 
 
 def test_the_page_is_on_disk_before_the_first_step(tmp_path: Path) -> None:
-    look = "from pathlib import Path\nseen = sorted(p.name for p in Path(run_dir).iterdir())\nraise ValueError(' '.join(seen))"
+    look = "from pathlib import Path\nseen = sorted(p.name for p in Path(run_dir).iterdir())\nraise ValueError('+'.join(seen))"
     document, _, _ = run(make_book(tmp_path / "notebooks", n01_look=look, n02_good=GOOD))
-    assert "01-look.json index.html verdict.json" in reasons(document)["01-look"]
+    assert "01-look.json+index.html+verdict.json" in reasons(document)["01-look"]
 
 
 def test_latest_points_to_the_newest_run(tmp_path: Path) -> None:
@@ -298,7 +305,7 @@ def test_a_folder_that_holds_a_run_is_not_written_to(tmp_path: Path) -> None:
     book = make_book(tmp_path / "notebooks", n01_good=GOOD)
     run(book, out=tmp_path / "out")
     before = (tmp_path / "out" / "verdict.json").read_text()
-    with pytest.raises(UsageError, match="holds a run or a page already"):
+    with pytest.raises(UsageError, match=f"{tmp_path}/out .*--out"):
         run(book, out=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == before
 
@@ -322,7 +329,7 @@ def test_of_runs_that_come_to_one_folder_at_once_one_takes_it(tmp_path: Path, ex
     with ThreadPoolExecutor(8) as pool:
         said = sorted(pool.map(refused, range(8)))
     assert said[0] == "" and all("with --out" in sentence for sentence in said[1:])
-    assert "not run yet" in (out / "index.html").read_text(), "the page is the first one's"
+    assert "01-good" in (out / "index.html").read_text(), "the page is the first one's"
 
 
 def test_kernels_have_private_sockets_that_go_away() -> None:
@@ -337,7 +344,7 @@ def test_kernels_talk_over_tcp_where_no_unix_socket_can_be_made(tmp_path: Path) 
     deep.mkdir()
     source = make_book(tmp_path / "notebooks", n01_good=GOOD) / "01-good.ipynb"
     with Kernels(str(deep)) as kernels, Stop() as stop:
-        assert "kernels talk over TCP" in kernels.note and "path too long" in kernels.note
+        assert "TCP" in kernels.note and str(deep) in kernels.note
         ending = Visit(source, {"run_dir": str(tmp_path / "out")}, kernels).watch(60, stop)
     assert ending.why == "" and records.load(tmp_path / "out" / "01-good.json").status == "ok"
 
@@ -347,7 +354,7 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
     try:
         assert duration_s(text) > 0
     except UsageError as refusal:
-        assert "is not a duration" in str(refusal)
+        assert repr(text) in str(refusal)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("2m5s", 125)])
@@ -357,7 +364,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "soon", "5 m", "-5m", "5d", "1.5m", "m"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not a duration"):
+    with pytest.raises(UsageError, match=re.escape(repr(text))):
         duration_s(text)
 
 

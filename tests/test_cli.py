@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -24,6 +25,7 @@ from nccl_runbook.book.plan import Planned
 from nccl_runbook.cli import answer
 from nccl_runbook.core import records
 from nccl_runbook.core.parameters import ParameterError, check_given, coerce, read_cell
+from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import gone, start_time
@@ -59,13 +61,14 @@ def test_a_healthy_run_ends_0_and_its_last_line_names_the_page(book: Path, tmp_p
     ended = run_cli("run", "--notebooks", book, *HERE)
     assert (ended.returncode, ended.stderr) == (0, "")
     *steps, last = ended.stdout.splitlines()
-    assert last == "verdict: healthy (exit code 0): outputs/latest/index.html" and (tmp_path / "outputs/latest/index.html").exists()
+    assert {"healthy", "0", "outputs/latest/index.html"} <= set(re.findall(r"[\w/.]+", last))
+    assert (tmp_path / "outputs/latest/index.html").exists()
     assert [line.split()[:3] for line in steps] == [[f"[{n}/3]", name, "ok"] for n, name in enumerate(["01-gpus", "03-fewer-gpus", "99-verdict"], 1)]
 
 
 def test_json_is_alone_on_standard_output(book: Path, tmp_path: Path) -> None:
     ended = run_cli("run", "--notebooks", book, *HERE, "--step", "03-fewer-gpus", "--json")
-    document = VerdictDocument.model_validate_json(ended.stdout)
+    document = read(VerdictDocument, ended.stdout.encode())
     assert [s.notebook for s in document.steps] == ["03-fewer-gpus"] and document.run.asked == ["03-fewer-gpus"]
     assert json.loads(ended.stdout)["run"] == json.loads((tmp_path / "outputs/latest/verdict.json").read_text())["run"]
     assert ended.stderr.splitlines()[-1].startswith("verdict: healthy")
@@ -78,14 +81,14 @@ def test_fail_on(arguments: list[str], code: int, tmp_path: Path) -> None:
 
 
 def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tmp_path: Path) -> None:
-    raised = {"n01_a": "OSError(f'no {script!r} here')", "n02_b": "ValueError('8 is odd')", "n03_c": "ValueError(f'no {script!r} here')"}
+    raised = {"n01_a": "OSError(f'no {script!r}')", "n02_b": "ValueError('8 is odd')", "n03_c": "ValueError(f'no {script!r}')"}
     book = make_book(tmp_path / "notebooks", **{name: f"raise {error}" for name, error in raised.items()}, n04_d=GOOD)
     for path in book.iterdir():
         notebook = nbformat.read(path, 4)
         notebook.cells[0].source += '\nscript: str = ""'
         nbformat.write(notebook, path)
     ended = run_cli("run", "--notebooks", book, *HERE, "-p", "script", "frob")
-    assert (ended.returncode, ended.stderr) == (2, "nccl-runbook: no 'frob' here\n")
+    assert (ended.returncode, ended.stderr) == (2, "nccl-runbook: no 'frob'\n")
     assert [line[:5] for line in ended.stdout.splitlines()] == ["[1/4]", "[2/4]", "[3/4]"] and (tmp_path / "outputs/latest/index.html").exists()
 
 
@@ -99,34 +102,40 @@ def test_a_value_is_refused_by_its_name_or_quoted_and_not_by_chance(given: dict[
     assert Planned("01-a", Path(), {}, given).refused(f"the notebook stopped with an error: {said}") == (said.partition(": ")[2] if mine else "")
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("methods", "unknown method 'frob'"), ("areal", "'frob' is no tag of AReaL")])
-def test_what_05_cannot_use_is_refused_before_any_notebook_runs(name: str, sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("methods", "method"), ("areal", "AReaL")])
+def test_what_05_cannot_use_is_refused_before_any_notebook_runs(name: str, kind: str, tmp_path: Path) -> None:
     ended = run_cli("run", "--step", "05-weight-sync", *HERE, "-p", name, "frob", "--out", tmp_path / "out")
-    assert ended.returncode == 2 and sentence in ended.stderr and ended.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert ended.returncode == 2 and "'frob'" in ended.stderr and kind in ended.stderr, ended.stderr
+    assert ended.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def steps_in(said: str) -> list[str]:
+    return re.findall(r"\b(?:\d\d[\w-]*|zz)", said)
 
 
 def test_a_step_that_does_not_exist(book: Path) -> None:
-    assert "unknown step 03-fewer-gpu: did you mean 03-fewer-gpus?" in refused(book, "--step", "03-fewer-gpu")
-    assert "unknown step 03: did you mean 03-fewer-gpus?" in refused(book, "--step", "01-gpus", "03")
-    assert "unknown step zz: known: 01-gpus, 03-fewer-gpus, 99-verdict" in refused(book, "--step", "zz")
+    assert steps_in(refused(book, "--step", "03-fewer-gpu")) == ["03-fewer-gpu", "03-fewer-gpus"], "the slip and what was meant"
+    assert steps_in(refused(book, "--step", "01-gpus", "03")) == ["03", "03-fewer-gpus"]
+    assert steps_in(refused(book, "--step", "zz")) == ["zz", "01-gpus", "03-fewer-gpus", "99-verdict"]
 
 
 def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
-    assert "unknown parameter budgets: did you mean budget_s?" in refused(book, *HERE, "-p", "budgets", "5")
-    assert "parameter budget_s: 'soon' is not a value of type int" in refused(book, *HERE, "-p", "budget_s", "soon")
-    assert "parameter run_dir is set by --out" in refused(book, *HERE, "-p", "run_dir", "x")
-    assert "-p budget_s has no value" in refused(book, *HERE, "-p", "budget_s")
+    for arguments, data in [(("budgets", "5"), ("budgets", "budget_s?")), (("budget_s", "soon"), ("budget_s", "'soon'", "int")),
+                            (("run_dir", "x"), ("run_dir", "--out")), (("budget_s",), ("-p budget_s",))]:
+        said = refused(book, *HERE, "-p", *arguments)
+        assert all(word in said for word in data), said
 
 
 def test_a_parameter_that_means_nothing(book: Path) -> None:
-    assert "parameter budget_s: 0 is less than 1" in refused(book, *HERE, "-p", "budget_s", "0")
-    assert "parameter budget_s: -5 is less than 1" in refused(book, *HERE, "-p", "budget_s", "-5")
-    assert "gpus: '3-1' is no GPU index" in refused(book, *HERE, "--gpus", "0,3-1")
+    assert re.findall(r"-?\d+|budget_s", refused(book, *HERE, "-p", "budget_s", "0")) == ["budget_s", "0", "1"], "the value and the least one"
+    assert re.findall(r"-?\d+|budget_s", refused(book, *HERE, "-p", "budget_s", "-5")) == ["budget_s", "-5", "1"]
+    assert "gpus: '3-1'" in refused(book, *HERE, "--gpus", "0,3-1")
 
 
 def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path: Path) -> None:
     ended = run_cli("run", "--step", "05-weight-sync", *HERE, "-p", "model", "Qwen/Qwen2.5-8B", "--out", tmp_path / "out")
-    assert ended.returncode == 2 and "unknown model 'Qwen/Qwen2.5-8B': did you mean Qwen/Qwen2.5-7B?" in ended.stderr and ended.stdout == ""
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.findall(r"Qwen/[\w.-]+", ended.stderr)[:2] == ["Qwen/Qwen2.5-8B", "Qwen/Qwen2.5-7B"], "the slip and what was meant"
 
 
 @pytest.mark.parametrize("given", [["--log", "nosuch"], ["--log", "there", "--log", "nosuch"], ["-p", "log", "there:nosuch"], ["-p", "against", "nosuch"],
@@ -135,21 +144,22 @@ def test_a_path_with_a_slip_is_refused_before_any_notebook_runs(given: list[str]
     (tmp_path / "there").write_text("NCCL WARN\n")
     ended = run_cli("run", *HERE, *given, "--out", tmp_path / "out")
     assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
-    assert ended.stderr.startswith("nccl-runbook: there is no file ") and ended.stderr.endswith("nosuch\n") and ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("nccl-runbook: ") and ended.stderr.endswith("nosuch\n") and ended.stderr.count("\n") == 1
 
 
 def test_a_log_with_a_colon_in_its_name_is_one_path(book: Path, tmp_path: Path) -> None:
     (tmp_path / "12:30.log").write_text("NCCL WARN\n")
-    assert "unknown parameter log" in refused(book, *HERE, "--log", "12:30.log"), "the file was found; this book has no step that reads it"
+    said = refused(book, *HERE, "--log", "12:30.log")
+    assert "parameter log" in said and "12" not in said and "30" not in said, "the file was found; this book has no step that reads it"
 
 
 def test_quotes_that_do_not_close_are_refused_with_the_parameters_name(tmp_path: Path) -> None:
     for name, arguments in (("command", ()), ("arm_a", ("-p", "arm_b", "."))):
         ended = run_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")
         assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
-        assert ended.stderr == f'nccl-runbook: parameter {name}: bad "quotes cannot be read as words of a shell (No closing quotation)\n'
+        assert ended.stderr.startswith(f'nccl-runbook: parameter {name}: bad "quotes ') and ended.stderr.count("\n") == 1, ended.stderr
     ended = run_cli("ab", *HERE, 'bad "quotes', ".", "--", "true")
-    assert (ended.returncode, ended.stderr) == (2, 'nccl-runbook: bad "quotes: No closing quotation\n')
+    assert ended.returncode == 2 and ended.stderr.startswith('nccl-runbook: bad "quotes: ') and ended.stderr.count("\n") == 1, ended.stderr
 
 
 def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> None:
@@ -157,22 +167,23 @@ def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> 
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 40)
     for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "huge"):
-        assert f"{path} is not a record of this runbook (not a regular file of at most 64 MiB)" in refused(book, "--record", path)
+        assert f" {path} " in (said := refused(book, "--record", path)) and "64 MiB" in said
 
 
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:
-    assert "/nowhere/python cannot be run: no such file or directory" in refused(book, "--python", "/nowhere/python")
-    assert refused(book, "--python", "/bin/true").endswith("/bin/true is not a Python that runs here\n")
+    assert " /nowhere/python " in refused(book, "--python", "/nowhere/python")
+    assert " /bin/true " in refused(book, "--python", "/bin/true")
     docker = tmp_path / "docker"
     docker.write_text("#!/bin/sh\nprintf 'first\\nNo such container: \\033[2Jareal\\n' >&2; exit 1\n")
     docker.chmod(0o755)
-    assert "is not a Python that runs here: No such container: [2Jareal\n" in refused(book, "--python", f"{docker} exec -i areal python3")
+    said = refused(book, "--python", f"{docker} exec -i areal python3")
+    assert f" {docker} exec -i areal python3 " in said and said.endswith(" container: [2Jareal\n") and "first" not in said
     docker.write_text("#!/bin/sh\necho 'OCI runtime exec failed: exec: \"python3\": executable file not found in $PATH: unknown'; exit 126\n")
-    assert 'runs here: OCI runtime exec failed: exec: "python3": executable file not found' in refused(book, "--python", f"{docker} exec -i areal python3")
-    assert "cannot be read as a command: No closing quotation" in refused(book, "--python", "it's")
-    assert "an empty interpreter was named" in refused(book, "--python", " ")
+    assert 'exec: "python3":' in refused(book, "--python", f"{docker} exec -i areal python3"), "what docker said"
+    assert "it's" in refused(book, "--python", "it's")
+    assert "interpreter" in refused(book, "--python", " ")
     bare = f"{sys.executable} -I -S"  # without site-packages there is no torch
-    assert "has no torch" in refused(book, "--python", bare)
+    assert bare in (said := refused(book, "--python", bare)) and "torch" in said
 
 
 def without_torch(tmp_path: Path) -> dict[str, str]:
@@ -188,9 +199,9 @@ def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(t
     (tmp_path / "job.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
     bare = without_torch(tmp_path)
     ranks = run_cli("run", "--step", "03-fewer-gpus", "07-logs", "--log", "job.log", "--out", tmp_path / "ranks", env=bare)
-    assert (ranks.returncode, ranks.stdout) == (2, "") and "no Python with torch was found" in ranks.stderr
+    assert (ranks.returncode, ranks.stdout) == (2, "") and "torch" in ranks.stderr and ranks.stderr.count("\n") == 1
     files = run_cli("run", "--step", "07-logs", "--log", "job.log", "--out", tmp_path / "files", env=bare)
-    assert (files.returncode, files.stderr) == (4, "") and VerdictDocument.model_validate_json((tmp_path / "files/verdict.json").read_text()).causes
+    assert (files.returncode, files.stderr) == (4, "") and read(VerdictDocument, (tmp_path / "files/verdict.json").read_bytes()).causes
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -204,8 +215,7 @@ def test_a_signal_while_an_interpreter_is_asked_ends_that_too(number: int, code:
     identity = {asked: start_time(asked)}
     runner.send_signal(number)
     _, errors = runner.communicate(timeout=60)
-    said = f"interrupted ({signal.Signals(number).name}): there is no answer yet\n"
-    assert (runner.returncode, errors) == (code, said) and gone(identity)
+    assert runner.returncode == code and signal.Signals(number).name in errors and errors.count("\n") == 1 and gone(identity)
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
@@ -235,7 +245,7 @@ def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where
         assert ended.returncode == 0 and page.exists(), errors
     else:
         with open(ours) as told:
-            assert "verdict: healthy" in told.read() and ended.returncode == 1 and f"cannot write {page}" in errors
+            assert "verdict: healthy" in told.read() and ended.returncode == 1 and str(page) in errors
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
@@ -267,25 +277,26 @@ def test_several_torches_are_listed_and_nothing_starts(tmp_path: Path) -> None:
 
 def test_outputs_that_cannot_be_written(book: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "cannot write to" in (said := refused(book, *HERE, "--out", tmp_path / "file" / "below")) and "name another folder with --out" in said
-    assert "cannot write to" in refused(book, *HERE, "--out", "/proc/nowhere")
+    for out in (str(tmp_path / "file" / "below"), "/proc/nowhere"):
+        assert out in (said := refused(book, *HERE, "--out", out)) and "--out" in said
 
 
 def test_a_budget_or_a_folder_that_makes_no_sense(book: Path, tmp_path: Path) -> None:
-    assert "'soon' is not a duration" in refused(book, *HERE, "--budget", "soon")
+    assert "'soon'" in refused(book, *HERE, "--budget", "soon")
     (tmp_path / "empty").mkdir()
-    assert "there are no notebooks in" in refused(tmp_path / "empty")
+    assert str(tmp_path / "empty") in refused(tmp_path / "empty")
 
 
 def test_a_record_that_is_not_one(book: Path, tmp_path: Path) -> None:
     foreign, odd = tmp_path / "foreign.json", tmp_path / "odd.json"
     foreign.write_text('{"schema": "something/else"}')
     records.save(records.Record(step="07-other", started="2026-01-01T00:00:00Z"), odd, Redactor({}))
-    assert "is not a record of this runbook" in refused(book, "--record", foreign)
-    assert "cannot read the record" in refused(book, "--record", tmp_path / "absent.json")
-    assert "is a record of 07-other, which no notebook here judges" in refused(book, "--record", odd)
+    assert str(foreign) in (said := refused(book, "--record", foreign)) and "(schema: " in said, "the file and the field"
+    absent = tmp_path / "absent.json"
+    assert str(absent) in (said := refused(book, "--record", absent)) and os.strerror(errno.ENOENT) in said
+    assert str(odd) in (said := refused(book, "--record", odd)) and "07-other" in said
     odd.write_text("[]")  # of a look that was ended before its first step: nothing is run here in its place
-    assert "holds no record: the look ended before its first step" in refused(book, "--record", odd)
+    assert str(odd) in refused(book, "--record", odd)
 
 
 def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(book: Path, tmp_path: Path) -> None:
@@ -301,7 +312,7 @@ def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(bo
 @pytest.mark.parametrize("given", [["--gpus", "0"], ["--allow-busy"], ["--python", sys.executable], ["-p", "budget_s", "5"], ["--symptom", "hangs"]], ids=" ".join)
 def test_no_option_of_today_changes_a_recorded_verdict(given: list[str], book: Path, tmp_path: Path) -> None:
     records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), tmp_path / "03-fewer-gpus.json", Redactor({}))
-    assert "--record stands alone" in refused(book, "--record", tmp_path / "03-fewer-gpus.json", *given)
+    assert "--record" in refused(book, "--record", tmp_path / "03-fewer-gpus.json", *given)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])
@@ -395,9 +406,10 @@ def test_an_answer_that_cannot_be_written_and_a_closed_input_end_with_a_sentence
     (tmp_path / "log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
     with open("/dev/full", "w") as full:  # as a disk without space
         done = subprocess.run([*CLI, "triage", str(tmp_path / "log")], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "nccl-runbook: cannot write the answer: No space left on device\n")
+    assert done.returncode == 1 and done.stderr.startswith("nccl-runbook: ") and done.stderr.endswith(f"{os.strerror(errno.ENOSPC)}\n")
     done = subprocess.run(["sh", "-c", f"{shlex.join(CLI)} triage - <&-"], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (4, "Unknown: nothing could be read (standard input is empty).\n", "")
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (4, "", 1)
+    assert done.stdout.startswith("Unknown: ") and "standard input" in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/zero"])
@@ -418,7 +430,7 @@ def test_a_pipe_among_files_costs_only_itself(tmp_path):
     (tmp_path / "log").write_text("RuntimeError: CUDA out of memory\n")
     commands = [[c, str(tmp_path / "log"), str(tmp_path / "pipe")] for c in ("triage", "hang")]
     done = subprocess.run([sys.executable, "-c", EACH, json.dumps(commands)], capture_output=True, text=True, timeout=60, env=with_library())
-    assert done.stdout.count(f"{tmp_path / 'pipe'}: is no regular file") == 2 and not done.stderr
+    assert done.stdout.count(f"{tmp_path / 'pipe'}: ") == 2 and not done.stderr
 
 
 @pytest.mark.parametrize(("called", "as_json"), [("./my bin/nccl-runbook", False), ("nccl-runbook", False), ("./my bin/nccl-runbook", True)])
@@ -452,5 +464,6 @@ def test_too_many_rounds_are_wrong_usage():
 
 def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(tmp_path):
     (tmp_path / "job.sh").write_text("exit 0\n")
-    said = [run_cli("reduce", "--axis", "n=1", "--out", tmp_path / "out", "--", path).stderr for path in (tmp_path / "job.sh", tmp_path / "none.sh")]
-    assert "it may not be executed" in said[0] and "there is no such program" in said[1]
+    said = [run_cli("reduce", "--axis", "n=1", "--out", tmp_path / "out", "--", tmp_path / name).stderr for name in ("job.sh", "none.sh")]
+    assert str(tmp_path / "job.sh") in said[0] and str(tmp_path / "none.sh") in said[1]
+    assert said[0] != said[1].replace("none.sh", "job.sh"), "each has its own reason"

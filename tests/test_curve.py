@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.machine.facts import GpuLinks
 from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.report.curve import Curve, size_words
@@ -38,27 +38,27 @@ def test_names_are_escaped():
 
 def test_a_table_with_a_curve_is_nothing_but_json():
     """Else pydantic warns in the middle of the page (seen with 2.14: a tuple in a record)."""
-    made = Table("t", ["a"], [["1", Cell("2", "ok")]], curve=Curve("bytes", "GB/s", {"control": [(4, 0.1), (1024, 9.0)]})).to_json()
+    made = to_json(Table("t", ["a"], [["1", Cell("2", "ok")]], curve=Curve("bytes", "GB/s", {"control": [(4, 0.1), (1024, 9.0)]})))
     assert json.loads(json.dumps(made)) == made
 
 
 def test_a_table_with_a_curve_survives_the_record_and_is_drawn_in_page_and_notebook():
     table = bandwidth_table(arms(), [H200] * 2)
-    again = _table(json.loads(json.dumps(table.to_json())))
+    again = _table(json.loads(json.dumps(to_json(table))))
     assert again.picture == table.picture and "<svg" in table.picture and "data:image/svg+xml;base64," in table._repr_html_()
-    assert [row[0] for row in table.rows] == ["control", "P2P off", "SHM off", "P2P and SHM off", "interface pinned"]
+    assert [row[0].text for row in table.rows] == ["control", "P2P off", "SHM off", "P2P and SHM off", "interface pinned"]
     assert "of NVLink's 450 GB/s" in repr(table) and "of PCIe's 63 GB/s" in repr(table)
 
 
 @pytest.mark.parametrize("curve", [{"series": 3}, {"x_label": "x", "y_label": "y", "series": {"a": [[1, "x"]]}}, {"series": {"a": [[1]]}}, "curve"])
 def test_a_curve_of_a_foreign_record_that_cannot_be_drawn_says_so(curve):
-    told = _table({**Table("t", ["a"], [["1"]]).to_json(), "curve": curve})
-    assert told.caption == "A table that could not be read"
+    told = _table({**to_json(Table("t", ["a"], [["1"]])), "curve": curve})
+    assert told.caption not in ("", "t") and not told.picture
 
 
 def test_a_control_that_hangs_leaves_a_table_of_what_passed():
     table = bandwidth_table(arms(control=hung(), shm=hung()), Gap("absent", "no NVML"))
-    assert [row[0] for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and "No limit is known" in table.note
+    assert [row[0].text for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and not re.search(r"\d GB/s", table.note), "no limit is named"
 
 
 @pytest.mark.parametrize(("gpus", "via", "told"), [

@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -107,13 +108,13 @@ def test_acs_is_found_where_a_bridge_redirects_and_is_a_gap_for_a_plain_user():
     assert acs_redirects({"0000:00:01.0": bridge(0x1D)[:64]}).reason == "no-permission"
 
 
-@pytest.mark.parametrize(("path", "words"), [("/nonexistent/x.sh", "there is no file"), ("/", "is a directory"), ("/dev/zero", "not a regular file"), ("PIPE", "not a regular file")])
-def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, words, tmp_path):
+@pytest.mark.parametrize("path", ["/nonexistent/x.sh", "/proc", "/dev/zero", "PIPE"])
+def test_a_file_that_cannot_be_read_is_one_sentence_at_once(path, tmp_path):
     os.mkfifo(tmp_path / "pipe")  # nobody writes to it
     path = path.replace("PIPE", str(tmp_path / "pipe"))
-    assert words in read(path).detail
+    assert path in read(path).detail
     done = run(path)
-    assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and path in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
@@ -132,15 +133,15 @@ def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
 def test_env_of_this_process_and_its_exit_codes():
     assert run().returncode == 4 and run(env={"NCCL_DEBUG": "WARN"}).returncode == 0, "without a setting, torch and NCCL nothing is known"
     done = run(env={"NCCL_TIMEOUT": "1800"})
-    assert done.returncode == 3 and "verdict: degraded (exit code 3)" in done.stdout
+    assert done.returncode == 3 and "verdict: degraded" in done.stdout
     assert run("--fail-on", "broken", env={"NCCL_TIMEOUT": "1800"}).returncode == 0
     assert run("--fail-on", "sometimes").returncode == 2 and run("x", "--pid", "1").returncode == 2
     assert "NCCL_SOCKET_IFNAME" in findings(env={"NCCL_SOCKET_IFNAME": "nope0"})
 
 
 def test_wrong_use_is_one_sentence():
-    for arguments, said in ((("--torch", "latest"), "'latest' is no version"), (("--nccl", "x"), "'x' is no version"),
-                            (("-", "--pid", "1"), "not both"), (("--pid", "0"), "--pid 0: "), (("--pid", "-5"), "--pid -5: ")):
+    for arguments, said in ((("--torch", "latest"), "'latest'"), (("--nccl", "x"), "'x'"), (("-", "--pid", "1"), "process"),
+                            (("--pid", "0"), "--pid 0: "), (("--pid", "-5"), "--pid -5: ")):
         done = run(*arguments)
         assert said in done.stderr
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -180,7 +181,7 @@ def test_env_looks_at_other_processes_as_roles():
     one, two = (subprocess.Popen(["sleep", "60"], env={**CLEAN, "NCCL_CUMEM_ENABLE": v}) for v in "01")
     try:
         done = run("--pid", str(one.pid), str(two.pid))
-        assert f"NCCL_CUMEM_ENABLE: differs between pid {one.pid} (0), pid {two.pid} (1)" in done.stdout and done.returncode == 3
+        assert re.search(rf"NCCL_CUMEM_ENABLE: .*pid {one.pid} \(0\), pid {two.pid} \(1\)", done.stdout) and done.returncode == 3
     finally:
         for child in (one, two):
             child.kill()
@@ -201,10 +202,10 @@ def test_every_process_tells_its_own_limits_and_its_own_shared_memory():
             one.kill(), two.kill()
     size, _, device = seen.roles[0].shm
     assert seen.roles[1].shm[0] == 1 << 20 and seen.roles[1].shm[2] != device
-    assert f"/dev/shm: differs between pid {one.pid} ({size >> 20} MiB, device {device}), pid {two.pid} (1 MiB, device " in done.stdout
-    assert f"open files: differs between pid {one.pid} ({seen.roles[0].nofile}), pid {two.pid} (512)" in done.stdout
-    assert f"pid {two.pid}: /dev/shm: 1 MiB free of 1 MiB" in done.stdout and done.returncode == 3
-    assert f"not looked at: pid {two.pid}.torch: absent: " in done.stdout, "silence is no health"
+    assert re.search(rf"/dev/shm: .*pid {one.pid} \({size >> 20} MiB, device {device}\), pid {two.pid} \(1 MiB, ", done.stdout)
+    assert re.search(rf"files: .*pid {one.pid} \({seen.roles[0].nofile}\), pid {two.pid} \(512\)", done.stdout)
+    assert re.search(rf"pid {two.pid}: /dev/shm: 1 MiB .*1 MiB", done.stdout) and done.returncode == 3
+    assert f"pid {two.pid}.torch: absent: " in done.stdout, "silence is no health"
 
 
 def test_every_process_is_judged_by_its_own_namespaces_and_its_own_nccl_conf(tmp_path):
@@ -221,11 +222,11 @@ def test_every_process_is_judged_by_its_own_namespaces_and_its_own_nccl_conf(tmp
         finally:
             one.kill(), two.kill()
     assert here in seen.roles[0].interfaces and here not in seen.roles[1].interfaces
-    told = {f.title for f in judge(seen) if f.id in ("interface-missing", "roles-differ")}
-    assert f"GLOO_SOCKET_IFNAME: no interface here fits {here}; there are {', '.join(seen.roles[1].interfaces)}" in told, "its own network, not ours"
-    assert any(t.startswith("NCCL_SOCKET_IFNAME: no interface here fits nope0") for t in told), "its own home"
-    assert not any(f"NCCL_SOCKET_IFNAME: no interface here fits {here}" in t for t in told)
-    assert any(t.startswith(f"IPC namespace: differs between pid {one.pid} ({seen.roles[0].ipc_namespace}), pid {two.pid} (ipc:[") for t in told)
+    missing = {f.title.partition(": ")[0]: f.title for f in judge(seen) if f.id == "interface-missing"}
+    assert f" {here}; " in missing["GLOO_SOCKET_IFNAME"] and missing["GLOO_SOCKET_IFNAME"].endswith(", ".join(seen.roles[1].interfaces)), "its own network"
+    assert "nope0" in missing["NCCL_SOCKET_IFNAME"] and here not in missing["NCCL_SOCKET_IFNAME"], "its own home"
+    differ = [f.title for f in judge(seen) if f.id == "roles-differ"]
+    assert any(f" pid {one.pid} ({seen.roles[0].ipc_namespace}), pid {two.pid} (ipc:[" in title for title in differ)
 
 
 def _seen(path: str, contents: str, cuda: str) -> tuple:
@@ -234,15 +235,14 @@ def _seen(path: str, contents: str, cuda: str) -> tuple:
 
 
 @pytest.mark.parametrize(("paths", "contents", "told"), [
-    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "12", "one version number, but different files"),
-    (("/a/libnccl.so.2", "/a/libnccl.so.2"), "12", "one version number, but different files"),  # in containers of their own
-    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "11", "a copy with the same contents"),
+    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "12", "warn"),
+    (("/a/libnccl.so.2", "/a/libnccl.so.2"), "12", "warn"),  # in containers of their own
+    (("/a/libnccl.so.2", "/b/libnccl.so.2"), "11", "note"),
     (("/a/libnccl.so.2", "/a/libnccl.so.2"), "11", "")])
 def test_the_library_of_every_process_is_known_not_only_of_the_first(paths, contents, told):
     seen = [(dataclasses.replace(r, name=f"pid {i}"), h) for i, (r, h) in enumerate(_seen(p, c, "13.0") for p, c in zip(paths, contents))]
     joined = probe._joined(seen)
-    said = [f.title for f in judge(joined) if f.id == "roles-libraries-differ"]
-    assert bool(told) == bool(said) and all(told in s for s in said)
+    assert [f.severity.value for f in judge(joined) if f.id == "roles-libraries-differ"] == ([told] if told else [])
     assert all(set(r.mapped) <= {lib.path for lib in joined.host.libraries} and r.mapped == r.preloaded for r in joined.roles)
 
 
@@ -353,6 +353,8 @@ def test_a_real_rank_tells_its_environment(engine):
     role, = seen.roles
     assert role.variables["RANK"] == "0" and isinstance(role.torch, str) and role.nofile.isdecimal()
     assert "lo" in role.interfaces and role.ipc_namespace.startswith("ipc:[") and isinstance(role.container, list) and seen.host.name and not any(n.startswith("NCCL_RUNBOOK") for n in role.variables)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert role.markers == {"python_version": python, "platform_machine": os.uname().machine}
     assert to_json(seen)
 
 
@@ -377,7 +379,7 @@ def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
 def test_settings_of_a_named_conf_file_are_judged(tmp_path):
     (tmp_path / "my.conf").write_text("# a comment\nNCCL_SOCKET_IFNAME=nope0\nMY_TOKEN=" + CANARY + "\n")
     done = run(env={"NCCL_CONF_FILE": str(tmp_path / "my.conf")})
-    assert done.returncode == 3 and "no interface here fits nope0" in done.stdout and CANARY not in done.stdout
+    assert done.returncode == 3 and "nope0" in done.stdout and CANARY not in done.stdout
 
 
 @given(st.text(max_size=300))
@@ -400,10 +402,11 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
     (site / "torch").mkdir(parents=True)
     (site / "torch/version.py").write_text("__version__ = '2.11.0+cu130'\n")
     (site / "vllm-0.10.0.dist-info").mkdir()
-    (site / "vllm-0.10.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1\nRequires-Dist: numpy\n\nName: no\n")
+    (site / "vllm-0.10.0.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: 0.10.0\nAuthor: {CANARY}\nRequires-Dist: torch==2.7.1; python_version == '3.12'\nRequires-Dist: numpy\n\nName: no\n")
     done = run("--json", env={"VIRTUAL_ENV": str(tmp_path)})
     rows = [f for f in json.loads(done.stdout)["findings"] if f["id"] == "framework-version-incompatible"]
-    assert [(r["severity"], r["text"]) for r in rows] == [("warn", "this process: vllm 0.10.0 requires torch==2.7.1, and torch 2.11.0+cu130 is installed")]
+    assert [r["severity"] for r in rows] == ["warn"] and rows[0]["text"].startswith("this process: ")
+    assert all(version in rows[0]["text"] for version in ("vllm 0.10.0", "torch==2.7.1", "2.11.0+cu130"))
 
 
 @settings(deadline=None)

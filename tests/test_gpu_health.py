@@ -111,6 +111,33 @@ def test_bus_ids_collide_fires_when_only_cuda_mixes_them_up():
     assert of("bus-ids-collide", change(machine(), "cuda", gpus=same))
 
 
+def test_bus_ids_collide_stays_quiet_when_cuda_shows_mig_slices_of_one_card_or_nvml_cannot_say_so():
+    same = [dataclasses.replace(g, pci_bus_id="0000:00:06.0") for g in machine(2).cuda.gpus]
+    seen = change(machine(2), "cuda", gpus=same)
+    assert of("bus-ids-collide", seen).id == "bus-ids-collide"
+    assert of("bus-ids-collide", change_gpu(seen, 0, mig=m.Mig(True, True, []))) is None
+    assert of("bus-ids-collide", dataclasses.replace(seen, nvml=Gap("absent", "no NVML"))) is None
+
+
+@pytest.mark.parametrize(("nccl", "status"), [("2.29.9", "established"), ("2.30.1", "possible")])
+def test_bus_ids_collide_is_sure_of_an_nccl_that_compares_bus_ids(nccl, status):
+    assert of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl=nccl)).status == status
+
+
+@pytest.mark.parametrize("view", [Gap("failed", "no rank"), dataclasses.replace(cuda([]), cuda="")])
+def test_bus_ids_collide_fires_when_only_nvml_mixes_them_up(view):
+    found = of("bus-ids-collide", dataclasses.replace(change_all(machine(2), pci_bus_id="00000000:00:06.0"), cuda=view))
+    assert found.severity is Severity.BROKEN and "nvidia-nccl-cu12>=2.30" in found.remedy[0].lines[0]
+
+
+@pytest.mark.parametrize("field", ["uuid", "pci_bus_id"])
+def test_bus_ids_collide_stays_quiet_when_a_name_was_not_read(field):
+    empty = change(machine(2), "cuda", gpus=[dataclasses.replace(g, pci_bus_id="0000:00:06.0") for g in machine(2).cuda.gpus])
+    blank = [dataclasses.replace(g, **({"uuid": ""} if field == "uuid" and g.cuda_index else {"pci_bus_id": ""} if field != "uuid" else {}))
+             for g in empty.cuda.gpus]
+    assert of("bus-ids-collide", change(empty, "cuda", gpus=blank)) is None
+
+
 def test_bus_ids_collide_stays_quiet_when_it_is_one_gpu_seen_twice():
     twice = change_all(machine(2), pci_bus_id="00000000:00:06.0", uuid="GPU-1")
     assert of("bus-ids-collide", dataclasses.replace(twice, cuda=cuda([0]))) is None

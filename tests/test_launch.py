@@ -1,6 +1,7 @@
 """The engine with real Gloo ranks: how worlds end, and that nothing outlives whatever is killed."""
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,10 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
+from nccl_runbook.causes.failures import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import MASK, Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment.read import request
+from nccl_runbook.launch import engine as engine_module
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import WarmLink, environment
@@ -90,12 +93,12 @@ def test_a_flood_is_cut_in_the_middle_and_counted(engine):
     flooded = world.ranks[1]
     assert world.passed and flooded.dropped_bytes > 50e6 and Path(flooded.log).stat().st_size < 5e6
     text = Path(flooded.log).read_text()
-    assert "flood 00000000" in text and "flood 01048575" in text and "left out here" in text
+    assert "flood 00000000" in text and "flood 01048575" in text and "flood 00524288" not in text and re.search(r"\d{8}.* left out", text), "the count stands in the gap"
 
 
 def test_an_exception_is_an_event_and_the_traceback_is_in_the_log(engine):
     world = engine.run(check(fault="raise@1"))
-    assert world.ranks[1].first("error")["text"] == "injected on rank 1" and "RuntimeError" in world.ranks[1].last_lines[-1]
+    assert world.ranks[1].first("error")["text"].endswith("rank 1") and "RuntimeError" in world.ranks[1].last_lines[-1]
 
 
 def test_a_rank_that_leaves_early_shows_its_exit_code(engine):
@@ -130,9 +133,9 @@ def test_secrets_reach_neither_log_nor_events(tmp_path, monkeypatch):
 
 
 def test_no_such_interpreter_and_one_without_torch_are_one_sentence(tmp_path):
-    with pytest.raises(EngineError, match="No such file"):
+    with pytest.raises(EngineError, match=os.strerror(errno.ENOENT)):
         Engine([str(tmp_path / "python9")], tmp_path, Redactor({})).software()
-    with pytest.raises(EngineError, match="No module named 'torch'"):
+    with pytest.raises(EngineError, match="'torch'"):
         Engine([sys.executable, "-S", "-I"], tmp_path, Redactor({})).software()
 
 
@@ -143,7 +146,7 @@ def test_a_log_that_cannot_be_written_costs_neither_the_world_nor_the_time(tmp_p
         began = time.monotonic()
         world = engine.run(WorldRequest("bad option", "check.py", [None], ["--ops", "no-such-op"], deadline_s=120))
     assert time.monotonic() - began < 60 and world.ranks[0].outcome == "exited" and world.ranks[0].code == 1
-    assert "[runbook: the log file could not be written: Not a directory]" in world.ranks[0].last_lines
+    assert any(line.startswith("[runbook: ") and os.strerror(errno.ENOTDIR) in line for line in world.ranks[0].last_lines)
 
 
 def test_a_process_that_ends_without_closing_its_engine_leaves_no_folder(tmp_path):
@@ -158,7 +161,7 @@ def test_a_torch_whose_libraries_are_missing_says_which(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudart-of-nobody.so.12')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(EngineError, match=r"cannot run ranks: OSError: libcudart-of-nobody\.so\.12: cannot open"):
+    with pytest.raises(EngineError, match=r"OSError: libcudart-of-nobody\.so\.12: "):
         Engine(JOBS, tmp_path / "logs", Redactor({})).software()
 
 
@@ -170,7 +173,7 @@ def test_an_interpreter_that_is_killed_while_it_imports_torch_leaves_no_folder(t
     start_s = 1.0
     while not (tmp_path / "begun").exists():  # it takes as long as this machine needs
         start_s *= 2
-        with pytest.raises(EngineError, match="did not answer"):
+        with pytest.raises(EngineError, match="answer"):
             WarmLink(JOBS, environment({"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}), print, start_s)
     assert not list((tmp_path / "tmp").iterdir())
 
@@ -359,3 +362,35 @@ def test_check_runs_as_it_is_under_other_launchers(launcher):
         ranks = launched([{**job, "RANK": str(r), "LOCAL_RANK": str(r)} for r in range(2)], "--local_rank={LOCAL_RANK}")
     said = [r.communicate(timeout=60)[0] for r in ranks]
     assert [r.returncode for r in ranks] == [0, 0] and "[rank1] op op=all_reduce" in said[1], said
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(signal.SIGSTOP, "late"), (signal.SIGKILL, "lost")])
+def test_a_late_rank_is_told_from_one_whose_warm_process_died_and_neither_is_remembered(engine, monkeypatch, number, outcome):
+    monkeypatch.setattr(engine_module, "KILL_ALLOWANCE_S", 0.5)
+    engine.software()
+    warm = engine._link({}).process
+    timer = threading.Timer(1.0, warm.send_signal, (number,))
+    timer.start()
+    world = engine.run(check(fault="skip@1", deadline_s=4.0))
+    assert {r.outcome for r in world.ranks} == {outcome} and world.ended == "lost" and world.wall_s >= 1.0 and engine._running == {}
+    assert explain("r", "2 ranks", world).evidence[0].text == rank_line(world.ranks[0])
+    warm.kill()
+
+
+def test_a_report_that_comes_after_its_world_was_given_up_is_not_heard(engine, monkeypatch):
+    monkeypatch.setattr(engine_module, "KILL_ALLOWANCE_S", 0.0)
+    engine.software()
+    link = engine._link({})
+    world = engine.run(check(fault="skip@1", deadline_s=0.5))
+    assert {r.outcome for r in world.ranks} == {"late"} and engine._running == {}
+    monkeypatch.undo()
+    assert engine.run(check()).passed and engine._link({}) is link, "the reports of the first came in meanwhile"
+
+
+def test_an_engine_ends_what_runs_when_it_is_told_to_stop(tmp_path):
+    asked = threading.Event()
+    with Engine([sys.executable], tmp_path / "logs", Redactor({}), stopped=lambda: "asked" * asked.is_set()) as engine:
+        assert engine.run(check()).passed
+        asked.set()
+        world = engine.run(check(fault="skip@1", deadline_s=60.0))
+    assert {r.outcome for r in world.ranks} == {"signalled"} and world.wall_s < 30

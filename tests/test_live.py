@@ -84,8 +84,8 @@ def test_a_rank_that_only_asks_for_a_connection_during_the_look_is_seen_to(tmp_p
 def test_the_sentence_names_the_rank_where_it_is_and_who_waits(seen: dict[str, Any]) -> None:
     _, (told,) = seen["skip"]
     who = told.culprits[0].rank
-    assert told.sentence.startswith(f"rank {who} never came: it is in wait_for_request, live_worlds.py:")
-    assert told.sentence.endswith("3 ranks wait for it in all_reduce; not the network") and told.collective == "all_reduce"
+    assert re.match(rf"rank {who} .* wait_for_request, live_worlds\.py:\d+", told.sentence)
+    assert len(told.victims) == 3 and told.collective == "all_reduce" and re.search("; 3 ranks .* all_reduce; .*network", told.sentence)
     assert any(n.startswith("flight recorder: ") for n in told.not_seen) and any(n.startswith("GPUs: ") for n in told.not_seen)
 
 
@@ -131,7 +131,7 @@ def test_the_command_judges_a_record_as_json_and_as_one_page(seen: dict[str, Any
     assert (ended.returncode, told["verdict"], told["jobs"][0]["kind"]) == (3, "broken", "gil-held")
     assert told["jobs"][0]["culprits"][0]["rank"] == seen["gil"][1][0].culprits[0].rank and "match_forever" in told["jobs"][0]["frame"]
     html = record.with_suffix(".html").read_text()
-    assert "<script" not in html and "http" not in html and told["jobs"][0]["sentence"][5:] in html
+    assert "<script" not in html and "://" not in html and told["jobs"][0]["sentence"][5:] in html
 
 
 def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Path) -> None:
@@ -142,8 +142,7 @@ def test_the_command_reads_fast_and_imports_neither_torch_nor_jupyter(record: Pa
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (("--record", "nothing.json"), "cannot read the record nothing.json"), (("--pid", "999999999"), "there is no process 999999999 here"),
-    (("--fail-on", "x"), "--fail-on is one of")])
+    (("--record", "nothing.json"), "nothing.json"), (("--pid", "999999999"), "999999999"), (("--fail-on", "x"), "--fail-on")])
 def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     ended = run_cli("look", *arguments, cwd=tmp_path, env=with_library())
     assert ended.returncode == 2 and said in ended.stderr and "Traceback" not in ended.stderr and ended.stderr.count("\n") == 1
@@ -175,7 +174,7 @@ def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subp
                            cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=60)
     worlds.end(running)
     assert ended.returncode == 0, ended.stderr
-    assert re.search(r": 2 ranks after \d", ended.stdout) and "further samples for 1 s" in ended.stdout and "is stopped (process state T)" in ended.stdout
+    assert re.search(r": 2 ranks after \d", ended.stdout) and " for 1 s" in ended.stdout and "state T" in ended.stdout
     judged = run_cli("look", "--record", tmp_path / "✕.json", "--json", env=with_library())
     culprits = json.loads((tmp_path / "world" / "truth.json").read_text())["culprits"]
     assert [c["rank"] for c in json.loads(judged.stdout)["jobs"][0]["culprits"]] == culprits and "is stopped" in (tmp_path / "r.html").read_text()
@@ -326,9 +325,10 @@ def test_the_line_that_asks_for_a_dump_is_named_and_not_run(tmp_path: Path) -> N
     try:
         assert rank.stdout.readline() == "ready\n"
         line = f"echo 1 > {stem}0.pipe; nccl-runbook hang {file}0"
-        assert look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail == f"a look asks for no dump, you can: {line}"
+        assert look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail.endswith(f": {line}")
         (tmp_path / "dump_0").write_text("evidence")
-        assert "keep the dump that is there" in look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail
+        detail = look_live.look([rank.pid], 0.0, str).ranks[0].recorder.detail
+        assert detail.endswith(f" {line}") and not detail.endswith(f": {line}"), "first the dump that is there is to be kept"
         assert os.read(pipe, 128) == b"" and (tmp_path / "dump_0").read_text() == "evidence"
     finally:
         os.close(pipe)
@@ -352,7 +352,7 @@ def test_the_file_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path
     subprocess.run([sys.executable, str(ROOT / ".ci" / "look"), str(tmp_path / "l.pyz")], check=True, env=with_library(), stdout=subprocess.DEVNULL)
     command = [sys.executable, str(tmp_path / "l.pyz"), "--live", "--gap", "0", "--pid", str(os.getpid()), "--json", "r.json", "--html", "gone/p.html"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 1 and "cannot write gone/p.html: " in ended.stderr and json.loads((tmp_path / "r.json").read_text())
+    assert ended.returncode == 1 and " gone/p.html: " in ended.stderr and "r.json" not in ended.stderr and json.loads((tmp_path / "r.json").read_text())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
@@ -365,7 +365,7 @@ def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
     finally:
         mine.kill()
         mine.wait()
-    assert f"process {mine.pid} may not be read" in ended.stderr, ended.stdout + ended.stderr
+    assert re.search(rf"\b{mine.pid}\b", ended.stderr.splitlines()[-1]), ended.stdout + ended.stderr
 
 
 def test_the_shell_from_which_one_looks_is_no_rank() -> None:
@@ -389,4 +389,4 @@ def test_a_further_look_is_told_as_the_command_that_was_typed():
     finally:
         rank.kill()
         rank.wait()
-    assert f"look --pid {rank.pid} --gap 10" in ended.stdout and "nccl-look.pyz" not in ended.stdout, ended.stdout + ended.stderr
+    assert f"--pid {rank.pid} --gap 10" in ended.stdout and "nccl-look.pyz" not in ended.stdout, ended.stdout + ended.stderr

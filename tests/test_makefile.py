@@ -3,12 +3,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 # real interpreters seen through a script: one that says 3.9, one without ensurepip
@@ -51,12 +55,15 @@ def sentence(ended: subprocess.CompletedProcess[str], checkout: Path) -> str:
 
 def test_no_python_at_all(checkout: Path) -> None:
     said = sentence(make(checkout, "report"), checkout)
-    assert "Python 3.11 or newer is needed, no python3 was found: install one" in said
+    assert "Python 3.11 to 3.14 is needed, no python3 was found: install one" in said
 
 
-def test_python_under_3_11(checkout: Path) -> None:
-    said = sentence(make(checkout, "report", python={"python3": OLD}), checkout)
-    assert "Python 3.11 or newer is needed, python3 is 3.9: install one" in said
+@pytest.mark.parametrize("version", [(3, 9), (3, 15)])
+def test_a_python_that_the_lock_does_not_cover(version: tuple[int, int], checkout: Path) -> None:
+    """A real interpreter that claims another version."""
+    claims = f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = (*{version}, 0); exec(sys.argv.pop(1))" "$2"\n'
+    said = sentence(make(checkout, "report", python={"python3": claims}), checkout)
+    assert f"python3 is {version[0]}.{version[1]}" in said
 
 
 def test_no_ensurepip(checkout: Path) -> None:
@@ -121,6 +128,11 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
     asked = subprocess.run([checkout / ".venv" / "bin" / "nccl-runbook", "run", "--help"], env={**os.environ, **theirs}, capture_output=True, text=True)
     assert asked.returncode == 0 and "--record" in asked.stdout
     shutil.rmtree(checkout / ".venv")
+    lock = checkout / ".ci" / "headless.txt"
+    whole = lock.read_text()
+    lock.write_text(re.sub(r"sha256:\w{8}", "sha256:00000000", whole))
+    assert "pip could not install what is needed" in sentence(make(checkout, "report", "WHEELHOUSE=wheels", **OFFLINE), checkout)
+    lock.write_text(whole)
     next(checkout.glob("wheels/pyyaml-*")).unlink()
     said = sentence(make(checkout, "report", "WHEELHOUSE=wheels", **OFFLINE), checkout)
     assert "the wheelhouse wheels lacks what is needed here" in said and "TARGET_PYTHON=" in said and "pyyaml" in said
@@ -204,6 +216,43 @@ def test_python_of_the_environment_is_not_the_jobs(checkout: Path) -> None:
     assert "--python '/usr/bin/python3'" in make(checkout, "-n", "report", "PYTHON=/usr/bin/python3").stdout
 
 
+def test_newest_leaves_the_venv_of_the_lock_alone(checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    made = make(checkout, "newest", python={"python3": NO_VENV})
+    assert made.returncode == 2 and ".venv-newest failed" in made.stderr and not list((checkout / ".venv").iterdir())
+
+
+def lock_lines(*files: str) -> list[str]:
+    """The lines of the lock, each joined with its hashes."""
+    return "".join((ROOT / ".ci" / f"{name}.txt").read_text() for name in files).replace(" \\\n   ", "").splitlines()
+
+
+def test_every_line_of_the_lock_is_a_version_with_hashes_and_names_no_address() -> None:
+    lines = lock_lines("headless", "lab", "test")
+    assert len(lines) > 100
+    assert [x for x in lines if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [^:/\\]+)?( --hash=sha256:[0-9a-f]{64})+", x)] == []
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", ["3.11.0", "3.11.9", "3.12.9", "3.13.9", "3.14.9"])
+def test_the_lock_holds_each_direct_need_once_and_within_its_range(python: str, machine: str) -> None:
+    """`make lock` was run after the last change of pyproject.toml. Each extra is locked in the files up to its own."""
+    environment = {"python_version": python.rpartition(".")[0], "python_full_version": python, "platform_machine": machine}
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = data["project"]["optional-dependencies"]
+    needs = {"headless": [*data["project"]["dependencies"], *data["build-system"]["requires"], "pip"], **extras}
+    assert list(needs) == ["headless", "lab", "test"]
+    pins: dict[str, set[str]] = {}
+    for name, direct in needs.items():
+        for line in map(Requirement, (x.partition(" --hash")[0] for x in lock_lines(name))):
+            if line.marker is None or line.marker.evaluate(environment):
+                pins.setdefault(canonicalize_name(line.name), set()).add(str(line.specifier).removeprefix("=="))
+        for need in map(Requirement, direct):
+            [version] = pins[canonicalize_name(need.name)]
+            assert version in need.specifier, need
+    assert {n: v for n, v in pins.items() if len(v) > 1} == {} and "torch" not in pins
+
+
 def test_make_alone_tells_the_targets(checkout: Path) -> None:
     told = make(checkout).stdout
-    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "bench", "look", "wheelhouse", "clean"]
+    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "newest", "bench", "look", "wheelhouse", "lock", "clean"]

@@ -1,8 +1,10 @@
 """Shapes of public models, and that a rank makes the same tensors of them."""
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 
 import pytest
 from hypothesis import given
@@ -47,7 +49,7 @@ def test_part_of_the_layers_is_said():
 
 
 def test_an_unknown_model_names_the_nearest():
-    with pytest.raises(ValueError, match="did you mean Qwen/Qwen2.5-7B"):
+    with pytest.raises(ValueError, match=r"'Qwen/Qwen2\.5-7BB'.* Qwen/Qwen2\.5-7B\b"):
         models.find("Qwen/Qwen2.5-7BB")
 
 
@@ -61,11 +63,11 @@ def test_a_config_json_gives_the_same_tensors_as_the_table(tmp_path):
         assert models.tensors(models.find(str(path)).spec()) == models.tensors(models.find("qwen2.5-0.5b").spec())
 
 
-@pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox' are not known.*safetensors index"), ({"hidden_size": "x"}, "hidden_size"),
+@pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox'.*safetensors"), ({"hidden_size": "x"}, "hidden_size"),
                                                  ({"num_hidden_layers": -1}, "num_hidden_layers"), ({"head_dim": 10**12}, "head_dim"),
-                                                 ({"num_hidden_layers": 2**31}, "25769803778 tensors: no model"), ({"model_type": {"a": 1}}, "'a': 1.*are not known"),
-                                                 ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, "tensors: no model"),
-                                                 ({"model_type": "llama", "attention_bias": True}, "'llama with attention_bias' are not known.*index")])
+                                                 ({"num_hidden_layers": 2**31}, "25769803778 tensors: "), ({"model_type": {"a": 1}}, "'a': 1"),
+                                                 ({"model_type": "qwen3_moe", "moe_intermediate_size": 8, "num_experts": 2**30}, r"\d tensors: "),
+                                                 ({"model_type": "llama", "attention_bias": True}, "'llama with attention_bias'.*safetensors")])
 def test_a_config_json_that_tells_no_shapes_says_why(tmp_path, change, message):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **change}))
     with pytest.raises(ValueError, match=message):
@@ -87,7 +89,7 @@ def test_a_safetensors_index_gives_what_its_files_hold(tmp_path):
     assert sorted(models.tensors(found.spec())) == sorted(wanted) and found.layers == 24 and len(json.dumps(found.spec())) < 4000
     assert len(models.tensors(found.spec(2))) == 2 * 12 + 2
     (tmp_path / "b.safetensors").unlink()
-    with pytest.raises(ValueError, match="b.safetensors: No such file"):
+    with pytest.raises(ValueError, match=rf"b\.safetensors: {os.strerror(errno.ENOENT)}"):
         models.find(str(tmp_path / "model.safetensors.index.json"))
 
 
@@ -95,7 +97,7 @@ def test_files_without_a_byte_and_names_that_no_file_has_are_refused(tmp_path):
     path = tmp_path / "m.safetensors"
     for entries in ([], [("a", [0, 5])]):
         shard(path, entries)
-        with pytest.raises(ValueError, match=f"{len(entries)} tensors without a byte"):
+        with pytest.raises(ValueError, match=rf"m\.safetensors.*\b{len(entries)} tensors"):
             models.find(str(path))
     path.write_bytes((10**5).to_bytes(8, "little") + b"[" * 10**5)
     with pytest.raises(ValueError, match="no JSON"):

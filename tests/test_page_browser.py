@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import report_samples as samples
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import verdict_document
@@ -29,7 +30,7 @@ def browser():
 def file(tmp_path: Path) -> str:
     run, found = samples.duplicate_gpu()
     wide = Table("all pairs", [""] + [f"GPU {i}" for i in range(64)], [["GPU 0"] + ["355.6"] * 64])
-    found[0].tables.append(wide.to_json())
+    found[0].tables.append(to_json(wide))
     found[1].facts["word"] = "w" * 3000
     path = tmp_path / "index.html"
     path.write_text(render_index(verdict_document(run, found), found))
@@ -61,7 +62,7 @@ def test_the_first_tab_reaches_the_verdict_and_scroll_boxes_take_focus(browser, 
     page = browser.new_page()
     page.goto(file)
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the verdict"
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#verdict"
     assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.locator(".scroll").first.focus()
@@ -89,7 +90,7 @@ def test_paper_and_a_phone_cut_off_no_ordinary_table(browser, tmp_path: Path):
     ways = [f"{op} GB/s" for op in ("all_reduce", "broadcast", "all_gather", "send_recv")]
     arms = Table("arms", ["test", "setting", "outcome", "carried by (NCCL's log)", *ways],
                  [["interface pinned", "NCCL_SOCKET_IFNAME=lo", "no proof", "NCCL logged nothing at NCCL_DEBUG=INFO", *["355.6"] * 4]])
-    found[0].tables.append(arms.to_json())
+    found[0].tables.append(to_json(arms))
     path = tmp_path / "index.html"
     path.write_text(render_index(verdict_document(run, found), found))
     page = browser.new_page(viewport={"width": 718, "height": 1000})  # A4 between usual margins

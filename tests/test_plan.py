@@ -154,8 +154,8 @@ def test_a_refused_string_is_written_as_the_tag_wants_it(text, tag, told):
 
 
 def test_the_eras_of_a_string_are_named_with_their_tags():
-    assert spans(valid_at("sglang.d1+d1")) == "era A (v0.3.2 to v0.4.0)"
-    assert spans(valid_at("d4")) == "era A (v0.3.2 to v0.4.0), era B (v0.4.1 to v1.0.2)" and valid_at("nonsense") == []
+    eras = [re.findall(r"era (.) \((\S+) .*?(\S+)\)", spans(valid_at(text))) for text in ("sglang.d1+d1", "d4")]
+    assert eras == [[("A", "v0.3.2", "v0.4.0")], [("A", "v0.3.2", "v0.4.0"), ("B", "v0.4.1", "v1.0.2")]] and valid_at("nonsense") == []
 
 
 # ---- ranks to GPUs -----------------------------------------------------------------------------------------------------------------
@@ -247,9 +247,10 @@ def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
     site = Site(2, "single-controller", update="disk")
     assert place(apart, Site(4, "single-controller")).verdict == "clean" and place(apart, site).verdict == "oversubscribed"
     assert place(shared, site).verdict == "clean" and place(shared, Site(2, "single-controller")).verdict == "duplicate"
-    assert place(shared, site).notes == () and "refuses to start" in place(shared, Site(2, "single-controller")).notes[0]
+    assert place(shared, site).notes == ()
     uneven = from_roles({"rollout": "sglang:t2", "actor": "fsdp:d2"}, {"rollout": "actor"}, row)
-    assert "as many workers" in " ".join(place(uneven, site).notes)
+    for note, in (place(shared, Site(2, "single-controller")).notes, place(uneven, site).notes):  # not by disk; not as many workers each
+        assert "actor.weight_update_mode=disk" in note and "workers" in note
     with pytest.raises(Refused, match="one component"):
         from_roles({"actor": "fsdp:d1+fsdp:d1"}, {}, row)
 
@@ -299,7 +300,7 @@ def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(ta
     found = rules.judge(text, parse(text, row), place(parse(text, row), site), row, site)
     assert bool(found.remedy) == (verdict(text) != "clean")
     for remedy in found.remedy:
-        assert not remedy.text.startswith("Update the weights through disk") or verdict(text, update="disk") != "duplicate"
+        assert "disk" not in remedy.text or verdict(text, update="disk") != "duplicate"
         assert not remedy.text.startswith("Ask for") or verdict(remedy.lines[0]) == "clean"
         told = re.match(r"Give the job (\d+) (GPU|node)", remedy.text)
         assert not told or verdict(text, **{"gpus" if told[2] == "GPU" else "nodes": int(told[1])}) == "clean"
@@ -308,7 +309,7 @@ def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(ta
 def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():
     assert fixes("sglang:d1+fsdp:d1", 2, "v1.0.4").remedy == ()
     row = knowledge.at("v3.0.0")
-    assert "not in our table" in rules.about_tag(row, Site(1))[0] and rules.about_tag(knowledge.newest(), Site(1)) == []
+    assert "v3.0.0" in rules.about_tag(row, Site(1))[0] and rules.about_tag(knowledge.newest(), Site(1)) == []
 
 
 # ---- named in 05-weight-sync -------------------------------------------------------------------------------------------------------

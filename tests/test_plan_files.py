@@ -243,7 +243,8 @@ def test_a_file_nested_without_end_is_named_and_costs_its_folder_nothing(nested,
     (tmp_path / "b.yaml").write_text(OLD)
     done = run(str(tmp_path), "--json")
     told = json.loads(done.stdout)
-    assert [p["file"] for p in told["plans"]] == ["b.yaml"] and told["left_out"] == ["a.yaml: no YAML that can be read"], done.stderr
+    assert [p["file"] for p in told["plans"]] == ["b.yaml"], done.stderr
+    assert [line.partition(":")[0] for line in told["left_out"]] == ["a.yaml"]
 
 
 def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refused(tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,12 +132,12 @@ def test_a_pid_of_another_namespace_has_no_name_and_is_busy():
     seen_users = use("busy", pid=os.getpid())  # lives here, but has no GPU open: the pid NVML lists means another process
     owner = seen_users.gpus[2].owners[0]
     assert isinstance(owner.user, Gap) and not owner.is_ours
-    assert f"pid {os.getpid()}, unknown owner, 40213 MiB on GPU 2" in gpus_busy(seen_users, allow_busy=False).title
+    assert re.search(rf"pid {os.getpid()}, unknown .*, 40213 MiB .*GPU 2\b", gpus_busy(seen_users, allow_busy=False).title)
 
 
 def test_idle_gpus_a_desktop_and_unlisted_memory():
     assert gpus_busy(use("healthy"), allow_busy=False) is None and gpus_busy(use("desktop", os.getpid()), allow_busy=False) is None
-    assert "unknown owner, 40213 MiB on GPU 1" in gpus_busy(use("unlisted"), allow_busy=False).title
+    assert re.search(r"unknown .*, 40213 MiB .*GPU 1\b", gpus_busy(use("unlisted"), allow_busy=False).title)
 
 
 def test_the_child_leaves_when_its_parent_does():
@@ -192,4 +193,5 @@ def test_the_driver_is_asked_for_count_uuid_and_bus_id(tmp_path):
 
 
 def test_the_drivers_error_is_told_with_code_name_and_text(tmp_path):
-    assert fake_cuda(tmp_path, 802, "d.text, d.count()") == "('cuInit: error 802 CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized', None)"
+    said = fake_cuda(tmp_path, 802, "d.text, d.count()")
+    assert re.fullmatch(r"\('cuInit: .*\b802 CUDA_ERROR_SYSTEM_NOT_READY: system .*', None\)", said)

@@ -1,8 +1,10 @@
 """reduce: the smallest form of a job that fails, and nothing left behind."""
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +18,7 @@ from book_samples import run_cli, start_cli, with_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.compare import reduction
-from processes import ROOT, gone, start_time
+from processes import ROOT, children, gone, start_time
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/reduce.json").read_text())
 FAILS = "import os, sys; n, k = int(sys.argv[1]), int(os.environ['learners']); print('Watchdog caught' if n >= 2 and k >= 2 else 'done'); sys.exit(n >= 2 and k >= 2)"
@@ -68,7 +70,7 @@ def identities(path: Path) -> dict[int, str | None]:
 
 def test_at_the_deadline_every_process_ends_also_those_that_left_the_group(tmp_path: Path) -> None:
     ended = reduce(tmp_path, "--axis", "n=1,2", "--deadline", "2", "--", sys.executable, "-c", LEAVES, str(tmp_path / "pids"))
-    assert ended.returncode == 3 and "HUNG: still running after 2 s" in ended.stdout, ended.stderr
+    assert ended.returncode == 3 and re.search(r"HUNG: .*\b2 s\b", ended.stdout), ended.stderr
     assert not any(start_time(int(p)) for p in (tmp_path / "pids").read_text().split())
 
 
@@ -90,7 +92,7 @@ def test_an_interrupt_tells_what_was_run_so_far(tmp_path: Path) -> None:
     jsonschema.validate(told, SCHEMA)
     assert (running.returncode, told["exit_code"], told["verdict"]) == (143, 143, "unknown") and gone(below)
     assert [(r["values"], r["outcome"]) for r in told["runs"]] == [({"n": "1"}, "passed"), ({"n": "2"}, "interrupted")]
-    assert told["sentence"] == "interrupted (SIGTERM) after 1 of 3 combinations, none of which failed as asked"
+    assert re.search(r"SIGTERM.*\b1 of 3\b", told["sentence"])
 
 
 def test_a_killed_runner_takes_its_job_with_it(tmp_path: Path) -> None:
@@ -131,16 +133,16 @@ def test_a_hung_world_is_looked_at_before_it_is_ended(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", "import torch.distributed"], check=True)
     takes = max(5, round(4 * (time.monotonic() - began)))  # two ranks at once, on a machine that others may use
     ended = reduce(tmp_path, "--axis", "n=2", "--deadline", f"{takes}", "--", shutil.which("bash"), "-c", line)
-    assert ended.returncode == 3 and "rank 1 never came: it is in wait_for_request, train.py:6" in ended.stdout, ended.stdout + ended.stderr
+    assert ended.returncode == 3 and re.search(r"rank 1 .*\bwait_for_request, train\.py:6\b", ended.stdout), ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (("--axis", "nodes", "--", "true"), "--axis nodes: write NAME=VALUE,VALUE"), (("--", "true"), "name at least one --axis"),
-    (("--axis", "nodes=1", "--", "echo", "{nodez}"), "{nodez} in the command is no axis: there is nodes"),
-    (("--axis", "nodes=1", "--", "sh", "-c", "srun -N {nodez} true"), "{nodez} in the command"),
+    (("--axis", "nodes", "--", "true"), "--axis nodes: "), (("--", "true"), "--axis"),
+    (("--axis", "nodes=1", "--", "echo", "{nodez}"), "{nodez} "),
+    (("--axis", "nodes=1", "--", "sh", "-c", "srun -N {nodez} true"), "{nodez} "),
     (("--axis", "n=1", "--fail-on", "(", "--", "true"), "--fail-on: "),
-    (("--axis", "n=1", "--", "/no/such"), "cannot start /no/such"),
-    (("--axis", f"n={','.join(map(str, range(300)))}", "--", "true"), "more than 200 combinations")])
+    (("--axis", "n=1", "--", "/no/such"), " /no/such"),
+    (("--axis", f"n={','.join(map(str, range(300)))}", "--", "true"), " 200 ")])
 def test_wrong_usage_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     ended = reduce(tmp_path, *arguments)
     assert ended.returncode == 2 and said in ended.stderr and ended.stderr.count("\n") == 1
@@ -161,7 +163,7 @@ def test_only_names_of_axes_are_filled_in() -> None:
 @pytest.mark.parametrize("deadline", ["inf", "nan", "0"])
 def test_a_deadline_that_never_comes_is_refused(tmp_path: Path, deadline: str) -> None:
     ended = reduce(tmp_path, "--axis", "n=1", "--deadline", deadline, "--", "true")
-    assert ended.returncode == 2 and "Invalid value for '--deadline'" in ended.stderr and not (tmp_path / "logs").exists()
+    assert ended.returncode == 2 and "--deadline" in ended.stderr and not (tmp_path / "logs").exists()
 
 
 def test_braces_of_a_program_are_its_own() -> None:
@@ -185,28 +187,66 @@ def test_a_folder_in_which_nothing_ran_may_be_named_again(tmp_path: Path) -> Non
 def test_a_folder_that_holds_logs_is_refused_and_they_stay(tmp_path: Path) -> None:
     assert reduce(tmp_path, "--axis", "n=1", "--", "echo", "first").returncode == 4
     again = reduce(tmp_path, "--axis", "n=1", "--", "echo", "second")
-    assert (again.returncode, again.stderr) == (2, f"nccl-runbook: {tmp_path / 'logs'} is not empty: name a new folder with --out\n")
+    assert again.returncode == 2 and re.fullmatch(rf"nccl-runbook: {tmp_path / 'logs'} .*--out\n", again.stderr)
     assert [log.read_text() for log in (tmp_path / "logs").iterdir()] == ["first\n"]
 
 
 def test_a_command_line_that_no_kernel_takes_is_one_sentence(tmp_path: Path) -> None:
     """{n} is filled in so often that the line is longer than Linux takes for one word (128 KiB)."""
     ended = reduce(tmp_path, "--axis", f"n={'x' * 60_000}", "--", "echo", "{n}{n}{n}")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", "nccl-runbook: cannot start echo: Argument list too long\n")
+    assert (ended.returncode, ended.stdout) == (2, "") and re.fullmatch(rf"nccl-runbook: .*\becho: {os.strerror(errno.E2BIG)}\n", ended.stderr)
 
 
 @pytest.mark.parametrize(("job", "wanted", "said"), [
-    ("yes | head -c 400M; sleep 60", "Watchdog", "HUNG: still running after 2 s"),
-    ("printf a%.0s {1..40}; echo b; sleep 60", "(a+)+$", "HUNG: still running after 2 s"),
-    ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", "exit code 1, not as --fail-on says; its log was still being searched after 2 s")])
+    ("yes | head -c 400M; sleep 60", "Watchdog", r"HUNG: .*\b2 s\b"),
+    ("printf a%.0s {1..40}; echo b; sleep 60", "(a+)+$", r"HUNG: .*\b2 s\b"),
+    ("printf a%.0s {1..40}; echo b; exit 1", "(a+)+$", r"exit code 1\b.*\b2 s\b")])
 def test_the_deadline_holds_whatever_the_job_prints_and_the_expression_costs(tmp_path: Path, job: str, wanted: str, said: str) -> None:
     """`yes` prints faster than anybody reads: what had come since the last look was once read whole, and filled the memory of a machine."""
     lib = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({900 << 20}, {900 << 20})); from nccl_runbook.__main__ import main; main()"
     call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--deadline", "2", "--fail-on", wanted, "--", "bash", "-c", job]
     ended = subprocess.run([sys.executable, "-c", lib, *call], env=with_library(), capture_output=True, text=True, timeout=60)
-    assert said in ended.stdout and not ended.stderr, ended.stdout + ended.stderr
+    assert re.search(said, ended.stdout) and not ended.stderr, ended.stdout + ended.stderr
     shutil.rmtree(tmp_path / "logs")
 
 
 def test_an_empty_line_may_be_what_is_looked_for(tmp_path: Path) -> None:
     assert reduce(tmp_path, "--axis", "n=1", "--fail-on", "^$", "--", "echo").returncode == 3
+
+
+def searcher(runner: int) -> int:
+    """The child of a runner that searches the log."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        for pid in children(runner):
+            if b"prctl(1, 9)" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        time.sleep(0.05)
+    raise AssertionError("no child searches")
+
+
+def test_no_signal_handler_stays_behind(tmp_path: Path) -> None:
+    code = ("import atexit, signal; from nccl_runbook.__main__ import main\n"
+            "atexit.register(lambda: print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL)))\nmain()")
+    call = ["reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1", "--fail-on", "no", "--json", "--", "true"]
+    ended = subprocess.run([sys.executable, "-c", code, *call], env=with_library(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 4 and ended.stdout.splitlines()[-1] == "True (0.0, 0.0)", ended.stderr
+
+
+def test_a_search_that_never_ends_dies_with_its_runner(tmp_path: Path) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--fail-on", "(a+)+$", "--",
+                        "bash", "-c", "printf a%.0s {1..40}; echo b; sleep 60", env=with_library())
+    pid = searcher(running.pid)
+    below = {pid: start_time(pid)}
+    time.sleep(1)
+    running.kill()
+    running.communicate()
+    assert gone(below, within_s=5)
+
+
+def test_a_search_that_was_killed_does_not_pass_for_a_log_without_the_line(tmp_path: Path) -> None:
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1", "--fail-on", "Watchdog", "--json", "--", "sleep", "60",
+                        env=with_library())
+    os.kill(searcher(running.pid), signal.SIGKILL)
+    told = json.loads(running.communicate(timeout=60)[0])
+    assert (running.returncode, told["runs"][0]["outcome"], told["runs"][0]["code"]) == (4, "otherwise", None)

@@ -46,9 +46,9 @@ def waiting(*numbers: int, **more) -> list:
 def test_the_sentence_of_a_rank_that_saves_while_31_wait() -> None:
     saving = s.rank(13, s.SAVING, "D", "folio_wait", moments={"D folio_wait": 60, "R running": 37}, world=32)
     found = told(s.look(*waiting(*(n for n in range(32) if n != 13), world=32), saving))
-    assert found.sentence == ("rank 13 never came: it is in save_pretrained, train.py:812 (in _save) and works there; 31 ranks wait for it in "
-                              "all_reduce; not the network")
+    assert re.fullmatch(r"rank 13 .* save_pretrained, train\.py:812 .*_save\b.*; 31 ranks .* all_reduce; .*network", found.sentence), "the one sentence that the product is for"
     assert (found.kind, found.cause, culprits(found)) == ("host-busy", "rank-busy-on-host", [13])
+    assert (len(found.victims), found.collective) == (31, "all_reduce")
 
 
 def test_a_save_over_a_slow_network_is_work_too_and_a_wait_for_a_request_is_none() -> None:
@@ -61,7 +61,7 @@ def test_of_a_rank_in_its_own_code_it_is_not_said_that_it_will_not_come() -> Non
     loads = s.rank(1, [Frame("load_data", "/home/a/train.py", 40)], "S", "hrtimer_nanosleep")
     loading, polling = told(s.look(loads, *waiting(0, 2, 3))), told(s.look(s.rank(1, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(0, 2, 3)))
     assert (loading.kind, culprits(loading), loading.cause) == ("host-busy", [1], "rank-busy-on-host")
-    assert (polling.kind, culprits(polling), polling.cause) == ("skipped", [1], None) and "sleeps there: late, or past a call" in polling.sentence
+    assert (polling.kind, culprits(polling), polling.cause) == ("skipped", [1], None)
     ras = [s.communicator(counts, counts) for counts in [{0: 9, 1: 8, 2: 9, 3: 9}]]
     behind = told(s.look(s.rank(1, s.IN_BARRIER), *waiting(0, 2, 3), ras=ras))
     assert (culprits(behind), behind.cause) == ([1], "collective-on-some-ranks-only"), "it waits in another call, so it left this one out"
@@ -107,12 +107,34 @@ def test_one_that_polls_alone_never_came_and_two_that_move_may_move_together() -
     assert told(s.look(polls(1), polls(2), *waiting(0, 3))).kind == "unknown"
 
 
+def test_beside_one_that_moves_nobody_is_accused_unless_all_others_wait() -> None:
+    moves = s.rank(3, s.IN_ALL_REDUCE, "R", "running", cpu_s=3.0, moments=BUSY, lines=(0, 3, 0, 2))
+    for other in (s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), s.rank(0, None, "S", "")):
+        found = told(s.look(other, *waiting(1, 2), moves))
+        assert (found.kind, culprits(found)) == ("unknown", [])
+    left = dataclasses.replace(s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=["RuntimeError: Connection reset by peer"])
+    assert told(s.look(left, *waiting(1, 2), moves)).decides != told(s.look(left, *waiting(1, 2, 3))).decides, "who moves was not left alone"
+    assert culprits(told(s.look(*waiting(0, 1, 2), moves))) == [3]
+    of_eight = [dataclasses.replace(r, world_size=8, local_world_size=4) for r in (*waiting(0, 1, 2), moves)]
+    assert culprits(told(s.look(*of_eight))) == [], "it may move with the four of another host"
+
+
+def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
+    def found(*watts: float) -> Picture:
+        ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2",
+                        world=len(watts)) for n in range(len(watts))]
+        return told(s.look(*ranks, gpus=[s.gpu(n, 100, w, 100 + n) for n, w in enumerate(watts)]))
+
+    stuck, two = found(205.0, 206.0, 120.0), found(205.0, 120.0)
+    assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [2]) and (two.kind, culprits(two)) == ("unknown", [])
+
+
 def test_the_collective_has_its_number_where_the_recorder_tells_it() -> None:
     recorded = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4710, "all_reduce", "started", "")]) for r in waiting(0, 1, 3)]
     asleep = s.rank(2, s.ASLEEP, "S", "hrtimer_nanosleep")
-    assert "3 ranks wait for it in all_reduce 4711;" in told(s.look(asleep, *recorded)).sentence
+    assert told(s.look(asleep, *recorded)).collective == "all_reduce 4711"
     done = [dataclasses.replace(r, recorder=[GroupStatus("0 default_pg", 4711, 4711, "all_reduce", "completed", "")]) for r in recorded]
-    assert "in all_reduce;" in told(s.look(asleep, *done)).sentence
+    assert told(s.look(asleep, *done)).collective == "all_reduce"
 
 
 def test_a_rank_that_came_to_rest_during_the_look_is_not_called_moving() -> None:
@@ -130,7 +152,7 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
 def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
     here = [dataclasses.replace(r, job="10.0.0.1:29500", local_world_size=2) for r in waiting(0, 1)]
     found = told(s.look(*here))
-    assert (found.kind, found.culprits) == ("unknown", []) and "nobody is missing" not in found.sentence and "2 of 4 ranks, on hosts that were not looked at" in found.not_seen
+    assert (found.kind, found.culprits) == ("unknown", []) and any(line.startswith("2 of 4 ranks, ") for line in found.not_seen)
     there = [dataclasses.replace(s.rank(n, f, "S", w, local=n - 2), job="10.0.0.1:29500", local_world_size=2)
              for n, f, w in ((2, s.IN_ALL_REDUCE, "futex"), (3, s.ASLEEP, "hrtimer_nanosleep"))]
     joined = told(s.look(*here), s.look(*there, host="node2"))
@@ -147,15 +169,15 @@ def moving(*numbers: int, **more) -> list:
 def test_who_moves_here_tells_nothing_of_hosts_that_were_not_looked_at() -> None:
     """Partial is unknown, with the hosts as far as RAS, Slurm or the sockets of the others tell; all hosts together are healthy."""
     found = told(s.look(*moving(0, 1)))
-    assert found.kind == "unknown" and "nothing is known of 2 of 4 ranks, on hosts that were not looked at" in found.sentence and "on each host" in found.decides
+    assert found.kind == "unknown" and "2 of 4 ranks" in found.sentence and "each host" in found.decides
     links = [Socket("ESTABLISHED", "10.0.0.1:41000", "10.0.0.2:5000"), Socket("ESTABLISHED", "10.0.0.1:41001", "93.184.215.14:443"),
              Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.1:41002")]
-    assert told(s.look(*moving(0, 1, sockets=links))).sentence.endswith("not looked at (10.0.0.2)")
-    assert told(s.look(*moving(0, 1, variables={"SLURM_JOB_NODELIST": "n[1-2]"}))).sentence.endswith("not looked at (n[1-2])")
+    assert told(s.look(*moving(0, 1, sockets=links))).sentence.endswith(" (10.0.0.2)")
+    assert told(s.look(*moving(0, 1, variables={"SLURM_JOB_NODELIST": "n[1-2]"}))).sentence.endswith(" (n[1-2])")
     ras = [s.communicator({0: 5, 1: 5}, {0: 9, 1: 9})]
     there = [dataclasses.replace(r, host="10.0.0.2", rank=r.rank + 2) for r in ras[0].ranks]
     both = [dataclasses.replace(ras[0], size=4, ranks=ras[0].ranks + there, later=ras[0].later + there)]
-    assert told(s.look(*moving(0, 1), ras=both)).sentence.endswith("not looked at (10.0.0.2)")
+    assert told(s.look(*moving(0, 1), ras=both)).sentence.endswith(" (10.0.0.2)")
     rest = [dataclasses.replace(r, local_rank=r.rank - 2) for r in moving(2, 3)]
     assert told(s.look(*moving(0, 1)), s.look(*rest, host="node2")).kind == "healthy"
 
@@ -228,13 +250,13 @@ def test_without_stacks_the_kernel_still_tells_who_sleeps_elsewhere() -> None:
     assert (even.kind, even.culprits) == ("unknown", []), "two on a lock are not known to wait in a collective"
     assert told(s.look(*[s.rank(n, None) for n in range(4)])).kind == "unknown"
     handled = told(s.look(s.rank(2, None, "S", "hrtimer_nanosleep"), *[dataclasses.replace(r, handled_signals=[10]) for r in bare]))
-    assert any("signal 10 is caught" in n and "none was sent" in n for n in handled.not_seen)
-    assert any(n.startswith("stacks: py-spy is not installed") for n in found.not_seen) and found.decides.startswith("py-spy dump")
+    assert any("signal 10 " in n for n in handled.not_seen) and not any("signal" in n for n in found.not_seen)
+    assert any(n.startswith("stacks: py-spy ") for n in found.not_seen) and found.decides.startswith("py-spy dump")
 
 
 def test_no_rank_is_no_health() -> None:
     nothing = s.look()
-    assert verdict(judge([nothing])) == "unknown" and "name one with --pid" in first_text(nothing)
+    assert verdict(judge([nothing])) == "unknown" and "--pid" in first_text(nothing)
 
 
 def test_of_several_jobs_the_hung_one_is_told_first() -> None:
@@ -244,8 +266,8 @@ def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     found = judge([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
     shown = page(found, [one], "exit code 3")
-    assert "<title>rank 0 never came" in shown and re.search(r">broken</span> exit code 3<.*<h1>", shown)
-    assert ">healthy</span>" in page(found[1:], [one]) and ">unknown</span>" in page([], [one]), "the word of the verdict, as on every page"
+    assert "<title>Broken: rank 0 never came" in shown and re.search(r"<h1>Broken: [^<]*</h1>\s*<p class=.sub.>exit code 3<", shown)
+    assert "<h1>Healthy: " in page(found[1:], [one]) and "<h1>Unknown: " in page([], [one]), "the word of the verdict, as on every page"
 
 
 def test_what_others_named_is_escaped_on_the_page() -> None:
@@ -316,7 +338,7 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
         json.loads(RAS_2_28_9)
     server = RasServer(RAS_2_28_9)
     (told_,) = live_answers.ras([server.address])
-    assert server.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]
+    assert server.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]  # the protocol, not prose
     assert [(r.rank, r.launched.get("AllReduce"), r.missing) for r in told_.ranks] == [(0, 4711, ""), (1, None, "unresponsive")]
 
 
@@ -456,15 +478,15 @@ def test_a_rank_that_ends_within_the_look_is_told_as_that_and_nobody_is_accused(
     dead = dataclasses.replace(dead, samples=[*dead.samples[:-1], s.rank(2, s.SAVING, "Z").samples[-1]])
     for one in (gone, dead):
         found = told(s.look(*waiting(0, 1, 3), one))
-        assert (found.kind, found.culprits) == ("unknown", []) and found.sentence.startswith("rank 2 ended within this look")
-    assert "ended" not in told(s.look(*waiting(0, 1, 3), s.rank(2, s.SAVING))).sentence
+        assert (found.kind, found.culprits) == ("unknown", []) and found.sentence.startswith("rank 2 ")
+    assert culprits(told(s.look(*waiting(0, 1, 3), s.rank(2, s.SAVING)))) == [2]
 
 
 def test_two_processes_of_one_rank_are_told_beside_the_one_that_is_missing() -> None:
     twice = dataclasses.replace(s.rank(1, s.IN_INIT), pid=999)
     found = told(s.look(*(s.rank(n, s.IN_INIT) for n in (0, 1, 3)), twice))
-    assert culprits(found) == [2] and "; rank 1 is there 2 times; 4 ranks wait for it" in found.sentence
-    assert "times" not in told(s.look(*(s.rank(n, s.IN_INIT) for n in (0, 1, 3)))).sentence
+    assert (culprits(found), len(found.victims)) == ([2], 4) and re.search(r"\brank 1 .*\b2 times\b", found.sentence)
+    assert "rank 1" not in told(s.look(*(s.rank(n, s.IN_INIT) for n in (0, 1, 3)))).sentence
 
 
 def threaded(number: int, frames: list[Frame], cpu_s: float = 0.0) -> LiveRank:
@@ -538,9 +560,8 @@ def test_who_came_to_rest_only_within_the_look_is_looked_at_again() -> None:
         return dataclasses.replace(one, samples=[dataclasses.replace(samples[0], stacks=[Stack(1, "MainThread", True, False, s.ASLEEP)]), *samples[1:]])
 
     found = told(s.look(*(resting(n, 0.5) for n in range(3))))
-    assert (found.kind, found.culprits) == ("unknown", []) and "3 ranks came to rest only within this look" in found.sentence
-    assert found.decides == "python3 nccl-look.pyz --live --gap 10"
-    assert "came to rest" not in told(s.look(*waiting(0, 1, 2, 3))).sentence
+    assert (found.kind, found.culprits) == ("unknown", []) and found.sentence.startswith("3 ranks ")
+    assert found.decides.endswith("--live --gap 10") and "--gap" not in told(s.look(*waiting(0, 1, 2, 3))).decides, "a longer look"
 
 
 def test_of_two_looks_at_a_host_the_newest_counts() -> None:
@@ -588,4 +609,4 @@ def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
 
 def test_ranks_that_burn_the_cpu_in_one_place_are_not_said_to_have_moved() -> None:
     found = told(s.look(*(s.rank(n, s.ASLEEP, "R", "", cpu_s=3.0, moments=BUSY) for n in range(4))))
-    assert not culprits(found) and "moved" not in found.sentence and "4 of 4 ranks work on the host" in found.sentence
+    assert not culprits(found) and "moved" not in found.sentence and "4 of 4 ranks" in found.sentence

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from fnmatch import fnmatchcase
 
 import pytest
@@ -96,7 +97,7 @@ KILLED = {"ended": ["signalled 9"] * 2, "last_lines": ["[rank0] NCCL INFO Init S
 @pytest.mark.parametrize(("gpus", "plan"), [((0, 1), APART), ((0, 0), TOGETHER)], ids=["apart", "together"])
 def test_weight_sync_interrupted_fires_when_somebody_stopped_it(gpus, plan):
     found = weight_sync.judge(runs(arm("nccl-flat", stopped="interrupted (SIGTERM)", **KILLED), devices=gpus), plan)
-    assert [(f.id, f.severity) for f in found] == [("weight-sync-interrupted", Severity.UNKNOWN)] and found[0].evidence[0].text == "2 syncs were finished in 5 s"
+    assert [(f.id, f.severity) for f in found] == [("weight-sync-interrupted", Severity.UNKNOWN)] and re.fullmatch(r"2 syncs .*\b5 s", found[0].evidence[0].text)
 
 
 def test_weight_sync_interrupted_stays_quiet_when_ranks_were_killed_by_others():
@@ -107,7 +108,7 @@ def test_weight_sync_wrong_bytes_fires_when_one_tensor_differs():
     wrong = [{"rank": 1, "repeat": 1, "tensor": "model.norm.weight", "index": 289, "words": 1, "count": 1}]
     found = weight_sync.judge(runs(arm("nccl-flat", wrong=wrong, ended=["exited 0", "exited 6"]), arm("disk")), APART)
     assert found[0].id == "weight-sync-wrong-bytes" and found[0].severity is Severity.BROKEN and found[0].cause is None
-    assert "model.norm.weight on rank 1, sync 2" in found[0].title and "nccl-flat" not in found[-1].title
+    assert re.search(r"model\.norm\.weight .*rank 1, sync 2\b", found[0].title) and "nccl-flat" not in found[-1].title
 
 
 def test_weight_sync_wrong_bytes_stays_quiet_when_all_are_right():
@@ -158,7 +159,8 @@ def test_a_method_whose_syncs_were_over_is_measured_though_time_ended_with_engin
 
 def test_disk_slower_than_nccl_fires_with_the_ratio_measured_here():
     found = weight_sync.judge(runs(arm("nccl-flat", (0.5, 0.010)), arm("nccl-per-tensor", (0.5, 0.02)), arm("disk", (1.0, 3.4))), APART)
-    assert [f.title for f in found if f.id == "disk-slower-than-nccl"] == ["a sync through disk takes 340 times as long as nccl-flat here"]
+    slower, = (f.title for f in found if f.id == "disk-slower-than-nccl")
+    assert re.search(r"\bdisk .*\b340 times .*\bnccl-flat\b", slower)
 
 
 def test_disk_slower_than_nccl_stays_quiet_when_it_is_not_twice_as_slow():
@@ -168,7 +170,7 @@ def test_disk_slower_than_nccl_stays_quiet_when_it_is_not_twice_as_slow():
 
 def test_rate_above_link_fires_when_the_timer_missed_the_work():
     found = weight_sync.judge(runs(arm("nccl-flat", (0.01, 0.0005))), APART)
-    assert found[0].id == "rate-above-link" and "1976 GB/s is above any link here (450 GB/s)" in found[0].title
+    assert found[0].id == "rate-above-link" and re.findall(r"\d+ GB/s", found[0].title) == ["1976 GB/s", "450 GB/s"]
 
 
 def test_rate_above_link_stays_quiet_when_nvlink_can_do_it():
@@ -211,8 +213,8 @@ def test_the_verdict_rests_on_arms_and_not_on_what_a_log_says_of_transports():
 def test_tables_say_in_words_what_they_shade():
     one = runs(broken("nccl-flat", ERROR + DUPLICATE), arm("disk", (0.5, 0.4)), devices=(0, 0), layers=6)
     text = repr(methods_table(one))
-    assert "only 6 of 24 layers" in text and "did not pass" in text and "all compared, all right" in text and "2.5" in text
-    assert "shared: NCCL will refuse it" in repr(placement_table(TOGETHER)) and "shared" not in repr(placement_table(APART))
+    assert "6 of 24 layers" in text and all(a.said in text for a in one.run) and len({a.said for a in one.run}) == 2 and "2.5" in text
+    assert "shared" in repr(placement_table(TOGETHER)) and "shared" not in repr(placement_table(APART))
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 7)), min_size=1, max_size=8))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.worlds import judge_transports as transports
@@ -26,8 +27,8 @@ def failing(**more):
 def test_variable_at_fault_fires_with_the_proof_of_the_halving():
     found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_TOPO_FILE": "/t.xml"}, 12, 7)))
     assert (found.id, found.cause, found.status) == ("variable-at-fault", "topology-file-bad", "established")
-    assert "passes without NCCL_TOPO_FILE=/t.xml" in found.title and found.remedy[0].lines == ("unset NCCL_TOPO_FILE",)
-    assert any("comes with it alone and goes with the other 11" in e.text for e in found.evidence)
+    assert found.title.endswith(" NCCL_TOPO_FILE=/t.xml") and found.remedy[0].lines == ("unset NCCL_TOPO_FILE",)
+    assert re.findall(r"\d+", found.evidence[0].text) == ["1", "12", "11"], "1 of 12 variables; the other 11 are cleared"
 
 
 def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
@@ -38,8 +39,8 @@ def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
 def test_variable_at_fault_names_what_is_left_where_the_budget_cut_the_halving():
     left = Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "cut by the time budget")
     found, = transports.judge(with_clean(failing(), world(), left))
-    assert found.status == "likely" and found.title.endswith("without its variables (cut by the time budget, 2 variables left: NCCL_A, NCCL_B)")
-    assert found.evidence[0].text.endswith("2 of 12 variables, not settled after 5 tests: cut by the time budget")
+    assert found.status == "likely" and re.search(r"\(.*budget, 2 .*: NCCL_A, NCCL_B\)$", found.title)
+    assert re.search(r": 2 of 12 .*\b5 tests: .*budget", found.evidence[0].text)
     assert found.remedy[0].lines == ("unset NCCL_A NCCL_B",)
 
 
@@ -51,7 +52,7 @@ def test_variable_at_fault_takes_out_all_of_them_where_others_than_the_one_found
 
 def test_variable_at_fault_stays_quiet_when_clean_fails_too():
     found, = transports.judge(with_clean(failing(), hung()))
-    assert (found.id, found.cause) == ("control-fails", None) and found.evidence[-1].text.startswith("not the transport")
+    assert (found.id, found.cause) == ("control-fails", None) and found.evidence[-1].text.startswith("not the ")
 
 
 def test_variable_at_fault_stays_quiet_when_the_control_passes_at_the_end():

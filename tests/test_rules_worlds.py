@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from nccl_runbook.causes.causes import causes, recognise
-from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.failures import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.worlds import judge as fewer_gpus
@@ -81,7 +82,8 @@ def test_duplicate_gpu_fires_when_the_device_map_repeats_an_index(message):
     failed = world([rank(n, code=1, error=message, uuid="same") for n in (0, 1)], devices=[0, 0])
     found = explain("r", "2 ranks", failed, failed)
     assert (found.cause, found.status, found.severity) == ("device-not-set-per-rank", "established", Severity.BROKEN)
-    assert any("ranks 0 and 1 on same (asked for: GPU 0 and 0)" in e.text for e in found.evidence)
+    shared, = (e.text for e in found.evidence if e.source.startswith("device map"))
+    assert re.findall(r"\d|same", shared) == ["0", "1", "same", "0", "0"], "the ranks, the GPU that they have, those that were asked for"
 
 
 def test_duplicate_gpu_names_the_scheduler_when_different_devices_are_one_gpu():
@@ -123,7 +125,7 @@ def test_explain_names_a_killed_rank_and_not_the_echo():
     echo = "RuntimeError: Connection closed by peer [127.0.0.1]:46221"
     failed = world([rank(0, code=1, error=echo), rank(1, "signalled", 9)])
     found = explain("r", "2 ranks", failed, failed)
-    assert found.cause == "peer-crashed" and found.evidence[0].text.startswith("rank 1: killed by signal 9")
+    assert found.cause == "peer-crashed" and re.match(r"rank 1: .*\bsignal 9\b", found.evidence[0].text)
 
 
 def test_explain_says_once_of_twice_when_the_repetition_passes():
@@ -131,27 +133,53 @@ def test_explain_says_once_of_twice_when_the_repetition_passes():
     assert found.severity is Severity.WARN and "seen 1 of 2" in found.title
 
 
+def test_explain_is_as_sure_as_the_message_of_one_failure_and_not_sure_once_the_repetition_passed():
+    failed = world([rank(n, code=1, error=MESSAGES["shm-too-small"]) for n in (0, 1)])
+    once, passed, twice = (explain("r", "2 ranks", failed, again) for again in (None, world(), failed))
+    assert {f.cause for f in (once, passed, twice)} == {"shm-too-small"}
+    assert [f.status for f in (once, passed, twice)] == ["established", "possible", "established"]
+    assert [f.severity for f in (once, passed, twice)] == [Severity.WARN, Severity.WARN, Severity.BROKEN]
+    assert [re.findall(r"\d of \d", f.title) for f in (once, passed, twice)] == [["1 of 1"], ["1 of 2"], []]
+
+
+def test_explain_quotes_the_log_only_if_no_cause_is_known():
+    unknown = world([rank(n, code=1, lines=["something new"]) for n in (0, 1)])
+    known = world([rank(n, code=1, error=MESSAGES["shm-too-small"], lines=["something new"]) for n in (0, 1)])
+    quoted = [[e.text for e in explain("r", "2 ranks", failed, failed).evidence if e.source == "log"] for failed in (unknown, known)]
+    assert quoted == [["something new"] * 2, []]
+
+
 def test_explain_says_unknown_when_our_own_process_was_killed():
     lost = world([rank(n, "lost", None) for n in (0, 1)])
-    assert explain("r", "2 ranks", lost, lost).severity is Severity.UNKNOWN
+    killed = explain("r", "2 ranks", lost, lost)
+    assert killed.severity is Severity.UNKNOWN
+
+
+def test_explain_does_not_call_late_ranks_killed():
+    late, lost = (world([rank(n, outcome, None) for n in (0, 1)]) for outcome in ("late", "lost"))
+    found, killed = explain("r", "2 ranks", late), explain("r", "2 ranks", lost)
+    assert found.severity is Severity.UNKNOWN and found.title != killed.title
+    assert [e.text for e in found.evidence[:2]] == [rank_line(r) for r in late.ranks] and rank_line(late.ranks[0]) != rank_line(lost.ranks[0])
 
 
 def test_explain_shows_the_wrong_element_when_values_are_wrong():
     wrong = {"index": 7, "got": 1048.0, "expected": 48.0, "count": 1, "from_rank": 1}
     failed = world(code=6, wrong=wrong)
     found = explain("r", "2 ranks", failed, failed)
-    assert found.title == "2 ranks got wrong values, sent by rank 1" and any("from rank 1: element 7 is 1048.0, should be 48.0" in e.text for e in found.evidence)
+    assert re.fullmatch(r"2 ranks .*\brank 1", found.title)
+    assert any(re.search(r"\brank 1: .*\b7\b.* 1048\.0, .* 48\.0\b", e.text) for e in found.evidence), "sender, place, what came and what was sent"
 
 
 def test_explain_names_no_sender_when_several_ranks_sent_wrong_values_or_only_sums_are_wrong():
     for senders in ((0, 1), (None, None)):
         ranks = [rank(n, code=6, wrong={"index": 7, "got": 1.0, "expected": 2.0, "count": 1, "from_rank": s}) for n, s in enumerate(senders)]
-        assert explain("r", "2 ranks", world(ranks), world(ranks)).title == "2 ranks got wrong values"
+        title = explain("r", "2 ranks", world(ranks), world(ranks)).title
+        assert title.startswith("2 ranks ") and "wrong" in title and not re.search(r"\brank \d", title)
 
 
 def test_explain_says_seen_1_of_1_when_it_was_not_repeated():
     found = explain("r", "2 ranks", hung())
-    assert found.severity is Severity.WARN and found.title == "2 ranks hung, seen 1 of 1"
+    assert found.severity is Severity.WARN and re.fullmatch("2 ranks hung, .* 1 of 1", found.title)
 
 
 def ladder(*rungs, wanted=None, backend="nccl"):
@@ -190,7 +218,7 @@ def test_pair_fails_fires_when_one_pair_hangs():
 
 def test_every_pair_fails_is_one_finding_and_each_the_recurrence_of_the_others():
     found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs(3, [Pair(a, b, 0, trial(hung())) for a, b in ((0, 1), (0, 2), (1, 2))]))
-    assert [(f.id, f.severity, f.title) for f in found] == [("every-pair-fails", Severity.BROKEN, "every pair of GPUs hung")]
+    assert [(f.id, f.severity) for f in found] == [("every-pair-fails", Severity.BROKEN)] and "hung" in found[0].title
 
 
 def test_pairs_not_finished_fires_when_the_budget_ends_between_pairs():
@@ -220,10 +248,10 @@ def ids(found):
 def test_a_rehearsal_whose_second_control_fails_is_not_all_right():
     assert [f.id for f in transports.judge(arms(backend="gloo"))] == ["rehearsed"]
     found, = transports.judge(arms(backend="gloo", after=hung()))
-    assert ids([found])[0][:2] == ("rehearsal-fails", "warn") and found.title == "rehearsal on the CPU: control again hung, seen 1 of 2"
-    assert found.remedy[0].text.startswith("It passed the other time:")  # the control before the arms
+    assert ids([found])[0][:2] == ("rehearsal-fails", "warn") and re.search(": control again hung, .* 1 of 2$", found.title)
     lone, = transports.judge(arms(backend="gloo", shm=hung()))
-    assert lone.title.endswith("SHM off hung, seen 1 of 1") and lone.remedy[0].text.startswith("It was not repeated")
+    assert re.search(": SHM off hung, .* 1 of 1$", lone.title)
+    assert lone.remedy[0].text != found.remedy[0].text, "this was not repeated; that passed before the arms"
 
 
 def test_transports_pass_and_the_price_is_named():
@@ -243,7 +271,7 @@ def test_an_arm_without_a_log_is_no_proof():
 def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
     found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))
     assert ids(found) == [("transport-at-fault", "broken", "p2p-broken-acs-iommu")] and found[0].status == "likely"
-    assert [r.who for r in found[0].remedy] == ["the administrator", "you"] and "Only until" in found[0].remedy[1].text
+    assert [r.who for r in found[0].remedy] == ["the administrator", "you"] and "P2P off" in found[0].remedy[1].text and "host" not in found[0].remedy[1].text
 
 
 def test_transport_at_fault_stays_quiet_when_the_arm_that_passes_did_not_act():
@@ -259,7 +287,8 @@ def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(
     if once:
         made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
     found = transports.judge(made)
-    assert [f.cause for f in found] == [None] and found[0].id == "control-fails" and "comes and goes" in found[0].evidence[-1].text
+    assert [f.cause for f in found] == [None] and found[0].id == "control-fails"
+    assert transports.decide(transports.seen(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
 
 
 def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
@@ -274,7 +303,7 @@ def test_transport_at_fault_is_only_possible_when_the_control_never_connected():
 
 def test_transport_at_fault_says_that_lo_is_for_one_host():
     found = transports.judge(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), after=hung()))
-    assert found[0].cause == "socket-interface-wrong" and "on this host alone" in found[0].remedy[-1].text
+    assert found[0].cause == "socket-interface-wrong" and "host" in found[0].remedy[-1].text
 
 
 def test_switched_off_already_fires_when_the_control_runs_without_p2p():
@@ -300,7 +329,7 @@ def test_fallback_fails_is_a_note_when_the_control_passes():
 def test_control_changed_is_inconclusive():
     found = transports.judge(arms(after=hung()))
     assert ids(found) == [("control-changed", "unknown", None)] and found[0].title.endswith("seen 1 of 2")
-    assert any("still running at the deadline" in e.text for e in found[0].evidence)
+    assert any(re.match(r"rank 0: .*\bdeadline\b", e.text) for e in found[0].evidence)
 
 
 def test_control_changed_fires_when_arms_that_share_nothing_come_and_go():
@@ -308,7 +337,7 @@ def test_control_changed_fires_when_arms_that_share_nothing_come_and_go():
     once = {a.name: dataclasses.replace(a, trial=trial(hung(), world(), a.name)) for a in made.arms if a.name in ("P2P off", "interface pinned")}
     told = [transports.judge(dataclasses.replace(made, arms=[once[a.name] if a.name in names else a for a in made.arms], control_after=Gap("not-run")))
             for names in (["P2P off", "interface pinned"], ["P2P off"])]
-    assert ids(told[0]) == [("control-changed", "unknown", None)] and "P2P off and interface pinned, which share nothing" in told[0][0].title
+    assert ids(told[0]) == [("control-changed", "unknown", None)] and all(name in told[0][0].title for name in once)
     assert ids(told[1]) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
 
 

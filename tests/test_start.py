@@ -1,6 +1,7 @@
 """00-start: the tables of symptoms, the reader of logs, what a message points to, the plan, and the line that equals the fields."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.cockpit.run_process import RunProcess
+from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
@@ -183,7 +184,7 @@ def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
 
 def test_where_nothing_was_recognised_there_is_no_table(tmp_path):
     assert repr(brought_table(collect("", ""))) == "Nothing was recognised. No log was named."
-    assert {row[0] for row in brought_table(brought(tmp_path, DUPLICATES[0])).rows} == {"1"}
+    assert {row[0].text for row in brought_table(brought(tmp_path, DUPLICATES[0])).rows} == {"1"}
 
 
 def test_a_folder_is_left_to_07_and_is_nothing_unknown(tmp_path):
@@ -261,6 +262,18 @@ def test_what_a_run_says_is_escaped(tmp_path):
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
     run.cancelled_at, run.started_at, run.ended_at = None, 0.0, 1.0
     assert "<script" not in cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"])
+
+
+def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):
+    run = RunProcess(["--help"], tmp_path)
+    run.process.communicate(timeout=60)
+    run._read(io.StringIO("one\ntwo\n"), True)
+    reading = reversed(run.lines)
+    assert next(reading) == "two"
+    run._read(io.StringIO("three\n"), True)
+    assert list(reading) == ["one"] and list(run.lines) == ["one", "two", "three"]
+    run._read(io.StringIO("x\n" * 500), True)
+    assert len(run.lines) == LINES_KEPT
 
 
 def test_headless_it_is_a_table_and_needs_no_widgets(monkeypatch):

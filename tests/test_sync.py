@@ -112,7 +112,7 @@ def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_whose_products_end_is_no_busy_engine():
-    with pytest.raises(RuntimeError, match="could not multiply matrices of 1073741824"), sync_ways.Busy(torch.device("cpu"), 1 << 30):
+    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_ways.Busy(torch.device("cpu"), 1 << 30):
         pass
     with sync_ways.Busy(torch.device("cpu"), 32):  # near miss
         pass
@@ -251,9 +251,9 @@ def tiny_disk(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_sentence_before_any_rank(engine, tiny_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    with pytest.raises(ValueError, match=f"directory: there is no folder {tiny_disk} in which"):
+    with pytest.raises(ValueError, match=rf"directory: .* {tiny_disk}\b"):
         sync.collect(engine, TINY, [None, None], "disk", directory=str(tiny_disk))
-    with pytest.raises(ValueError, match="directory: there is no folder"):
+    with pytest.raises(ValueError, match=rf"directory: .* {re.escape(__file__)}\b"):
         sync.collect(engine, TINY, [None, None], "disk", directory=__file__)
     assert sync.collect(engine, TINY, [None, None], "gloo-flat", directory=str(tiny_disk), repeats=1, deadline_s=60).arms["gloo-flat"].complete, "near miss"
 
@@ -287,7 +287,7 @@ def test_the_probe_says_what_it_did_not_run(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], methods="nccl-flat,disk", directory=str(tmp_path), deadline_s=1)
     assert [a.reason for a in runs.arms.values()] == ["not-run", "not-run"] and "methods=disk" in runs.arms["disk"].detail
     assert sync.collect(engine, TINY, [None, None], methods="nccl-flat", deadline_s=60).arms["nccl-flat"].reason == "unsupported"
-    for wrong, message in (({"methods": "rsync"}, "unknown method 'rsync'"), ({"methods": "gloo-flat@1+x"}, "gloo-flat@1\\+x: '1,x'"), ({"tp": 2}, "not a multiple of 2")):
+    for wrong, message in (({"methods": "rsync"}, "'rsync'"), ({"methods": "gloo-flat@1+x"}, "gloo-flat@1\\+x: '1,x'"), ({"tp": 2}, "multiple of 2")):
         with pytest.raises(ValueError, match=message):
             sync.collect(engine, TINY, [None, None], **wrong)
 
@@ -312,7 +312,7 @@ def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
     out, err = runner.communicate(timeout=60)
     arms, why = json.loads(out)["facts"]["runs"]["arms"], "interrupted (SIGTERM)"
     assert runner.returncode == 143 and gone(below) and [p.name for p in tmp_path.iterdir()] == ["config.json"]
-    assert "running gloo-flat" in said[0] and re.match(r"\[1/3\] gloo-flat: first [0-9.]+ s, steady [0-9.]+ s, all compared, all right; running disk", said[1])
+    assert "running gloo-flat" in said[0] and re.match(r"\[1/3\] gloo-flat: .* [0-9.]+ s, .* [0-9.]+ s, .*; running disk", said[1])
     assert len(arms["gloo-flat"]["syncs"]) == 1000 and arms["disk"]["stopped"] == why and arms["fast-disk"] == {"reason": "not-run", "detail": why}
     assert why in err and {f["id"] for f in json.loads(out)["findings"]} >= {"weight-sync-interrupted", "not-seen"}
 
@@ -324,9 +324,8 @@ def test_shapes_that_fit_into_no_command_are_not_printed_as_one(tmp_path, letter
     (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
     asked = ["sync", "--model", str(tmp_path / "m.safetensors"), "--methods", "gloo-flat", "--repeats", "1", "--budget", "50s"]
     told = subprocess.run([*CLI, *asked], env=with_library(), capture_output=True, text=True, check=False, timeout=100)
-    line = next(line for line in told.stdout.splitlines() if line.startswith("repeat by hand"))
-    assert told.returncode == 4 and ("not to be pasted" in line, len(line) < 1000) == (not pasted, not pasted)
-    assert pasted or re.search(r"one argument has 1\d{5} characters", line)
+    line = next(line for line in told.stdout.splitlines() if "weight_sync.py" in line)
+    assert told.returncode == 4 and (bool(re.search(r"\.\.\. \(.*\b1\d{5}\b.*\)$", line)), len(line) < 1000) == (not pasted, not pasted), "cut, and how long it is"
 
 
 def wait_for_one(folder, pattern):

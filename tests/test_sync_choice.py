@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +14,16 @@ from hypothesis import strategies as st
 from nccl_runbook.causes.toml import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.core.records import Record
+from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
 from nccl_runbook.plan.areal import tags as allocation
 from nccl_runbook.sync import choice as table
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import read_trace as sync_trace
-from nccl_runbook.sync.facts import METHODS, OwnSync, OwnSyncTime, SyncVariant
+from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
+from pydantic import TypeAdapter
 from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
@@ -65,17 +67,17 @@ def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
 
 
 def test_the_table_says_where_the_disk_methods_wrote():
-    for methods, told in ((("disk-shm", "fast-disk-shm"), "Disk: /dev/shm, no fsync"), (("disk-shm", "disk"), "Disk: /dev/shm and ext4 at /tmp, no fsync"),
-                          (("fast-disk",), "Disk: ext4 at /tmp, no fsync"), (("nccl-flat",), "")):
-        text = repr(methods_table(runs(*map(arm, methods))))
-        assert told in text and ("Disk: " in text) == bool(told), methods
+    for methods, in_memory, on_disk in ((("disk-shm", "fast-disk-shm"), True, False), (("disk-shm", "disk"), True, True), (("fast-disk",), False, True),
+                                        (("nccl-flat",), False, False)):
+        where = repr(methods_table(runs(*map(arm, methods)))).partition("Disk: ")[2]
+        assert ("/dev/shm" in where, "ext4 at /tmp" in where) == (in_memory, on_disk), methods
 
 
 def test_weight_sync_choice_names_what_was_faster_here():
     slow = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.2)))
-    assert "fast-disk-shm was faster, 0.2000 s" in sync_choice.choice(slow).title
+    assert ": nccl-flat, " in (title := sync_choice.choice(slow).title) and re.search(r"; fast-disk-shm .*\b0\.2000 s", title)
     near = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.4)))
-    assert "faster" not in sync_choice.choice(near).title
+    assert "fast-disk-shm" not in sync_choice.choice(near).title
 
 
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
@@ -83,7 +85,7 @@ def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
     assert all(set(row["order"]) <= set(METHODS) and set(row) == {"title", "order", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
     names = {name.split(",")[0] for method in METHODS for name, lines in table.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
-    assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0 and later" in name] == [("actor.weight_update_mode=disk",)]
+    assert [lines for name, lines in table.lines_for("fast-disk-shm") if "v0.5.0" in name] == [("actor.weight_update_mode=disk",)]
 
 
 def test_areal_s_lines_are_those_of_each_tag():
@@ -94,7 +96,8 @@ def test_areal_s_lines_are_those_of_each_tag():
 
 
 def test_the_row_that_fits_is_marked_in_words():
-    assert "one GPU for trainer and engine (here)" in repr(choice_table("one-gpu")) and "(here)" not in repr(choice_table())
+    marked = [row[0].text.endswith(" (here)") for row in choice_table("one-gpu").rows]
+    assert sum(marked) == 1 and list(tables("sync_choice")["topology"])[marked.index(True)] == "one-gpu" and "(here)" not in repr(choice_table())
 
 
 def test_a_fit_comes_from_two_sizes_and_sweeps_are_rows():
@@ -114,13 +117,18 @@ LINE = ('[rank0]: NCCL_GUARD {"schema": 1, "guard": "pause_trace", "ok": null, "
         '"data": {"pause": 0.4, "control": 20.6, "wire": 0.5, "load": 0.6}}')
 
 
+def figures(findings):
+    """(seconds, who, seconds of its longest phase, that phase) of each title."""
+    return [re.search(r"([\d.]+) s on ([^,]*), ([\d.]+) s .*\b(\w+)$", f.title).groups() for f in findings]
+
+
 def test_own_sync_phases_fires_with_the_longest_phase_of_the_slowest_rank(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("step 1\n" + LINE + "\n" + LINE.replace('"rank": 0', '"rank": 1').replace("20.6", "0.6") + "\n")
     own = sync_trace.collect(str(log))
     found = sync_choice.own_sync(own)
-    assert [f.title for f in found] == ["your own sync took 22.100 s on rank 0, 20.600 s of it in control"]
-    assert found[0].evidence[0].source == f"{log}:2" and "one message a bucket" in found[0].remedy[0].text
+    assert figures(found) == [("22.100", "rank 0", "20.600", "control")]
+    assert found[0].evidence[0].source == f"{log}:2" and found[0].remedy[0].text == tables("sync_choice")["own"]["advice"]["control"]
     assert "rank 1  2.100   0.400  0.600    0.500  0.600" in repr(own_table(own))
 
 
@@ -159,7 +167,7 @@ def test_each_stack_is_in_one_phase_of_a_sync_or_in_none(phase, frames):
 def test_a_sync_ends_where_no_stack_shows_one_and_its_phases_add_up():
     found = own_sync.syncs_of("pid 7", list(enumerate(("", "control", "control", "wire", "", "", "load"))))
     assert [(s.phases, s.who) for s in found] == [({"control": 1.0, "wire": 1.0}, "pid 7"), ({"load": 0.0}, "pid 7")]
-    assert [f.title for f in sync_choice.own_sync(OwnSync(found))] == ["your own sync took 2.000 s on pid 7, 1.000 s of it in control"]
+    assert figures(sync_choice.own_sync(OwnSync(found))) == [("2.000", "pid 7", "1.000", "control")]
     assert "pid 7" in repr(own_table(OwnSync(found)))
 
 
@@ -172,9 +180,9 @@ def test_while_one_waits_what_the_other_does_counts(phases, told):
 
 def test_own_sync_phases_goes_by_all_processes_together_where_they_were_watched_at_once():
     apart = [("pid 1", ("pause", "gather", "wire")), ("pid 2", ("wire", "wire", "wire", "load"))]
-    syncs = [s for name, phases in [("all of them", ("pause", "gather", "gather", "load")), *apart] for s in own_sync.syncs_of(name, list(enumerate(phases)))]
-    assert [f.title for f in sync_choice.own_sync(OwnSync(syncs))] == ["your own sync took 3.000 s on all of them, 2.000 s of it in gather"]
-    assert "3.000 s on pid 2" in sync_choice.own_sync(OwnSync(syncs[1:]))[0].title, "near miss: each by itself"
+    syncs = [s for name, phases in [(ALL_OF_THEM, ("pause", "gather", "gather", "load")), *apart] for s in own_sync.syncs_of(name, list(enumerate(phases)))]
+    assert figures(sync_choice.own_sync(OwnSync(syncs))) == [("3.000", ALL_OF_THEM, "2.000", "gather")]
+    assert figures(sync_choice.own_sync(OwnSync(syncs[1:])))[0][:2] == ("3.000", "pid 2"), "near miss: each by itself"
 
 
 OWN = """import threading
@@ -191,13 +199,13 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
     try:
         assert all(p.stdout.readline() == b"there\n" for p in running)
         seen = own_sync.collect([p.pid for p in running], 1.5, table.phase_of)
-        assert [(s.who, set(s.phases)) for s in seen.syncs] == [("all of them", {"pause"}), (f"pid {running[0].pid}", {"pause"})]
-        assert f"though {running[1].pid} showed no sync (of vLLM name EngineCore" in seen.syncs[0].source
+        assert [(s.who, set(s.phases)) for s in seen.syncs] == [(ALL_OF_THEM, {"pause"}), (f"pid {running[0].pid}", {"pause"})]
+        assert str(running[1].pid) in seen.syncs[0].source and "EngineCore" in seen.syncs[0].source, "one that showed no sync is named"
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
-        assert watched.stderr == f"nccl-runbook: sampling the stacks of {running[0].pid} for 1 s (--budget); nothing in them is stopped or changed\n"
-        assert watched.stdout.startswith("Your own sync, the slowest of each process") and "pause" in watched.stdout.splitlines()[1]
+        assert re.fullmatch(rf"nccl-runbook: .*\b{running[0].pid} for 1 s \(--budget\).*\n", watched.stderr)
+        assert "pause" in watched.stdout.splitlines()[1]
         nothing = own_sync.collect([running[1].pid], 0.3, table.phase_of)
-        assert nothing.reason == "absent" and "wrap yours in pause_trace()" in nothing.detail
+        assert nothing.reason == "absent" and "pause_trace()" in nothing.detail
     finally:
         for process in running:
             process.kill()
@@ -225,42 +233,40 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     said = ended.stderr.splitlines()
     assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all right" in said[1], ended.stderr
-    jsonschema.validate(json.loads(ended.stdout), Record.model_json_schema(by_alias=True))
-    record = Record.model_validate_json(ended.stdout)
+    jsonschema.validate(json.loads(ended.stdout), TypeAdapter(Record).json_schema())
+    record = read(Record, ended.stdout.encode())
     assert {f.id for f in record.findings} == {"allocation-duplicate", "gpus-not-here", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
-    assert "Which way to move the weights" in page and "(AReaL v0.4.0) on 1 GPU: duplicate" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
+    assert "(AReaL v0.4.0)" in page and "duplicate" in page and "disk" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
 
 
 def test_the_command_reads_a_trace_without_a_test(tmp_path):
     (tmp_path / "t.log").write_text(LINE + "\n")
     ended = run_cli("sync", "--trace", tmp_path / "t.log")
-    assert ended.returncode == 0 and "20.600 s of it in control" in ended.stdout and "verdict: healthy" in ended.stdout
+    assert ended.returncode == 0 and "20.600 s" in ended.stdout and "verdict: healthy" in ended.stdout
     assert run_cli("sync", "--trace", tmp_path / "none.log").returncode == 2
 
 
 def test_a_log_without_a_sync_is_told_in_words_and_a_sync_of_two_ranks_is_one(tmp_path):
     (tmp_path / "empty.log").touch()
     ended = run_cli("sync", "--trace", tmp_path / "empty.log")
-    sentence = f"{tmp_path / 'empty.log'} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)"
-    assert ended.stdout == f"? 05-weight-sync: unknown - {sentence}\n? unknown: {sentence}\n\nverdict: unknown (exit code 4)\n" and ended.returncode == 4
+    assert ended.returncode == 4 and str(tmp_path / "empty.log") in ended.stdout and "pause_trace()" in ended.stdout
     one = [OwnSyncTime(rank, {"wire": 1.0}, "t.log:1") for rank in (0, 1)]
-    assert own_table(OwnSync(one)).note == "Syncs read of each: 1." and own_table(OwnSync([*one, one[0]])).note == "Syncs read of each: 1 to 2."
+    assert own_table(OwnSync(one)).note.endswith(": 1.") and own_table(OwnSync([*one, one[0]])).note.endswith(": 1 to 2.")
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    (["--allocation", "garbage"], "cannot read the allocation garbage"), (["--areal", "v0.4.0"], "--areal is the tag of an --allocation"),
-    (["--trace", "t.log", "--pid", "1"], "--trace or --pid"), (["--methods", "nccl-flat@99999999999999999999"], "each from 1 to 1048575")])
+    (["--allocation", "garbage"], "allocation garbage"), (["--areal", "v0.4.0"], "--allocation"),
+    (["--trace", "t.log", "--pid", "1"], "--trace or --pid"), (["--methods", "nccl-flat@99999999999999999999"], "1048575")])
 def test_what_a_sync_cannot_use_is_refused_at_once(given, says):
     ended = run_cli("sync", *given)
     assert (ended.returncode, ended.stdout) == (2, "") and says in ended.stderr and ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [(("--model", "qwen9"), "unknown model 'qwen9'"), (("--methods", "rsync"), "unknown method 'rsync'"),
-                                                     (("--fail-on", "x"), "--fail-on is one of"), (("--budget", "soon"), "'soon' is not a duration")])
-def test_wrong_usage_is_one_sentence(arguments, sentence):
+@pytest.mark.parametrize(("arguments", "data"), [(("--model", "qwen9"), "'qwen9'"), (("--methods", "rsync"), "'rsync'"), (("--fail-on", "x"), "--fail-on"), (("--budget", "soon"), "'soon'")])
+def test_wrong_usage_is_one_sentence(arguments, data):
     ended = run_cli("sync", "--python", sys.executable, *arguments)
-    assert (ended.returncode, ended.stdout) == (2, "") and sentence in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+    assert (ended.returncode, ended.stdout) == (2, "") and data in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
 
 
 def test_the_command_that_only_reads_imports_neither_torch_nor_jupyter(tmp_path):

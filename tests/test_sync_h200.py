@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.core.records import Record, utc_now
+from nccl_runbook.core.records import Record
 from nccl_runbook.placement.placement import place
 from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.intended import intend
@@ -33,8 +35,8 @@ def judged(name: str) -> dict[str, str]:
 def test_rl_on_one_gpu_ends_in_the_refusal_and_in_ipc():
     found = judged("one-gpu")
     assert list(found) == ["trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
-    assert found["weight-sync-choice"].startswith("one GPU for trainer and engine: ipc-direct, 0.0042 s a sync of 0.99 GB here")
-    assert "every byte arrived with ipc-direct, gloo-flat, disk, fast-disk, fast-disk-shm" in found["weight-sync-verified"]
+    assert re.search(r": ipc-direct, 0\.0042 s .*0\.99 GB", found["weight-sync-choice"])
+    assert "ipc-direct, gloo-flat, disk, fast-disk, fast-disk-shm" in found["weight-sync-verified"]
 
 
 def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
@@ -44,13 +46,13 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
     found = allocation.intention(intended, weight_sync.judge(seen, seats))
     planned = found[0]
     assert [f.id for f in found] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
-    assert (planned.severity, planned.status, found[1].remedy) == (Severity.BROKEN, "established", ()) and "Duplicate GPU detected" in planned.evidence[-1].text
+    assert (planned.severity, planned.status, found[1].remedy) == (Severity.BROKEN, "established", ()) and "Duplicate GPU" in planned.evidence[-1].text
     tables = [*intended_tables(intended), methods_table(seen)]
-    record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[t.to_json() for t in tables])
+    record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[to_json(t) for t in tables])
     run = RunInfo(id="x", started=record.started, command="x", planned=["05-weight-sync"], asked=[])
     page = render_index(verdict_document(run, [record]), [record])
-    told = [page.index(word) for word in ("NCCL will refuse the weight update", "actor.weight_update_mode=disk", "Duplicate GPU detected", "ipc-direct, 0.0042 s a sync",
-                                          "sglang:d1+fsdp:d1 (AReaL v0.5.0) on 1 GPU: duplicate", "all compared, all right")]
+    told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", "Duplicate GPU", "ipc-direct, 0.0042 s",
+                                          tables[0].caption, seen.arms["ipc-direct"].said)]
     assert told == sorted(told) and len(page) < 300_000
     two = allocation.intention(intend("sglang:d1+fsdp:d1", place([0, 1]), "v0.5.0"), weight_sync.judge(runs("flat"), place([0, 1])))
     assert two[0].id == "allocation-clean" and two[0].cause is None
@@ -58,7 +60,8 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
 
 def test_on_two_gpus_flat_buckets_are_chosen_by_what_nccls_log_says_of_the_link():
     found = judged("flat")
-    assert found["weight-sync-choice"].startswith("GPUs with direct copies (NVLink or PCIe P2P): nccl-flat@512+64+256+1024, 0.0439 s a sync of 15.23 GB")
+    assert found["weight-sync-choice"].partition(": ")[2].startswith("nccl-flat@512+64+256+1024, 0.0439 s")
+    assert "15.23 GB" in found["weight-sync-choice"]
     assert "rate-above-link" not in found and all(f.severity in (Severity.OK, Severity.NOTE) for f in weight_sync.judge(runs("flat"), place([0, 1])))
 
 
@@ -77,4 +80,5 @@ def test_a_busy_engine_is_what_no_bucket_cures():
     assert max(buckets.values()) < 1.03 * min(buckets.values()) and busy[4096] < 0.046 and busy[16384] > 5 * arm.steady_s
     a, b = arm.fit(339, 15_231_233_024)
     assert 10e-6 < a < 20e-6 and 350e9 < b < 450e9
-    assert "16384 x 16384" in repr(sweeps_table(runs("flat"))) and "did not pass" in repr(methods_table(runs("one-gpu")))
+    assert "16384 x 16384" in repr(sweeps_table(runs("flat")))
+    assert next(a for a in runs("one-gpu").run if not a.passed).said in repr(methods_table(runs("one-gpu")))

@@ -61,6 +61,17 @@ def test_each_kind_of_difference_is_seen(tmp_path, change, kind, good, bad):
     assert (first.good, first.bad, first.could_explain) == (good, bad, True)
 
 
+@pytest.mark.parametrize(("good", "bad", "could_explain"), [
+    ((4, 4), (8, 4), [True]), ((4, 4), (7, 4), []), ((8, 4), (4, 4), [False]), ((4, 4), (16, 16), []),
+    ((4, 0), (8, 4), [False]), ((4, 4), (8, 0), [False]), ((4, 0), (8, 0), [False]), ((0, 4), (8, 4), []), ((4, 4), (0, 4), [])])
+def test_communicators_explain_a_change_only_if_each_sync_opens_twice_as_many(good, bad, could_explain):
+    """Communicators and syncs of each run."""
+    runs = [RunProfile([], communicators=opened, syncs=syncs) for opened, syncs in (good, bad)]
+    differences = against.compare(*runs).differences
+    assert [d.could_explain for d in differences] == could_explain and {d.kind for d in differences} <= {"communicators"}
+    assert [d.why == against._KINDS["communicators"] for d in differences] == could_explain
+
+
 def test_several_changes_at_once_prove_none(tmp_path):
     told = compared(tmp_path, run_log(), run_log(SLOW, network="Socket", nccl="2.28.9"))
     assert "proves none of them" in told.sentence and [d.kind for d in told.differences][:1] == ["network"]

@@ -24,7 +24,8 @@ def test_a_ladder_on_the_cpu_passes_and_survives_the_round_trip_through_a_record
     ladder = worlds.ladder(engine, [None, None, None], 60)
     assert [t.name for t in ladder.rungs] == ["1 rank", "2 ranks", "3 ranks"] and all(t.passed for t in ladder.rungs)
     assert TypeAdapter(Ladder | Gap).validate_python(to_json(ladder)) == ladder
-    assert "rehearsed on Gloo with 1, 2 and 3 ranks" in fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0].title
+    told = fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0]
+    assert told.id == "rehearsed" and "Gloo" in told.title and "1, 2 and 3 ranks" in told.title
 
 
 def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(engine, monkeypatch):
@@ -64,7 +65,7 @@ def test_gpus_that_mean_nothing_are_refused_with_and_without_gpus(text):
 
 
 def test_a_huge_range_costs_nothing_and_a_rehearsal_stays_small():
-    with pytest.raises(ValueError, match="there is no GPU 4;"):
+    with pytest.raises(ValueError, match=r"\bGPU 4; "):
         parse_gpus("0-999999", 4)
     assert len(rank_devices("", 100_000, 0)) == 64
 

@@ -1,6 +1,7 @@
-"""`nccl-runbook`: one file a command. Nothing heavy is imported before a command runs, so that --help answers at once."""
+"""`nccl-runbook`: one file a command. A command is imported only if it is named, so that --help answers at once."""
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import sys
@@ -10,23 +11,32 @@ from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
 
-# each is a file of this folder; where the first word names one, the others are not imported
+# each is a file of this folder
 COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang", "dev")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
 
-def app() -> Any:
-    """The parser of the command that is named, of all where none is."""
+def app(listed: bool = False) -> Any:
+    """The parser of the command that is named, of all if none is; ``listed``: only their names and what they are for."""
     whole = answer.typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     whole.callback()(nccl_runbook)
     for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
+        if listed:
+            whole.command(name, help=_help(name), hidden=name == "dev")(lambda: None)
+            continue
         command = importlib.import_module(f"nccl_runbook.cli.{name}")
         if name == "dev":
             whole.add_typer(command.app, hidden=True)
         else:
             whole.command(name, epilog=command.EPILOG)(getattr(command, name))
     return whole
+
+
+def _help(command: str) -> str | None:
+    """The docstring of a command, read and not imported."""
+    source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
+    return next(ast.get_docstring(n) for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == command)
 
 
 def _version(wanted: bool) -> None:
@@ -77,7 +87,7 @@ def main() -> None:
         except KeyboardInterrupt:
             sys.exit(130)
     try:
-        app()(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
+        app(listed=command not in COMMANDS)(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
     except OSError as error:  # no folder for temporary files, a full disk
         answer.leave(error, 1)
 

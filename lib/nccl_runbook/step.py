@@ -12,11 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, gaps_in, to_json
+from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
@@ -25,6 +23,7 @@ from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_d
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
@@ -41,7 +40,7 @@ def outputs_root() -> Path:
 def session_dir() -> Path:
     """Where notebooks that are run by hand leave their records: the session of ``make lab``, else one folder a day (UTC)."""
     named = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(named) if named else outputs_root() / f"by-hand-{records.utc_now()[:10].replace('-', '')}"
+    return Path(named) if named else outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
 
 
 def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
@@ -67,18 +66,19 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 class Step:
     """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then ``finish`` with findings."""
 
-    def __init__(self, name: str, parameters: dict[str, Any]) -> None:
+    def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
+        """``stopped``: says why the engine is to end what runs, "" as long as it is not."""
         self.name = name
-        self.parameters = parameters
+        self.parameters, self._stopped = parameters, stopped
         self.run_dir = Path(parameters.get("run_dir") or session_dir()).absolute()
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
-        self._ask_who: Callable[[], Finding | None] = lambda: None
+        self._busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = {}  # by probe: a cell may run again
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
-        self.record = self.replayed or records.Record(step=name, started=records.utc_now(), parameters=dict(parameters))
+        self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
 
     @property
     def by_hand(self) -> bool:
@@ -98,7 +98,8 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""))
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir)
+            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
+                                  stopped=self._stopped)
             self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
         return self._engine
 
@@ -127,14 +128,14 @@ class Step:
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
         """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""
         allowed = self.parameters.get("allow_busy", False)
-        self._ask_who = lambda: rule(probe(), allowed)
+        self._busy_checks[probe] = lambda: rule(probe(), allowed)
         return rule(self.collect("users", probe), allowed)
 
     def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
         wanted = typing.get_type_hints(probe)["return"]
         if fact not in self.record.facts:
             return Gap("absent", f"the record holds no {fact}")
-        return TypeAdapter(wanted | Gap).validate_python(self.record.facts[fact])
+        return records.read(wanted | Gap, self.record.facts[fact])
 
     def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
         """Judge the step, write its record, and show it.
@@ -151,15 +152,14 @@ class Step:
                   for p, g in needed if p not in told]
         judged = worst_first([*self._not_here(), *findings, *unseen])
         status, reason = step_status(judged)
-        self.record = self.record.model_copy(update={
-            "status": status.value, "reason": reason, "findings": judged,
+        self.record = dataclasses.replace(
+            self.record, status=status.value, reason=reason, findings=judged,
             # those of a list count as one: rungs[0] and rungs[1] become rungs[*]
-            "not_looked_at": list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed)),
-            "tables": [t.to_json() for t in tables],
-        })
+            not_looked_at=list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed)),
+            tables=to_json(list(tables)))
         if not self.replayed:
             self.record.facts = to_json(self.facts)
-            self.record.ended, self.record.wall_s = records.utc_now(), round(time.monotonic() - self._clock, 2)
+            self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
             ran = self._engine.history if self._engine else []
             self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in ran]
         return StepView(self.record, self.save())
@@ -190,7 +190,7 @@ class Step:
         Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
         GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
         """
-        if somebody := self._ask_who():
+        if somebody := next(filter(None, (check() for check in self._busy_checks.values())), None):
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
@@ -203,7 +203,7 @@ class Step:
         args = ["--ops", ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops), "--sizes", ",".join(map(str, sizes)),
                 "--repeats", str(repeats), "--leave"]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
-        self.record.tried_by_hand.append({"at": records.utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
+        self.record.tried_by_hand.append({"at": utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
                                           "wall_s": world.wall_s, "line": self._line(world)})
         self.save()
         return world

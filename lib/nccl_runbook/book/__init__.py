@@ -12,9 +12,11 @@ from typing import Any
 
 from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Ending, Kernels, Stop, Visit, load
+from nccl_runbook.book.visit import Ending, Kernels, Visit, load
 from nccl_runbook.core import records
+from nccl_runbook.core.facts import utc_now
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
@@ -55,7 +57,7 @@ class Book:
     def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None]) -> None:
         self.plan, self.options, self.on_line = plan, options, on_line
         self.redactor = Redactor(os.environ)
-        self.started = records.utc_now()
+        self.started = utc_now()
         self.not_run: dict[str, str] = {}
         self.stop = Stop()
         self.run_dir = options.out.absolute() if options.out else _fresh(options.outputs.absolute())
@@ -65,7 +67,6 @@ class Book:
 
     def run(self) -> VerdictDocument:
         """Every notebook in order; the page is complete on disk before the first and after each."""
-        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # a stale kernel spec in the home folder would win otherwise (jupyter_core 5)
         self._open_folder()
         threading.Thread(target=self._load_pages, name="pages", daemon=True).start()
         clock = time.monotonic()
@@ -109,8 +110,8 @@ class Book:
     def _write(self) -> VerdictDocument:
         return write_run(self.run_dir, RunInfo(
             id=self.run_dir.name, started=self.started, command=self.options.command, planned=[p.name for p in self.plan],
-            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop),
-            signal=self.stop.signal or 0))
+            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop()),
+            signal=self.stop.received))
 
     def _step(self, number: int, planned: Planned, kernels: Kernels, left_s: float) -> None:
         clock = time.monotonic()
@@ -127,7 +128,7 @@ class Book:
             raise UsageError(self.redactor.text(refused))
 
     def _why_not(self, planned: Planned, left_s: float) -> str:
-        if self.stop:
+        if self.stop():
             return "not run: interrupted"
         if left_s < 1 and planned.name != LAST:
             return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
@@ -136,7 +137,7 @@ class Book:
     def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
         """Run one notebook, leave its record and its pages, and give the record back."""
         parameters = self._parameters(planned, left_s)
-        path, started, clock = self.run_dir / f"{planned.name}.json", records.utc_now(), time.monotonic()
+        path, started, clock = self.run_dir / f"{planned.name}.json", utc_now(), time.monotonic()
         stub = records.Record(step=planned.name, started=started, parameters=parameters)
         records.save(stub, path, self.redactor)
         self._write()
@@ -164,8 +165,9 @@ class Book:
             why = ending.why or "the notebook ran to its end without finishing its step"
         except records.RecordError as error:
             record, why = stub, ending.why or str(error)
-        record = stub.model_copy(update={"status": "unknown", "reason": why, "ended": records.utc_now(), "wall_s": round(wall_s, 2),
-                                         "tried_by_hand": record.tried_by_hand, "facts": record.facts, "judged": record.judged})
+        record = dataclasses.replace(
+            stub, status="unknown", reason=why, ended=utc_now(), wall_s=round(wall_s, 2),
+            tried_by_hand=record.tried_by_hand, facts=record.facts, judged=record.judged)
         records.save(record, path, self.redactor)
         return record, why
 
@@ -198,7 +200,7 @@ def from_here(path: Path) -> str:
 
 def _fresh(outputs: Path) -> Path:
     """A folder of this second's name that does not exist yet."""
-    stamp = records.utc_now().replace("-", "").replace(":", "")
+    stamp = utc_now().replace("-", "").replace(":", "")
     names = (outputs / (stamp if n == 1 else f"{stamp}-{n}") for n in range(1, 1000))
     return next(path for path in names if not os.path.lexists(path))
 

@@ -5,6 +5,7 @@ clientwrap.py). What counts is the step's own record.
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -16,6 +17,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from nccl_runbook.launch.stop import Stop
 
 START_S = 120
 IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
@@ -35,33 +38,6 @@ def load() -> None:
         import IPython  # noqa: F401
         import papermill.clientwrap
         import papermill.execute  # noqa: F401
-
-
-class Stop:
-    """Remembers the first SIGINT, SIGTERM or SIGHUP from ``__enter__`` to ``__exit__``; truthy once there was one."""
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-    @property
-    def name(self) -> str:
-        return signal.Signals(self.signal).name if self.signal else ""
-
-    def _take(self, number: int, _frame: Any) -> None:
-        self.signal = self.signal or number
-
-    def __enter__(self) -> Stop:
-        self._before = {s: signal.signal(s, self._take) for s in self.SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 @dataclasses.dataclass
@@ -153,15 +129,15 @@ class Visit:
         self._thread.start()
         while not self._done.wait(0.05):
             now = time.monotonic()
-            if stop:
-                why = f"interrupted ({stop.name})"
+            if stop():
+                why = stop()
                 break
             if interrupted_at is None and now - clock > limit_s:
                 why, interrupted_at = f"timed out after {limit_s:.0f} s", now
                 self._signal(signal.SIGINT)
             if interrupted_at is not None and now - interrupted_at > INTERRUPT_GRACE_S:
                 break
-        self._kill(STOPPED_S if stop else DEAD_S)
+        self._kill(STOPPED_S if stop() else DEAD_S)
         return Ending(self.notebook, why or self._why())
 
     def _kill(self, notice_s: float) -> None:
@@ -179,13 +155,9 @@ class Visit:
         pid = getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)
         if not pid:
             return False
-        try:
-            if number == signal.SIGKILL and os.getpgid(pid) == pid:
-                os.killpg(pid, number)
-            else:
-                os.kill(pid, number)
-        except ProcessLookupError:
-            pass
+        with contextlib.suppress(ProcessLookupError):
+            whole = number == signal.SIGKILL and os.getpgid(pid) == pid
+            (os.killpg if whole else os.kill)(pid, number)
         return True
 
     def _why(self) -> str:

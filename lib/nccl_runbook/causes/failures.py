@@ -40,7 +40,7 @@ def last_begun(rank: RankResult) -> str:
 def rank_line(rank: RankResult) -> str:
     """One line: what became of the rank, and where it was."""
     ended = {"exited": f"exit code {rank.code}", "signalled": f"killed by signal {rank.code}", "timed-out": "still running at the deadline",
-             "lost": "lost with the runbook's own process"}[rank.outcome]
+             "lost": "lost with the runbook's own process", "late": "its end was not reported"}[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
 
 
@@ -111,7 +111,10 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
     a recurrence there."""
     if world.ended == "lost":
-        return Finding(rule, Severity.UNKNOWN, f"{what}: the runbook's own process was killed under the ranks", (Evidence(world.log),))
+        is_killed = any(r.outcome == "lost" for r in world.ranks)
+        why = "the runbook's own process was killed under the ranks" if is_killed else "the end of the ranks was not reported in time"
+        ends = [Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")]
+        return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (*ends, Evidence(world.log)))
     cause, status, evidence = _cause_of(world)
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
     evidence += [Evidence(rank_line(r), r.log) for r in bad]

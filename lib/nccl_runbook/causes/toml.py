@@ -4,15 +4,17 @@ from __future__ import annotations
 import functools
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 
 
 @functools.cache
-def table(name: str) -> dict[str, Any]:
-    """The table ``name``.toml, a path below the package, with arrays as tuples. It is shared: do not change it."""
+def table(name: str) -> Mapping[str, Any]:
+    """The table ``name``.toml, a path below the package, with arrays as tuples. Read-only at every level."""
     raw = (PACKAGE / f"{name}.toml").read_bytes()
     checksum, parsed = worked_out("tables").get(name.rpartition("/")[2], (None, {}))
     if checksum != zlib.crc32(raw):
@@ -30,5 +32,5 @@ def worked_out(name: str) -> dict[str, Any]:
 
 def _fixed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _fixed(one) for key, one in value.items()}
+        return MappingProxyType({key: _fixed(one) for key, one in value.items()})
     return tuple(map(_fixed, value)) if isinstance(value, list) else value

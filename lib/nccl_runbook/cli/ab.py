@@ -7,19 +7,29 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from nccl_runbook.book.plan import UsageError, duration_s
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.compare.ask import Subject
-    from nccl_runbook.compare.facts import Comparison
-    from nccl_runbook.core.facts import Gap
-    from nccl_runbook.core.findings import Finding
-    from nccl_runbook.environment.facts import Environment
-    from nccl_runbook.launch.engine import Engine
+from nccl_runbook.compare import ask as compare
+from nccl_runbook.compare import judge as comparison
+from nccl_runbook.compare import read as reader
+from nccl_runbook.compare.facts import Comparison
+from nccl_runbook.compare.table import tables as tables_of
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.environment import read as environment
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.launch import stop
+from nccl_runbook.launch.devices import NOT_HERE, rank_devices
+from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.sync import models
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
           "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
@@ -50,74 +60,47 @@ def ab(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
-    from nccl_runbook.book.plan import UsageError, duration_s
-    from nccl_runbook.compare import ask as compare
-    from nccl_runbook.launch import stop
-    from nccl_runbook.launch.devices import NOT_HERE, rank_devices
-    from nccl_runbook.launch.engine import EngineError
-    from nccl_runbook.sync import models
-
     stop.end()  # until something is measured
+    stopped = stop.Stop()
     with contextlib.ExitStack() as stack:
-        engine = functools.cache(lambda: stack.enter_context(_engine(python)))
+        engine = functools.cache(lambda: stack.enter_context(Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)))
         try:
             if min(rounds - 1, size, layers) < 0:
                 raise ValueError("--rounds is at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
-                                        models.spec_of(sync, layers), method)
-            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy)
+                                        models.spec_of(sync, layers), method, stopped)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy, stopped)
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
         except (ValueError, UsageError) as error:
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)
-    _tell(seen, libraries, json, html, fail_on)
+    _tell(seen, libraries, json, html, fail_on, stopped.received)
 
 
-def _engine(python: str) -> Engine:
-    from nccl_runbook.core.redact import Redactor
-    from nccl_runbook.launch.engine import Engine
-    from nccl_runbook.launch.interpreters import choose
-
-    return Engine(choose(python).prefix, None, Redactor(os.environ))
-
-
-def _compared(subject: Callable[[], Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
-              allow_busy: bool) -> tuple[Comparison, Environment | Gap]:
+def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
+              allow_busy: bool, stopped: stop.Stop) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
-    from nccl_runbook.compare import ask as compare
-    from nccl_runbook.compare import judge as comparison
-    from nccl_runbook.compare import read as reader
-    from nccl_runbook.core.facts import Gap
-    from nccl_runbook.environment import read as environment
-    from nccl_runbook.launch import stop
-    from nccl_runbook.machine import ask_users as users
-    from nccl_runbook.machine import judge_busy as busy
-
     arms = reader.read(a, b)
     if somebody := busy.gpus_busy(users.collect(), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
     if not arms.named:
         raise ValueError("A and B are both the environment as it is: name what to compare")
     made = subject()
-    stop.remember()
-    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds)
+    stopped.remember()
+    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds, stopped)
     if engine is None or seen.stopped:
         return seen, Gap("not-run", seen.stopped or "your own command is not looked into")
     return seen, environment.of_arms(engine(), arms)
 
 
-def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str) -> NoReturn:
-    from nccl_runbook.compare import judge as comparison
-    from nccl_runbook.compare.table import tables as tables_of
-    from nccl_runbook.core.findings import exit_code, verdict_of, worst_first
-    from nccl_runbook.launch import stop
-
+def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str,
+          received: int) -> NoReturn:
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
-    code = 128 + stop.received if stop.received else exit_code(verdict, fail_on)
+    code = 128 + received if received else exit_code(verdict, fail_on)
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
         *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]
@@ -129,10 +112,8 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    from nccl_runbook.compare.judge import names, ratio
-    from nccl_runbook.core.facts import Gap
-
-    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n in names(seen) if (r := ratio(seen, n))]
+    rated = {name: comparison.ratio(seen, name) for name in comparison.names(seen)}
+    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n, r in rated.items() if r]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
     kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}

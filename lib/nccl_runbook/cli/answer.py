@@ -1,6 +1,7 @@
 """How a command ends: an answer on standard output, one page in a file, an exit code; or one sentence why it cannot."""
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.evidence.log_file import HELD
@@ -80,16 +81,20 @@ def say(line: str) -> None:
     put(plain(Redactor(os.environ).text(line)), sys.stderr)
 
 
-def tell(answer: str | dict[str, Any]) -> None:
-    """On standard output, a dict of values and facts as JSON; no secrets, and nothing that a terminal would obey. Comes before the page,
-    so that the answer is there though no page can be written."""
+def tell(answer: Any) -> None:
+    """On standard output, a text as it is and any other value or fact as JSON; no secrets, and nothing that a terminal would obey.
+
+    Comes before the page, so that the answer is there though no page can be written."""
     import json
 
     redactor = Redactor(os.environ)
     called = shlex.quote(program())
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
-    said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow) if isinstance(answer, dict) else redactor.text(answer)
-    put(plain(said if isinstance(answer, dict) else _NEXT.sub(lambda m: m[1] + called, said)), sys.stdout)
+    if isinstance(answer, str):
+        said = _NEXT.sub(lambda m: m[1] + called, redactor.text(answer))
+    else:
+        said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
+    put(plain(said), sys.stdout)
 
 
 def write(path: Path, text: str) -> None:
@@ -121,17 +126,17 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.core.records import Judged, Record, utc_now
+    from nccl_runbook.core.records import Judged, Record, read
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
     redactor, found = Redactor(os.environ), worst_first(findings)
     status, reason = step_status(found)
     record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
-                    tables=[t.to_json() for t in tables])
-    clean = Record.model_validate(redactor.json(record.model_dump(mode="json", by_alias=True)))
+                    tables=to_json(list(tables)))
+    clean = read(Record, redactor.json(to_json(record)))
     command = redactor.text(shlex.join([program(), *sys.argv[1:]]))
     document = verdict_document(RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step]), [clean])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
-        document = document.model_copy(update={"verdict": "degraded" if code == EXIT_CODES["degraded"] else "unknown"})
-    write(path, render_index(document.model_copy(update={"sentence": redactor.text(sentence), "exit_code": code}), [clean]))
+        document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
+    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [clean]))

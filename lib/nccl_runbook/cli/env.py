@@ -11,7 +11,11 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, gaps_in
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.environment import judge as environment
+from nccl_runbook.environment import read as probe
+from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
 EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
 SCHEMA = "nccl-runbook/env/1"
@@ -29,8 +33,6 @@ def env(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
-    from nccl_runbook.environment import judge as environment
-
     wrong = [f"--pid {p}: a process id is above 0" for p in pid if p < 1] + ["name a file or processes, not both"] * bool(file and pid)
     wrong += [f"{v!r} is no version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
     if wrong:
@@ -41,7 +43,6 @@ def env(
     code = exit_code(verdict, fail_on)
     answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
     if html:
-        from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
         answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
                           (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen))
@@ -50,9 +51,6 @@ def env(
 
 def _read(file: Path | None, pids: list[int]) -> Environment:
     """What was named, as facts; leaves with one sentence where it cannot be read."""
-    from nccl_runbook.environment import read as probe
-    from nccl_runbook.environment import read_file as environment_file
-
     if file:
         role = environment_file.parse(sys.stdin.read(), "standard input") if str(file) == "-" else environment_file.read(str(file))
         seen = role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))

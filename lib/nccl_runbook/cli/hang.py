@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.core.findings import Finding
-    from nccl_runbook.hang.facts import Hang
-    from nccl_runbook.hang.judge import Told
-    from nccl_runbook.report.tables import Table
+from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of
+from nccl_runbook.hang import judge as rules
+from nccl_runbook.hang.facts import Hang
+from nccl_runbook.hang.read import collect
+from nccl_runbook.hang.table import tables
+from nccl_runbook.launch import stop
+from nccl_runbook.report.tables import Table
 
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
 SCHEMA = "nccl-runbook/hang/1"
@@ -28,12 +30,6 @@ def hang(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
-    from nccl_runbook.core.findings import exit_code, verdict_of
-    from nccl_runbook.hang import judge as rules
-    from nccl_runbook.hang.read import collect
-    from nccl_runbook.hang.table import tables
-    from nccl_runbook.launch import stop
-
     stop.end()
     answer.named(paths, one=True)
     seen = collect(paths)
@@ -47,20 +43,18 @@ def hang(
     sys.exit(code)
 
 
-def document(seen: Hang, told: Told, verdict: str, code: int) -> dict[str, Any]:
+def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **vars(told), "collective": told.collective or None,
             "frame": told.frame or None, "files": seen.files}
 
 
-def _how_sure(told: Told) -> str:
+def _how_sure(told: rules.Told) -> str:
     return f" ({told.status})" * (told.status in ("possible", "likely"))
 
 
-def text(seen: Hang, told: Told, first: Finding, tables: list[Table]) -> str:
+def text(seen: Hang, told: rules.Told, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.core.facts import counted, grouped
-
     lines = [f"{told.kind}: {told.sentence}{_how_sure(told)}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]

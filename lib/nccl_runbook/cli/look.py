@@ -5,20 +5,26 @@ import dataclasses
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.failures import usual
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
+from nccl_runbook.core.records import Record, RecordError, load_all, read, save
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nccl_runbook.hang.live.judge import Picture, RankView
+from nccl_runbook.hang.live.judge_hosts import together
+from nccl_runbook.hang.read_stacks import whole_looks
+from nccl_runbook.launch import stop
+from nccl_runbook.look import live as look_live
+from nccl_runbook.look.page import page, text
+from nccl_runbook.report.markup import fixes_html
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
 SCHEMA = "nccl-runbook/look/1"
@@ -34,10 +40,6 @@ def look(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
-    from nccl_runbook.hang.live import judge as rules
-    from nccl_runbook.hang.live.judge_hosts import together
-    from nccl_runbook.look.page import page, text
-
     if record and (pid or save):
         answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
     began = time.monotonic()
@@ -50,14 +52,17 @@ def look(
     if save is not None:  # after the answer, which is there though the file cannot be written
         _save(looks[0], time.monotonic() - began, save)
     if html is not None:
-        answer.write(html, page(pictures, looks, f"exit code {code}"))
+        answer.write(html, page(pictures, looks, f"exit code {code}", fix(pictures)))
     sys.exit(code)
 
 
-def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
-    from nccl_runbook.launch import stop
-    from nccl_runbook.look import live as look_live
+def fix(pictures: Sequence[rules.Picture]) -> str:
+    """What the table of causes says to do about each cause that is more than possible, as a section of the page."""
+    named = dict.fromkeys(p.cause for p in pictures if p.cause and p.status in ("established", "likely"))
+    return fixes_html("The fix", [(causes()[cause].title, usual(cause)) for cause in named if causes()[cause].remedy], "broken")
 
+
+def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
     stop.end()
     try:
         return look_live.look(look_live.checked_pids(pids), gap_s, say)
@@ -66,20 +71,14 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 
 def _save(live: Live, wall_s: float, path: Path) -> None:
-    from nccl_runbook.core.records import Record, save
-    from nccl_runbook.look import live as look_live
-
     try:
-        save(Record.model_validate(look_live.record(live, wall_s)), path, Redactor(os.environ))
+        save(read(Record, look_live.record(live, wall_s)), path, Redactor(os.environ))
     except OSError as error:
         answer.leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; leaves with one sentence where a file is none."""
-    from nccl_runbook.core.records import RecordError, load_all
-    from nccl_runbook.hang.read_stacks import whole_looks
-
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     except RecordError as error:
@@ -90,17 +89,17 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     return looks or answer.leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live")
 
 
-def document(pictures: Sequence[Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
+def document(pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/look.json."""
     return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
             "hosts": [{"host": one.host, "taken": one.taken, "first_s": one.first_s, "gap_s": one.gap_s} for one in looks]}
 
 
-def _job(picture: Picture) -> dict[str, Any]:
+def _job(picture: rules.Picture) -> dict[str, Any]:
     ranks = [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks]
     return {**vars(picture), "status": picture.status or None, "frame": picture.culprits[0].frame if picture.culprits else "",
             "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims], "ranks": ranks}
 
 
-def _who(view: RankView) -> dict[str, Any]:
+def _who(view: rules.RankView) -> dict[str, Any]:
     return {"rank": view.rank, "host": view.host, "pid": view.pid}

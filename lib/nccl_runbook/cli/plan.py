@@ -5,19 +5,27 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.core.findings import Finding
-    from nccl_runbook.core.gpu_identity import Identity
-    from nccl_runbook.plan.areal.allocation import Mode
-    from nccl_runbook.plan.areal.tags import Rules
-    from nccl_runbook.plan.groups import Placed
-    from nccl_runbook.plan.read_training_file import Training
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.gpu_identity import Identity
+from nccl_runbook.machine import ask_nvml as nvml
+from nccl_runbook.plan import flags as known_frameworks
+from nccl_runbook.plan import frameworks
+from nccl_runbook.plan import judge as allocation_rules
+from nccl_runbook.plan import judge_devices as devices
+from nccl_runbook.plan import judge_frameworks as framework_rules
+from nccl_runbook.plan import read_launch_lines as launch_lines
+from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan.areal import tags as knowledge
+from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, parse
+from nccl_runbook.plan.groups import LAUNCHERS, Placed, Site, place
+from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
+from nccl_runbook.report.cells import finding_text
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
@@ -30,8 +38,7 @@ MOST_SHOWN = 40   # plans of a page in full; a table names all
 class Asked:
     """What the command line says; ``gpus`` 0 and "" where it says nothing; ``clustered``: a scheduler
     of a cluster places the workers."""
-
-    rules: Rules
+    rules: knowledge.Rules
     gpus: int
     nodes: int
     launcher: str
@@ -43,7 +50,6 @@ class Asked:
 class Plan:
     """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
     ``devices``: what this machine's GPUs say to it, None where they were not asked; ``rules``: AReaL's, None for other frameworks."""
-
     where: str
     text: str
     framework: str
@@ -54,7 +60,7 @@ class Plan:
     placed: Placed | None = None
     error: str | None = None
     devices: list[Finding] | None = None
-    rules: Rules | None = None
+    rules: knowledge.Rules | None = None
 
     @property
     def clean(self) -> bool:
@@ -79,16 +85,14 @@ def plan(
     html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
-    from nccl_runbook.plan.areal import tags as knowledge
-    from nccl_runbook.plan.groups import LAUNCHERS
-
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         answer.leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk")
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
         plans, left_out = _plans(target, Asked(rules, gpus or len(seen or ()), nodes, launcher, update))
-        plans = [_checked(p, seen) for p in plans] if seen is not None else plans
+        if seen is not None:
+            plans = [dataclasses.replace(p, devices=devices.judge(p.placed.groups, seen) if p.placed else []) for p in plans]
     except ValueError as error:
         answer.leave(error)
     code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
@@ -101,26 +105,14 @@ def plan(
 
 def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
-    from nccl_runbook.core.facts import Gap
-    from nccl_runbook.machine import ask_nvml as nvml
-    from nccl_runbook.plan import judge_devices as devices
-
     view = nvml.view()
     if isinstance(view, Gap):
         raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
     return devices.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _checked(one: Plan, seen: list[Identity]) -> Plan:
-    from nccl_runbook.plan import judge_devices as devices
-
-    return dataclasses.replace(one, devices=devices.judge(one.placed.groups, seen) if one.placed else [])
-
-
 def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
-    from nccl_runbook.plan import read_training_file as training_file
-
     path = Path(target)
     if not os.path.lexists(target):
         slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)  # no allocation
@@ -157,10 +149,6 @@ def _clean(plans: list[Plan]) -> str:
 
 def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
-    from nccl_runbook.plan import flags as frameworks
-    from nccl_runbook.plan import read_launch_lines as launch_lines
-    from nccl_runbook.plan import read_training_file as training_file
-
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
         return _areal(text, where, asked, _gpus(asked, 0), [])
@@ -169,7 +157,7 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
     training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, " ".join(c.text for c in commands))
-    if (known := frameworks.of(text)) is None:
+    if (known := known_frameworks.of(text)) is None:
         raise ValueError(FOREIGN)
     said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
     return _of_framework(known, said, where, asked)
@@ -177,8 +165,6 @@ def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> P
 
 def _named_config(commands: list[Any], file: Path | None) -> str:
     """The text of the YAML that a command names with --config, "" where there is none that can be read here."""
-    from nccl_runbook.plan import read_training_file as training_file
-
     names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
     found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
@@ -196,7 +182,7 @@ def _gpus(asked: Asked, told: int) -> int:
     return asked.gpus or told
 
 
-def _of_training(training: Training, where: str, asked: Asked, command: str) -> Plan:
+def _of_training(training: training_file.Training, where: str, asked: Asked, command: str) -> Plan:
     """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
     by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and asked.rules.era == "C"
@@ -215,7 +201,7 @@ def _of_training(training: Training, where: str, asked: Asked, command: str) -> 
     return _areal(text, where, told, _gpus(asked, training.gpus), notes, roles, training.shares)
 
 
-def _about(training: Training, rules: Rules, update: str) -> list[str]:
+def _about(training: training_file.Training, rules: knowledge.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
     notes = []
     if training.update not in ("", update):
@@ -229,9 +215,6 @@ def _about(training: Training, rules: Rules, update: str) -> list[str]:
 
 def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
            shares: dict[str, str] | None = None) -> Plan:
-    from nccl_runbook.plan import judge
-    from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse
-    from nccl_runbook.plan.groups import Site, place
 
     rules = asked.rules
     launcher = asked.launcher or ("ray" if (asked.nodes or 1) > 1 else "local")
@@ -239,23 +222,21 @@ def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], rol
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        return Plan(where, text, "areal", site.launcher, gpus, judge.refused(text, why, rules), error=why.error, rules=rules)
+        return Plan(where, text, "areal", site.launcher, gpus, allocation_rules.refused(text, why, rules), error=why.error, rules=rules)
     placed = place(mode, site)
-    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge.about_tag(rules, site)))
-    return Plan(where, text, "areal", site.launcher, gpus, judge.judge(text, mode, placed, rules, site), mode, placed, rules=rules)
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *allocation_rules.about_tag(rules, site)))
+    finding = allocation_rules.judge(text, mode, placed, rules, site)
+    return Plan(where, text, "areal", site.launcher, gpus, finding, mode, placed, rules=rules)
 
 
 def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
-    from nccl_runbook.plan import frameworks
-    from nccl_runbook.plan import judge_frameworks as judge
-
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
     told = {name: int(values[0]) for name, values in flat.items() if values and values[0].isdecimal()}
     gpus = _gpus(asked, told.get("trainer.n_gpus_per_node", 0))
     nodes = asked.nodes or max(1, told.get("trainer.nnodes", 0), told.get("rollout.nnodes", 0))  # verl's own
     launch = frameworks.merged(known, said, gpus)
     mode, placed = frameworks.place(launch, gpus, nodes)
-    return Plan(where, "", known.name, "", gpus, judge.judge(launch, mode, placed, gpus * nodes, gpus), mode, placed)
+    return Plan(where, "", known.name, "", gpus, framework_rules.judge(launch, mode, placed, gpus * nodes, gpus), mode, placed)
 
 
 def document(one: Plan) -> dict[str, Any]:
@@ -275,9 +256,6 @@ def document(one: Plan) -> dict[str, Any]:
 
 
 def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
-    from nccl_runbook.plan.table import groups_table, plans_table
-    from nccl_runbook.report.cells import finding_text
-
     first = plans[0]
     if len(plans) == 1:
         lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
@@ -291,8 +269,6 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
 
 
 def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -> None:
-    from nccl_runbook.plan.table import groups_tables, plans_table
-
     several = len(plans) + len(left_out) > 1
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
     told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]

@@ -5,25 +5,23 @@ import dataclasses
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.launch import stop
+from nccl_runbook.launch.stop import Stop
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
 LOOK_S = 3.0
 POLL_S = 0.2
-PIECE = 1 << 20  # characters
 
 
 @dataclasses.dataclass
@@ -55,7 +53,8 @@ def reduce(
     from nccl_runbook.compare import reduction
 
     try:
-        axes, wanted = reduction.axes_of(axis), re.compile(fail_on)
+        axes = reduction.axes_of(axis)
+        re.compile(fail_on)
         combinations = reduction.smallest_first(axes)
         reduction.check_placeholders(command, axes)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,32 +65,33 @@ def reduce(
     except OSError as error:
         answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
     tried: list[Tried] = []
-    stop.remember()
+    stopped = Stop()
+    stopped.remember()
     for values in combinations:
         words = reduction.command_for(command, values)
         stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
         try:
-            tried.append(_try(values, words, wanted if fail_on else None, deadline, repeats, stem))
+            tried.append(_try(values, words, fail_on, deadline, repeats, stem, stopped))
         except ValueError as error:
             _ = [p.unlink() for p in out.iterdir() if not p.stat().st_size]  # of what could not start: the folder may be named again
             answer.leave(error)
         (answer.say if json else answer.tell)(_line(tried[-1]))
-        if tried[-1].failed or stop.why():
+        if tried[-1].failed or stopped():
             break
-    document = _document(tried, len(combinations))
+    document = _document(tried, len(combinations), stopped)
     answer.tell(document if json else document["sentence"])
     sys.exit(document["exit_code"])
 
 
-def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | None, deadline_s: float, repeats: int, stem: Path) -> Tried:
+def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: float, repeats: int, stem: Path,
+         stopped: Stop) -> Tried:
     """Up to ``repeats`` runs, none after the first failure or a signal."""
     tried = Tried(values)
-    while tried.runs < repeats and not tried.failed and not (tried.runs and stop.why()):
+    while tried.runs < repeats and not tried.failed and not (tried.runs and stopped()):
         tried.runs += 1
         tried.logs.append(f"{stem}-run{tried.runs}.log")
         began = time.monotonic()
-        with open(tried.logs[-1], "wb") as log:
-            outcome, tried.code, line = _run(words, values, wanted, deadline_s, log, tried)
+        outcome, tried.code, line = _run(words, values, wanted, deadline_s, tried, stopped)
         tried.seconds.append(round(time.monotonic() - began, 1))
         if outcome != "passed":
             tried.outcome, tried.line = outcome, line
@@ -99,50 +99,45 @@ def _try(values: dict[str, str], words: list[str], wanted: re.Pattern[str] | Non
     return tried
 
 
-def _run(words: list[str], values: Mapping[str, str], wanted: re.Pattern[str] | None, deadline_s: float, log: Any,
-         tried: Tried) -> tuple[str, int | None, str]:
+def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: float, tried: Tried,
+         stopped: Stop) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
-    from nccl_runbook.launch.command import supervised
+    from nccl_runbook.launch import command
 
-    with supervised(words, {**os.environ, **values}, log) as job, open(log.name, encoding="utf-8", errors="replace") as lines:
-        try:
-            code, found = _watched(job, lines, wanted, deadline_s)
-        except InterruptedError as why:
-            return "interrupted", None, str(why)
-        except TimeoutError:
-            if job.poll() is not None:
-                return "otherwise", job.poll(), f"; its log was still being searched after {deadline_s:g} s"
-            tried.look = _looked_at(job.pid)
-            return "hung", None, f"still running after {deadline_s:g} s"
-    if found is not None:
-        return "failed", code, found.strip()[:400]
-    return ("passed" if code == 0 else "otherwise" if wanted else "failed"), code, ""
+    with open(tried.logs[-1], "wb") as log, command.supervised(words, {**os.environ, **values}, log) as job:
+        if not wanted:
+            is_over = _wait(job, None, deadline_s, stopped)
+            ended = "passed" if job.poll() == 0 else "failed"
+            return (ended, job.poll(), "") if is_over else _unfinished(job, deadline_s, tried, stopped)
+        with command.first_line(wanted, log.name) as search:
+            if not _wait(job, search, deadline_s, stopped):
+                return _unfinished(job, deadline_s, tried, stopped)
+            if search.returncode == command.FOUND:
+                return "failed", job.poll(), search.stdout.read().rstrip("\n")
+            if search.returncode != command.NOT_FOUND:
+                return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
+            return "passed" if job.poll() == 0 else "otherwise", job.poll(), ""
 
 
-def _watched(job: subprocess.Popen, lines: TextIO, wanted: re.Pattern[str] | None, deadline_s: float) -> tuple[int | None, str | None]:
-    """The exit code once the log is read, or the first line that says that it failed. In pieces: a job may print faster than this reads.
-    TimeoutError at the deadline, InterruptedError after a signal, both in the middle of a search, too."""
+def _wait(job: subprocess.Popen, search: subprocess.Popen | None, deadline_s: float, stopped: Stop) -> bool:
+    """Whether the search of the log, or the job if nothing is searched, ended before the deadline and a signal."""
     until = time.monotonic() + deadline_s
+    while (search or job).poll() is None:
+        if search and job.poll() is not None:
+            search.stdin.close()  # the log is whole
+        if stopped() or time.monotonic() > until:
+            return False
+        time.sleep(POLL_S)
+    return True
 
-    def look_up(*_: Any) -> None:
-        if stop.why():
-            raise InterruptedError(stop.why())
-        if time.monotonic() > until:
-            raise TimeoutError
 
-    signal.signal(signal.SIGALRM, look_up)
-    signal.setitimer(signal.ITIMER_REAL, POLL_S, POLL_S)
-    try:
-        rest = ""
-        while True:
-            code, text = job.poll(), lines.read(PIECE) if wanted else ""
-            *whole, rest = (rest + text + "\n" * (code is not None and not text)).split("\n")  # a line may come in pieces
-            found, rest = next((x for x in whole if wanted and wanted.search(x[:65536])), None), rest[:65536]
-            if found is not None or code is not None and not text:
-                return code, found
-            time.sleep(0 if text else POLL_S)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop) -> tuple[str, int | None, str]:
+    if stopped():
+        return "interrupted", None, stopped()
+    if job.poll() is not None:
+        return "otherwise", job.poll(), f"ended with exit code {job.poll()}; its log was still being searched after {deadline_s:g} s"
+    tried.look = _looked_at(job.pid)
+    return "hung", None, f"still running after {deadline_s:g} s"
 
 
 def _looked_at(pid: int) -> str:
@@ -165,26 +160,26 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-           "interrupted": tried.line, "otherwise": f"ended with exit code {tried.code}, not as --fail-on says{tried.line}"}[tried.outcome]
+           "interrupted": tried.line, "otherwise": tried.line or f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
 
 
-def _document(tried: list[Tried], count: int) -> dict[str, Any]:
+def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     if failing:
         why = failing.look or failing.line or f"exit code {failing.code}"
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
-    elif stop.why():
+    elif stopped():
         done = sum(t.outcome != "interrupted" for t in tried)
-        sentence = f"{stop.why()} after {done} of {count} combinations, none of which failed as asked"
+        sentence = f"{stopped()} after {done} of {count} combinations, none of which failed as asked"
     elif otherwise:
         log = shlex.quote(otherwise[0].logs[-1])
         sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
     else:
         sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
-    code = 128 + stop.received if stop.received else 3 if failing else 4
+    code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

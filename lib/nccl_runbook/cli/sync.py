@@ -5,15 +5,37 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.book.plan import UsageError, duration_s
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.report.tables import Table
-    from nccl_runbook.step import Step
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.parameters import check_range
+from nccl_runbook.launch import stop
+from nccl_runbook.launch.engine import EngineError
+from nccl_runbook.launch.interpreters import InterpreterError
+from nccl_runbook.look import own_sync
+from nccl_runbook.look.live import checked_pids
+from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.placement import placement
+from nccl_runbook.plan import judge as allocation
+from nccl_runbook.plan.intended import check, intend
+from nccl_runbook.plan.table import intended_tables
+from nccl_runbook.report.cells import StepView
+from nccl_runbook.report.page import render_index
+from nccl_runbook.report.tables import Table
+from nccl_runbook.report.verdict import RunInfo, verdict_document
+from nccl_runbook.step import Step
+from nccl_runbook.sync import ask as probe
+from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync import judge_choice as sync_choice
+from nccl_runbook.sync import models
+from nccl_runbook.sync import read_trace as sync_trace
+from nccl_runbook.sync.choice import phase_of
+from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
 EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"
 STEP = "05-weight-sync"
@@ -40,69 +62,41 @@ def sync(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
-    from nccl_runbook.book.plan import UsageError, duration_s
-    from nccl_runbook.core.parameters import check_range
-    from nccl_runbook.launch import stop
-    from nccl_runbook.launch.engine import EngineError
-    from nccl_runbook.launch.interpreters import InterpreterError
-    from nccl_runbook.step import Step
-
     if trace and pid or areal and not allocation:
         answer.leave("--trace or --pid: name one of them" if pid else "--areal is the tag of an --allocation: name that, too")
     stop.end()  # until something is measured
+    stopped = stop.Stop()
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,
                      "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
-            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()})
-            tables = _own(step, trace, pid) if trace or pid else _measured(step, tensor_parallel)
+            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()}, stopped)
+            tables = _own(step, trace, pid, stopped) if trace or pid else _measured(step, tensor_parallel, stopped)
         except (ValueError, UsageError, InterpreterError, EngineError) as error:
             answer.leave(error)
-        _finish(step, tables, json, html, fail_on)
+        _finish(step, tables, json, html, fail_on, stopped.received)
 
 
-def _own(step: Step, trace: str, pids: list[int]) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.core.facts import Gap
-    from nccl_runbook.launch import stop
-    from nccl_runbook.look import own_sync
-    from nccl_runbook.look.live import checked_pids
-    from nccl_runbook.sync import judge_choice as sync_choice
-    from nccl_runbook.sync import read_trace as sync_trace
-    from nccl_runbook.sync.choice import phase_of
-    from nccl_runbook.sync.table import own_table
-
+def _own(step: Step, trace: str, pids: list[int], stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
         told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
         answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
-        stop.remember()
+        stopped.remember()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
-        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of)
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of, stopped=stopped)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
     return sync_choice.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
 
 
-def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    from nccl_runbook.launch import stop
-    from nccl_runbook.machine import ask_users as users
-    from nccl_runbook.machine import judge_busy as busy
-    from nccl_runbook.placement import placement
-    from nccl_runbook.plan import judge as allocation
-    from nccl_runbook.plan.intended import check, intend
-    from nccl_runbook.plan.table import intended_tables
-    from nccl_runbook.sync import ask as probe
-    from nccl_runbook.sync import judge as weight_sync
-    from nccl_runbook.sync import judge_choice as sync_choice
-    from nccl_runbook.sync import models
-    from nccl_runbook.sync.table import choice_table, methods_table, placement_table, sweeps_table
-
+def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
     check(p["allocation"], p["areal"])
     somebody = step.guard(users.collect, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
-    stop.remember()
+    stopped.remember()
     runs = step.collect("runs", probe.collect, lambda: step.engine,
                         lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
@@ -112,21 +106,17 @@ def _measured(step: Step, tensor_parallel: int) -> tuple[list[Any], tuple[str, .
     return findings, weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
-def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str) -> None:
-    from nccl_runbook.launch import stop
-    from nccl_runbook.report.cells import StepView
-    from nccl_runbook.report.page import render_index
-    from nccl_runbook.report.verdict import RunInfo, verdict_document
-
+def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str,
+            received: int) -> None:
     findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
     record = step.record
     info = RunInfo(id="sync", started=record.started, command=shlex.join([answer.program(), *sys.argv[1:]]), planned=[STEP],
-                   asked=[STEP], fail_on=fail_on, interrupted=bool(stop.received), signal=stop.received)
+                   asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
     document = verdict_document(info, [record])
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"
     text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)), last])
-    answer.tell(record.model_dump(mode="json", by_alias=True) if json else text)
+    answer.tell(record if json else text)
     if html:
         answer.write(html, render_index(document, [record]))
     sys.exit(document.exit_code)

@@ -4,7 +4,6 @@ No notebook and no widget is needed for it. The process holds a pipe from its st
 """
 from __future__ import annotations
 
-import collections
 import re
 import signal
 import subprocess
@@ -15,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from pydantic import ValidationError
-
+from nccl_runbook.core.records import RecordError, read
 from nccl_runbook.report.verdict import VerdictDocument
 
 LINES_KEPT = 200
@@ -34,7 +32,7 @@ class RunProcess:
 
     def __init__(self, arguments: Sequence[str], outputs: Path) -> None:
         self.outputs = outputs
-        self.lines: collections.deque[str] = collections.deque(maxlen=LINES_KEPT)
+        self.lines: tuple[str, ...] = ()  # replaced for each line: whoever reads it has a whole one
         self.done = self.total = 0
         self.document: VerdictDocument | None = None
         self.exit_code: int | None = None
@@ -93,7 +91,7 @@ class RunProcess:
         for line in stream:
             if found := _STEP_DONE.match(line):
                 self.done, self.total = int(found[1]), int(found[2])
-            self.lines.append(line.rstrip("\n")[:LINE_CHARACTERS])
+            self.lines = (*self.lines[1 - LINES_KEPT:], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
         while True:
@@ -108,8 +106,8 @@ class RunProcess:
             reader.join(2)  # whoever still holds the pipe is not waited for
         self.process.stdin.close()
         try:
-            self.document = VerdictDocument.model_validate_json(self._said)
-        except ValidationError:
+            self.document = read(VerdictDocument, self._said.encode())
+        except RecordError:
             self.document = None
         self.ended_at = time.monotonic()
         self.on_change(self)

@@ -12,9 +12,10 @@ from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import World, WorldRequest
-from nccl_runbook.launch import command, stop
+from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import METHODS
 
 Env = dict[str, str | None]
@@ -40,11 +41,12 @@ class Subject:
 
 
 def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: list[str], figure: str = "", more_is_better: bool = False,
-            op: str = "all_reduce", size_bytes: int = 0, spec: dict[str, Any] | None = None, method: str = "") -> Subject:
+            op: str = "all_reduce", size_bytes: int = 0, spec: dict[str, Any] | None = None, method: str = "",
+            stopped: Callable[[], str] = never) -> Subject:
     """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
     is not known."""
     if argv:
-        return of_command(argv, figure, more_is_better)
+        return of_command(argv, figure, more_is_better, stopped)
     if figure:
         raise ValueError("figure reads what your own command prints: name that, too, behind --")
     gpu = devices()[0] is not None
@@ -53,7 +55,7 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
     return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
 
 
-def of_command(argv: list[str], figure: str, more_is_better: bool = False) -> Subject:
+def of_command(argv: list[str], figure: str, more_is_better: bool = False, stopped: Callable[[], str] = never) -> Subject:
     """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
     Raises ValueError for an expression that cannot be used, and as it runs for a command that cannot be started."""
     pattern = command.compiled(figure)
@@ -62,7 +64,7 @@ def of_command(argv: list[str], figure: str, more_is_better: bool = False) -> Su
     def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
         try:
-            return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s)
+            return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s, stopped)
         except ValueError as error:
             if arm == "A":  # it runs first: nothing can be compared
                 raise
@@ -128,23 +130,24 @@ class _Clock:
     """Lets a run start only if one as long as the longest so far still fits into the budget (seconds); one that a signal ended counts
     for nothing."""
 
-    def __init__(self, subject: Subject, budget_s: float, secrets: Redactor) -> None:
+    def __init__(self, subject: Subject, budget_s: float, secrets: Redactor, stopped: Callable[[], str]) -> None:
+        self.stopped = stopped
         self.subject, self.until, self.longest, self.secrets = subject, time.monotonic() + budget_s, 1.0, secrets
 
     def run(self, arm: str, env: dict[str, Env]) -> Sample | None:
         left = self.until - time.monotonic()
-        if left < self.longest or stop.why():
+        if left < self.longest or self.stopped():
             return None
         began = time.monotonic()
         sample = self.subject.run(arm, env, left)
-        if stop.why() and not sample.passed:
+        if self.stopped() and not sample.passed:
             return None
         self.longest = max(self.longest, time.monotonic() - began)
         return dataclasses.replace(sample, last_lines=[self.secrets.text(line) for line in sample.last_lines])
 
 
 def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Walk | Gap],
-            rounds: int = 3) -> Comparison | Gap:
+            rounds: int = 3, stopped: Callable[[], str] = never) -> Comparison | Gap:
     """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
     if not arms.named:
@@ -154,16 +157,15 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     if unknown:
         where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command where the process starts"
         raise ValueError(f"role {unknown[0]!r} has no place here: {where}")
-    clock = _Clock(made, budget_s, arms.secrets)
-    warm_up, samples = [], []
+    clock = _Clock(made, budget_s, arms.secrets, stopped)
+    warm_up = []
     for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
         env = arms.env(arms.keys if arm == "B" else [])
         warm_up.append(clock.run(arm, {**env, "": {**env[""], **LOGGED}} if made.in_ranks else env))
-    for arm in "ABBA" * rounds if arms.keys else "":
-        samples.append(clock.run(arm, arms.env(arms.keys if arm == "B" else [])))
+    samples = [clock.run(arm, arms.env(arms.keys if arm == "B" else [])) for arm in ("ABBA" * rounds if arms.keys else "")]
     ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
     what = arms.secrets.text(made.what)
     seen = Comparison(what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
                       Gap("not-run", "no difference to walk"))
-    walked = Gap("not-run", stop.why()) if stop.why() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
-    return dataclasses.replace(seen, walk=walked, stopped=stop.why())
+    walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
+    return dataclasses.replace(seen, walk=walked, stopped=stopped())

@@ -14,6 +14,7 @@ Glossary, one word per concept:
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar
 
 Key, Value = TypeVar("Key"), TypeVar("Value")
@@ -56,15 +57,18 @@ def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:
     """Every Gap below ``fact`` with its dotted path, such as ``gpus.gpus[1].ecc``."""
     if isinstance(fact, Gap):
         yield path, fact
-    elif dataclasses.is_dataclass(fact) and not isinstance(fact, type):
-        for field in dataclasses.fields(fact):
-            yield from gaps_in(getattr(fact, field.name), f"{path}.{field.name}" if path else field.name)
-    elif isinstance(fact, dict):
-        for key, value in fact.items():
-            yield from gaps_in(value, f"{path}.{key}" if path else str(key))
     elif isinstance(fact, (list, tuple)):
         for index, value in enumerate(fact):
             yield from gaps_in(value, f"{path}[{index}]")
+    else:
+        named = fact.items() if isinstance(fact, dict) else vars(fact).items() if dataclasses.is_dataclass(fact) else ()
+        for key, value in named:
+            yield from gaps_in(value, f"{path}.{key}" if path else str(key))
+
+
+def utc_now() -> str:
+    """Now, as records write it: 2026-11-20T14:30:53Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import difflib
 import json
@@ -41,10 +42,8 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
     if isinstance(value, str) and wanted is bool and value.lower() in ("true", "false", "1", "0", "yes", "no"):
         return value.lower() in ("true", "1", "yes")
     if isinstance(value, str) and wanted in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return wanted(value)
-        except ValueError:
-            pass
     allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
     raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
 

@@ -4,17 +4,19 @@ A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
 from __future__ import annotations
 
-import datetime as dt
+import functools
 import json
 import os
 import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import Redactor
 
@@ -27,13 +29,12 @@ class RecordError(ValueError):
     """A file that is not a record of ours; the message names the file and what is wrong, in one sentence."""
 
 
-class Strict(BaseModel):
-    """Refuses what it does not know."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+# a shape that is written and read back: checked when it is made, and it refuses what it does not know
+strict = dataclass(config={"extra": "forbid"}, kw_only=True)
 
 
-class Judged(Strict):
+@strict
+class Judged:
     """Whose software was judged. ``own``: the runbook's own torch, not the user's. Paths as the ranks saw them."""
 
     python: str = ""
@@ -41,44 +42,58 @@ class Judged(Strict):
     cuda: str = ""
     nccl: str = ""
     nccl_path: str = ""
-    gpus: list[str] = []
+    gpus: list[str] = Field([])
     host: str = ""
     own: bool = False
 
 
-class Command(Strict):
+@strict
+class Command:
     """A line that repeats by hand what the runbook did."""
 
     label: str
     line: str
 
 
-class Record(Strict):
+@strict
+class Record:
     """One step. ``status`` is "running" until the step wrote its own result: only that counts as done."""
 
-    schema_: Annotated[Literal["nccl-runbook/record/1"], Field(alias="schema")] = SCHEMA
+    schema: Literal["nccl-runbook/record/1"] = SCHEMA
     step: str
     status: Status = "running"
     reason: str = ""
     started: str
     ended: str | None = None
     wall_s: float = 0.0
-    parameters: dict[str, JsonValue] = {}
-    judged: Judged = Judged()
-    facts: dict[str, JsonValue] = {}
-    findings: list[Finding] = []
-    not_looked_at: list[str] = []
-    commands: list[Command] = []
-    tried_by_hand: list[dict[str, JsonValue]] = []
-    tables: list[dict[str, JsonValue]] = []
+    parameters: dict[str, JsonValue] = Field({})
+    judged: Judged = Field(Judged())
+    facts: dict[str, JsonValue] = Field({})
+    findings: list[Finding] = Field([])
+    not_looked_at: list[str] = Field([])
+    commands: list[Command] = Field([])
+    tried_by_hand: list[dict[str, JsonValue]] = Field([])
+    tables: list[dict[str, JsonValue]] = Field([])
 
 
-_SEVERAL = TypeAdapter(list[Record])
+_reader = functools.cache(TypeAdapter)
 
 
-def utc_now() -> str:
-    """Now, as records write it: 2026-11-20T14:30:53Z."""
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def read(wanted: Any, data: Any) -> Any:
+    """``data``, the bytes of a JSON document or a value that was parsed from one, as the type ``wanted``; the way back from ``to_json``.
+
+    Raises RecordError with the place and the reason for anything else.
+    """
+    try:
+        return _reader(wanted).validate_json(data) if isinstance(data, bytes) else _reader(wanted).validate_python(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RecordError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
+
+
+def json_text(value: Any, redactor: Redactor) -> str:
+    """The value or the facts in it as the text of a file, without secrets."""
+    return json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False) + "\n"
 
 
 def write_texts(texts: Mapping[Path, str]) -> None:
@@ -109,7 +124,7 @@ def write_text(path: Path, text: str) -> None:
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:
     """Write the record without secrets."""
-    write_text(path, json.dumps(redactor.json(record.model_dump(mode="json", by_alias=True)), indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json_text(record, redactor))
 
 
 def load(path: Path, step: str = "") -> Record:
@@ -128,10 +143,9 @@ def load_all(path: Path) -> list[Record]:
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
         data = path.read_bytes()
-        return _SEVERAL.validate_json(data) if data.lstrip().startswith(b"[") else [Record.model_validate_json(data)]
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise RecordError(f"{path} is not a record of this runbook ({where}: {first['msg']})") from error
+    try:
+        return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
+    except RecordError as error:
+        raise RecordError(f"{path} is not a record of this runbook ({error})") from error

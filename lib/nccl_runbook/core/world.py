@@ -40,7 +40,8 @@ class WorldRequest:
 class RankResult:
     """How one rank ended.
 
-    ``outcome``: exited, signalled, timed-out, or lost (the warm process above it was killed); ``code``: exit code or signal number;
+    ``outcome``: exited, signalled, timed-out (still running at the deadline), lost (the warm process above it was killed) or late (the
+    warm process did not report its end in time, so the rank may still run); ``code``: exit code or signal number;
     ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
     stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its
     whole log, "" where none was kept; ``dropped_bytes``: how much of a flood was left out of it.
@@ -67,7 +68,7 @@ class RankResult:
     def why_silent(self) -> Gap:
         """Why it did not come to tell something."""
         told = f"the rank {self.outcome} ({self.code}) {' | '.join(self.last_lines[-3:])}"
-        return Gap("timed-out" if self.outcome == "timed-out" else "failed", told.strip())
+        return Gap("timed-out" if self.outcome in ("timed-out", "late") else "failed", told.strip())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +114,10 @@ class World:
 
     @property
     def ended(self) -> str:
-        """In a few words: "passed", "lost" (the runbook's own process was killed), "wrong values", "hung" or "failed"."""
+        """In a few words: "passed", "lost" (how a rank ended was not reported), "wrong values", "hung" or "failed"."""
         if self.passed:
             return "passed"
-        if any(r.outcome == "lost" for r in self.ranks):
+        if any(r.outcome in ("lost", "late") for r in self.ranks):
             return "lost"
         return "wrong values" if self.wrong else "hung" if self.hung and not self.died else "failed"
 

@@ -24,7 +24,8 @@ class Role:
     further names there are; ``conf``: what nccl.conf files set, by path in NCCL's order; ``mapped``: libnccl and plugins in the process;
     ``reported``: ncclGetVersion's answer, else the file's own text; ``nofile``, ``memlock``: soft limits
     of open files and of locked memory in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
-    installed beside torch -> what its metadata requires; ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
+    installed beside torch -> what its metadata requires; ``markers``: what markers of requirements ask, as far as it was read
+    ("python_version": "3.12", "platform_machine": "x86_64"); ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
     called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
     number; ``container``, ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
     show: network interfaces, and those with a default route."""
@@ -47,6 +48,7 @@ class Role:
     ipc_namespace: str | Gap = Gap("not-run", "not asked")
     interfaces: list[str] | Gap = Gap("not-run", "not asked")
     routes: list[str] | Gap = Gap("not-run", "not asked")
+    markers: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,58 +1,90 @@
 """Frameworks against the torch, NCCL and Ray beside them, by their own metadata; nothing is imported."""
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from nccl_runbook.causes.variables import version
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.environment.versions import published, watched
 
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;()]*)\)?\s*(?:;(.*))?")
-_CLAUSE = re.compile(r"(===|==|!=|>=|<=|~=|>|<)\s*([0-9][\w.+*!-]*)")
-_ELSEWHERE = re.compile(r"extra\b|darwin|win32|windows|aarch64|arm64|python_version|sys_platform\s*!=", re.I)
+_LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
+          "implementation_name": "cpython", "platform_python_implementation": "CPython"}
+_MACHINES = ("x86_64", "aarch64")
+_PYTHONS = [f"3.{minor}" for minor in range(9, 16)]
+_NEVER_READ = ("platform_release", "platform_version")
 
 
-def satisfied(have: str, specifier: str) -> bool:
-    """Whether a version fits every clause that is understood (PEP 440, releases only: what follows the numbers does not count)."""
-    return all(_holds(version(have), operator, wanted) for operator, wanted in _CLAUSE.findall(specifier))
+def applies(marker: Marker | None, known: Mapping[str, str]) -> bool | None:
+    """Whether a requirement with this marker counts; None if that depends on something that is not ``known``.
+
+    ``known``: ``Role.markers``. Every Python and machine that is possible is tried, so a marker that asks for
+    neither is always decided. Extras do not count.
+    """
+    pythons = [known["python_version"]] if "python_version" in known else _PYTHONS
+    machines = [known["platform_machine"]] if "platform_machine" in known else _MACHINES
+    try:
+        answers = {marker is None or marker.evaluate(_environment(python, patch, machine))
+                   for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)}
+    except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
+        return None
+    return None if len(answers) > 1 or any(name in str(marker) for name in _NEVER_READ) else answers.pop()
 
 
-def _holds(have: tuple[int, ...], operator: str, wanted: str) -> bool:
-    parts = version(wanted)
-    if operator in ("==", "!=", "==="):
-        short = have[:len(parts)] if "*" in wanted else have + (0,) * (3 - len(have))
-        return (short == (parts if "*" in wanted else parts + (0,) * (3 - len(parts)))) is (operator != "!=")
-    if operator == "~=":
-        return have >= parts and have[:len(parts) - 1] == parts[:-1]
-    return {">=": have >= parts, "<=": have <= parts, ">": have > parts, "<": have < parts}[operator]
+def _environment(python: str, patch: str, machine: str) -> dict[str, str]:
+    full = f"{python}.{patch}"
+    return {**_LINUX, "python_version": python, "python_full_version": full, "implementation_version": full,
+            "platform_machine": machine}
 
 
-def requirements(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Name and specifier of each that counts on Linux x86_64 without extras."""
-    for line in lines:
-        match = _REQUIREMENT.fullmatch(line.strip())
-        if match and match[1].lower() in watched() and not _ELSEWHERE.search(match[3] or ""):
-            yield match[1].lower().replace("_", "-"), match[2].strip()
+def _name(line: str) -> str:
+    """The distribution that a line of Requires-Dist names."""
+    return canonicalize_name(re.match(r"\s*([\w.-]*)", line)[1])
+
+
+def _unmet(line: str, there: Mapping[str, str], known: Mapping[str, str]) -> tuple[str, str, Severity] | None:
+    """The distribution that a line of Requires-Dist asks for in another version than is installed, what it asks,
+    and how bad that is: UNKNOWN if the line, the version or the marker cannot be decided."""
+    name = _name(line)
+    if name not in watched() or name not in there:
+        return None
+    try:
+        wanted, installed = Requirement(line), Version(there[name])
+    except (InvalidRequirement, InvalidVersion):
+        return name, line.strip(), Severity.UNKNOWN
+    counts = applies(wanted.marker, known)
+    if counts is False or wanted.specifier.contains(installed, prereleases=True):
+        return None
+    # NVIDIA's containers hold 2.7.0a0 for what is nearly 2.7.0: no requirement is met by that, and most work
+    nearly = wanted.specifier.contains(installed.base_version, prereleases=True)
+    asked = str(wanted.specifier) if counts else f"{wanted.specifier}; {wanted.marker}"
+    return name, name + asked, Severity.UNKNOWN if counts is None else Severity.NOTE if nearly else Severity.WARN
 
 
 def framework_version_incompatible(role: Role) -> Iterator[Finding]:
-    """A framework that requires another torch, Ray or NCCL than is installed beside it. Another NCCL than torch's own is a note: it is
-    often chosen, and works."""
+    """A framework that requires another torch, Ray or NCCL than is installed beside it, and one without a
+    requirement on torch beside another torch than its release was published for.
+
+    Another NCCL than torch's own is a note: it is often chosen, and works.
+    """
     there = {p.partition(" ")[0]: p.partition(" ")[2] for p in role.requires}
     there |= {} if isinstance(role.torch, Gap) else {"torch": role.torch}
     for package, lines in role.requires.items():
+        for other, asked, severity in filter(None, (_unmet(line, there, role.markers) for line in lines)):
+            severity = Severity.NOTE if severity is Severity.WARN and package.startswith("torch ") else severity
+            how = "may require" if severity is Severity.UNKNOWN else "requires"
+            says = f"{package} {how} {asked}, and {other} {there[other]} is installed"
+            yield _finding(role, severity, says, package, other)
         name, _, release = package.partition(" ")
-        wanted = dict(requirements(lines))
-        for other, specifier in wanted.items():
-            if other in there and not satisfied(there[other], specifier):
-                severity = Severity.NOTE if name == "torch" else Severity.WARN
-                says = f"{package} requires {other}{specifier}, and {other} {there[other]} is installed"
-                yield _finding(role, severity, says, package, other)
-        made_for = published(name, release)
-        if made_for and "torch" not in wanted and "torch" in there and not satisfied(there["torch"], f"=={made_for}"):
+        made_for, required = published(name, release), any(_name(line) == "torch" for line in lines)
+        if made_for and not required and _unmet(f"torch=={made_for}", there, {}):
             says = f"{package} was published for torch {made_for}; here, without a requirement, it stands beside torch {there['torch']}"
             yield _finding(role, Severity.NOTE, says, package, "torch")
 

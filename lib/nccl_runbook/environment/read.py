@@ -116,23 +116,34 @@ def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | G
     if pid == "self" and isinstance(role.torch, Gap):
         prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
         torch, nccl = installed(prefix)
-        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)))
+        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)),
+                                   markers=_markers(map(str, _sites(prefix)), done))
     return role, host_of(done)
 
 
 def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
     """torch's and NCCL's versions in a virtual or conda environment, without importing anything."""
     nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
-    sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
+    sites = _sites(prefix)
     torch = [_python_string(p.read_text(encoding="utf-8"), "__version__") for s in sites for p in s.glob("torch/version.py")]
     nccl = [_wheel(p.name).rpartition(" ")[2] for s in sites for p in s.glob("nvidia_nccl_cu*.dist-info")]
     return next(iter(torch), nothing), next(iter(nccl), nothing)
 
 
+def _sites(prefix: str) -> list[Path]:
+    return sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
+
+
+def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
+    """``Role.markers``: the machine that was reported, and the Python in the path of the folder that holds torch."""
+    pythons = {found[1] for path in paths if (found := re.search(r"/python(3\.\d+)/", f"{path}/"))}
+    python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
+    return {**python, **({"platform_machine": said["machine"]} if "machine" in said else {})}
+
+
 def _metadata(prefix: str) -> list[str]:
     """METADATA of the frameworks in a virtual or conda environment, its first lines."""
-    sites = sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
-    found = [p for s in sites for n in framework_versions.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
+    found = [p for s in _sites(prefix) for n in framework_versions.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
     return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16] for p in found]
 
 
@@ -161,7 +172,8 @@ def role_of(name: str, said: Mapping[str, Any]) -> Role:
                 version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
                 *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []), _shm(said["shm"]),
                 [path for path in _CONTAINER if isinstance(files[path], str)], _or_gap(_of(files, "/ns/ipc")),
-                _interfaces(_of(files, "/net/dev"), said["interfaces"]), _routes(_of(files, "/net/route")))
+                _interfaces(_of(files, "/net/dev"), said["interfaces"]), _routes(_of(files, "/net/route")),
+                _markers(said["torch"], said))
 
 
 def _of(files: Mapping[str, Any], end: str) -> Any:

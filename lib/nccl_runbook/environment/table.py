@@ -54,14 +54,11 @@ def host_table(env: Environment) -> Table:
     host = env.host
     own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
         ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
-        ("open files", r.nofile), ("locked memory (bytes)", r.memlock), ("/dev/shm", _shm(r.shm)))]
+        ("open files", r.nofile), ("locked memory (bytes)", r.memlock),
+        ("/dev/shm", r.shm if isinstance(r.shm, Gap) else f"{r.shm[1] >> 20} MiB free of {r.shm[0] >> 20} MiB"))]
     seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas), ("IOMMU", host.iommu),
             ("bridges that redirect peer traffic (ACS)", host.acs), ("GPU errors in the kernel log", host.xids), *own]
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
-
-
-def _shm(value: list[int] | Gap) -> str | Gap:
-    return value if isinstance(value, Gap) else f"{value[1] >> 20} MiB free of {value[0] >> 20} MiB"
 
 
 def _cell(value: object) -> Cell:

@@ -65,12 +65,12 @@ def looks_in(value: Any, depth: int = 0) -> list[dict]:
 
 def whole_looks(looks: Iterable[Any]) -> list[Live]:
     """Those in which every sample has its threads, every GPU its figures, and times are numbers of seconds, as a look of ours has."""
-    from pydantic import TypeAdapter, ValidationError
+    from nccl_runbook.core.records import RecordError, read
 
     whole = []
     for value in looks:
-        with contextlib.suppress(ValidationError):
-            look = TypeAdapter(Live).validate_python(value)
+        with contextlib.suppress(RecordError):
+            look = read(Live, value)
             if (all(s.threads for rank in look.ranks for s in rank.samples) and 0 <= look.first_s < 1e7 > look.gap_s >= 0
                     and all(g.utilisation_percent and g.power_w for g in (look.gpus if isinstance(look.gpus, list) else []))):
                 whole.append(look)

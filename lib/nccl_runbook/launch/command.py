@@ -13,13 +13,43 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Dict, Iterator, List, Mapping, Pattern
+from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Pattern
 
 from nccl_runbook.core.world import Sample
-from nccl_runbook.launch import stop
+from nccl_runbook.launch.stop import never
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")
-_FIGURES = Path(__file__).with_name("figures.py")
+# Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and neither a
+# deadline nor a signal ends that. It dies with whoever started it (PR_SET_PDEATHSIG).
+_MATCHER = """
+import ctypes, json, re, select, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+wanted = re.compile(sys.argv[1])
+"""
+# what the expression catches in the lines of standard input: a JSON object for each match
+_FIGURES = _MATCHER + """
+for line in sys.stdin:
+    for match in wanted.finditer(line):
+        print(json.dumps(match.groupdict() or {"figure": match[1]}), flush=True)
+"""
+FOUND, NOT_FOUND = 0, 3  # 1 is a Python that raised
+# the first line of a file that matches; the file may grow until standard input ends
+_FIRST_LINE = _MATCHER + f"""
+rest, wait_s = "", 0.0
+with open(sys.argv[2], encoding="utf-8", errors="replace") as log:
+    while True:
+        is_whole = bool(select.select([sys.stdin], [], [], wait_s)[0])
+        text = log.read(1 << 20)
+        *lines, rest = (rest + text + "\\n" * (is_whole and not text)).split("\\n")
+        for line in lines:
+            if wanted.search(line[:65536]):
+                print(line.strip()[:400])
+                sys.exit({FOUND})
+        if is_whole and not text:
+            sys.exit({NOT_FOUND})
+        rest, wait_s = rest[:65536], 0.0 if text else 0.2
+"""
 MATCH_S = 5.0
 LINE_CHARACTERS = 4000
 LAST_LINES = 20
@@ -53,8 +83,28 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -
                 child.wait(KILLED_S)
 
 
+@contextlib.contextmanager
+def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen]:
+    """A child that matches; killed at the end. In a session of its own: Ctrl-C is for the runner to answer."""
+    argv = [sys.executable, "-S", "-E", "-c", program, *arguments]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, **more) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def first_line(pattern: str, log: str) -> ContextManager[subprocess.Popen]:
+    """A child that prints the first line of the file ``log`` in which the regular expression is found.
+
+    The file may grow until the child's standard input is closed. The child ends with FOUND or NOT_FOUND, and with
+    another exit code if it could not search.
+    """
+    return _matcher(_FIRST_LINE, pattern, log, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+
 class _Reader(threading.Thread):
-    """Passes a command's output on to figures.py while it is printed; keeps its last lines."""
+    """Passes a command's output on to the child that matches while it is printed; keeps its last lines."""
 
     def __init__(self, stream, sink) -> None:
         super().__init__(daemon=True)
@@ -79,32 +129,31 @@ def _figures(found: IO[str]) -> Dict[str, List[float]]:
     return figures
 
 
-def wait(child: subprocess.Popen, seconds: float) -> int:
-    """The exit code; TimeoutExpired once so many seconds have gone, or a signal came."""
+def _wait(child: subprocess.Popen, seconds: float, stopped: Callable[[], str]) -> int:
+    """The exit code; TimeoutExpired once so many seconds have gone, or ``stopped`` says why."""
     until = time.monotonic() + seconds
     while True:
         try:
             return child.wait(max(0.0, min(STOP_S, until - time.monotonic())))
         except subprocess.TimeoutExpired:
-            if stop.why() or time.monotonic() >= until:
+            if stopped() or time.monotonic() >= until:
                 raise
 
 
-def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float) -> Sample:
+def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float,
+        stopped: Callable[[], str] = never) -> Sample:
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
     the seconds of the whole run."""
     began = time.monotonic()
-    match = [sys.executable, "-S", "-E", str(_FIGURES), figure.pattern]
-    with tempfile.TemporaryFile("w+") as found, subprocess.Popen(
-            match, stdin=subprocess.PIPE, stdout=found, stderr=subprocess.DEVNULL, bufsize=0) as matcher:
+    with tempfile.TemporaryFile("w+") as found, _matcher(_FIGURES, figure.pattern, stdout=found, bufsize=0) as matcher:
         with supervised(argv, env, subprocess.PIPE, text=True, errors="replace") as child:
             reader = _Reader(child.stdout, matcher.stdin)
             reader.start()
             try:
-                code = wait(child, deadline_s)
+                code = _wait(child, deadline_s, stopped)
                 ended = "passed" if code == 0 else f"exit code {code}"
             except subprocess.TimeoutExpired:
-                ended = stop.why() or f"not done after {deadline_s:.0f} s"
+                ended = stopped() or f"not done after {deadline_s:.0f} s"
             wall_s = time.monotonic() - began
         reader.join(1.0)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -13,10 +14,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import RankResult, World, WorldRequest
-from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import device_arguments
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
 
 __all__ = ["Engine", "EngineError"]
@@ -36,48 +37,44 @@ AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 
 
-class _RankState:
-    """What one rank has said so far."""
-
-    def __init__(self, path: Optional[Path]) -> None:
-        self.path, self.rest = path, ""
-        self.ready = self.finished = False
-        self.events: List[Dict[str, Any]] = []
-        self.lines: List[str] = []
-        self.end: Optional[Dict[str, Any]] = None
-
-
 class _Running:
-    """One world between its request and its last report."""
+    """One world between its request and its last report. The outcome of a rank is "late" until its end is reported."""
 
     def __init__(self, number: int, request: WorldRequest, folder: Optional[Path]) -> None:
-        self.number, self.request = number, request
-        self.ranks = [_RankState(folder / f"rank{r}.log" if folder else None) for r in range(request.world_size)]
+        self.number, self.request, self.folder = number, request, folder
+        self.ranks = [RankResult(rank, "late") for rank in range(request.world_size)]
+        self.rests = [""] * request.world_size  # the last line of each rank, as long as it is not whole
+        self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
         self.tally = Tally()
         self.started, self.wall_s = "", 0.0
         self.clock = time.monotonic()
         self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
-        self.lost = False
 
-    def note(self, rank: _RankState, what: str) -> None:
-        """``rank`` is ready to start, or has left its last collective: the world is ``ready`` or ``idle`` when every rank is."""
-        setattr(rank, what, True)
-        if all(r.ready or r.finished for r in self.ranks):
+    def note(self, rank: int, what: str) -> None:
+        """``rank`` is "ready" to start, or has "finished" its last collective: the world is ``ready`` or ``idle`` when every rank is."""
+        self.marks[what].add(rank)
+        if len(self.marks["ready"] | self.marks["finished"]) == len(self.ranks):
             self.ready.set()
-        if all(r.finished for r in self.ranks):
+        if len(self.marks["finished"]) == len(self.ranks):
             self.idle.set()
+
+    def log(self, rank: int) -> Optional[Path]:
+        """Where the log of one rank is kept, if any is."""
+        return self.folder / f"rank{rank}.log" if self.folder else None
 
 
 class Engine:
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
     ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
-    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does a signal that stop.py remembers.
+    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
     Raises EngineError if the interpreter cannot import torch.
     """
 
-    def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None) -> None:
+    def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None,
+                 stopped: Callable[[], str] = never) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
+        self.stopped = stopped
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
@@ -97,7 +94,8 @@ class Engine:
         except BaseException:  # an interrupted cell, say: nothing of it stays on the GPUs
             self.cancel()
             raise
-        worlds = [self._world(w) for w in running]
+        finally:
+            worlds = [self._world(w) for w in running]
         if keep:
             self.history.extend(worlds)
         return worlds
@@ -105,7 +103,7 @@ class Engine:
     def _wait(self, event: threading.Event, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not event.wait(POLL_S) and time.monotonic() < until:
-            if stop.why():
+            if self.stopped():
                 self.cancel()
 
     def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
@@ -210,7 +208,7 @@ class Engine:
                 "fresh": any(len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v for k, v in self._key(delta))}
 
     def _lose(self, running: _Running) -> None:
-        running.lost = True
+        running.ranks = [dataclasses.replace(r, outcome="lost") if r.outcome == "late" else r for r in running.ranks]
         running.wall_s = round(time.monotonic() - running.clock, 4)
         for event in (running.ready, running.idle, running.done):
             event.set()
@@ -222,7 +220,9 @@ class Engine:
                 if not running.done.is_set() and self._key(running.request.env) == own:
                     self._lose(running)
             return
-        running = self._running[report["world"]]
+        running = self._running.get(report["world"])
+        if running is None:  # it was late, and nobody waits for it any more
+            return
         if "how" in report:
             running.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
         elif "done" in report:
@@ -235,54 +235,58 @@ class Engine:
     def _key(delta: Mapping[str, Optional[str]]) -> Tuple:
         return tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
 
-    def _on_rank(self, running: _Running, rank: _RankState, report: Dict[str, Any]) -> None:
+    def _on_rank(self, running: _Running, rank: RankResult, report: Dict[str, Any]) -> None:
         if "log" in report:
             self._on_log(running, rank, report["log"])
         elif "said" in report:
             event = self.redactor.json(json.loads(report["said"]))
             rank.events.append(event)
             if event.get("event") == "ready" or event.get("what") == "destroy":
-                running.note(rank, "ready" if event["event"] == "ready" else "finished")
+                running.note(rank.rank, "ready" if event["event"] == "ready" else "finished")
         elif "ended" in report:
-            self._on_log(running, rank, "\n" if rank.rest else "")
-            rank.end = report
-            running.note(rank, "finished")
+            self._on_log(running, rank, "\n" if running.rests[rank.rank] else "")
+            running.ranks[rank.rank] = dataclasses.replace(
+                rank, outcome=report["ended"], code=report["code"], pid=report["pid"], state=report["state"],
+                stack=self.redactor.text(report["stack"]), dropped_bytes=report["dropped"])
+            running.note(rank.rank, "finished")
 
-    def _on_log(self, running: _Running, rank: _RankState, text: str) -> None:
+    def _on_log(self, running: _Running, rank: RankResult, text: str) -> None:
         """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
-        *lines, rank.rest = (rank.rest + text).split("\n")
-        if len(rank.rest) > LINE_CHARACTERS:
-            lines, rank.rest = [*lines, rank.rest], ""
+        *lines, rest = (running.rests[rank.rank] + text).split("\n")
+        if len(rest) > LINE_CHARACTERS:
+            lines, rest = [*lines, rest], ""
+        running.rests[rank.rank] = rest
         clean = [self.redactor.text(line[:LINE_CHARACTERS]) for line in lines]
         running.tally.add(clean)
-        rank.lines = [*rank.lines, *(line for line in clean if line.strip())][-LAST_LINES:]
-        if clean and rank.path:
-            self._keep(rank, clean)
+        rank.last_lines[:] = [*rank.last_lines, *(line for line in clean if line.strip())][-LAST_LINES:]
+        path = running.log(rank.rank)
+        if clean and path:
+            self._keep(path, rank, clean)
 
-    def _keep(self, rank: _RankState, lines: List[str]) -> None:
+    def _keep(self, path: Path, rank: RankResult, lines: List[str]) -> None:
         """Into the rank's file. A full disk costs the file, not the world: its result and last lines are in memory."""
         try:
-            rank.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(rank.path, "a", encoding="utf-8", errors="replace") as file:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "a", encoding="utf-8", errors="replace") as file:
                 file.write("\n".join(lines) + "\n")
         except OSError as error:
             told = f"[runbook: the log file could not be written: {error.strerror or error}]"
-            rank.lines = [*(line for line in rank.lines if line != told), told][-LAST_LINES:]
+            rank.last_lines[:] = [*(line for line in rank.last_lines if line != told), told][-LAST_LINES:]
 
     def _world(self, running: _Running) -> World:
+        """What became of a world; what is reported of it from now on is not heard."""
+        self._running.pop(running.number, None)
         request = running.request
         link = self._links.get(self._key(request.env))
         nccl_path = link.hello.get("libnccl") if link else ""
         return World(
-            request=request, ranks=[self._rank(number, rank) for number, rank in enumerate(running.ranks)], wall_s=running.wall_s,
+            request=request, ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
+            wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
             started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
             set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
             nccl_path=nccl_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 
-    def _rank(self, number: int, rank: _RankState) -> RankResult:
-        end = rank.end or {"ended": "lost", "code": None, "pid": 0, "state": "", "stack": "", "dropped": 0}
-        return RankResult(
-            rank=number, outcome=end["ended"], code=end["code"], pid=end["pid"], events=list(rank.events),
-            last_lines=rank.lines[-LAST_LINES if end["code"] else -FEW_LINES :], stack=self.redactor.text(end["stack"]), state=end["state"],
-            log=str(rank.path.relative_to(self.root) if self.root else rank.path) if rank.path and rank.path.exists() else "",
-            dropped_bytes=end["dropped"])
+    def _result(self, rank: RankResult, path: Optional[Path]) -> RankResult:
+        log = str(path.relative_to(self.root) if self.root else path) if path and path.exists() else ""
+        lines = rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :]
+        return dataclasses.replace(rank, log=log, events=list(rank.events), last_lines=lines)

@@ -1,4 +1,4 @@
-"""Whether this process was asked to go. A signal is an affair of the whole process: whoever waits here asks ``why``."""
+"""A signal that asks this process to go: it ends at once, or what was measured so far is reported first."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import signal
 import sys
 from typing import Any
 
-received = 0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _handle(handler: Any) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, handler)
 
 
@@ -28,16 +28,33 @@ def _go(number: int, _frame: Any) -> None:
     sys.exit(128 + number)
 
 
-def remember() -> None:
-    """From now on the first of them is remembered, so that what was measured so far can be told."""
-    _handle(_take)
+class Stop:
+    """From ``remember`` on it keeps the number of the first SIGINT, SIGTERM or SIGHUP in ``received``, 0 for none.
+
+    Called, it says why what runs is to end, "" as long as nobody asked. Whoever waits is given it. As a context
+    manager it remembers within the block, and puts the handlers of before back.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    def remember(self) -> Stop:
+        self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        return self
+
+    __enter__ = remember
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _frame: Any) -> None:
+        self.received = self.received or number
+
+    def __call__(self) -> str:
+        return f"interrupted ({signal.Signals(self.received).name})" if self.received else ""
 
 
-def _take(number: int, _frame: Any) -> None:
-    global received
-    received = received or number
-
-
-def why() -> str:
-    """Why what runs is to end, "" as long as it is not."""
-    return f"interrupted ({signal.Signals(received).name})" if received else ""
+def never() -> str:
+    """In place of a Stop, where no command remembers signals."""
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import pkgutil
@@ -88,12 +89,10 @@ class WarmLink:
             self._on_report(report)
 
     def _write(self, data: bytes) -> None:
-        with self._lock:
-            try:
-                self.process.stdin.write(data)
-                self.process.stdin.flush()
-            except (BrokenPipeError, ValueError):  # it has ended: the reader thread reports that
-                pass
+        # where it has ended the reader thread reports that
+        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
 
     def send(self, **request: Any) -> None:
         self._write((json.dumps(request) + "\n").encode())
@@ -113,10 +112,8 @@ class WarmLink:
         atexit.unregister(self.close)
         if self.process is None:
             return
-        try:
+        with contextlib.suppress(OSError):  # what was still buffered cannot be delivered any more
             self.process.stdin.close()
-        except OSError:  # what was still buffered cannot be delivered any more
-            pass
         if not self.ended.wait(2.0):
             self.process.kill()
             self.ended.wait(2.0)

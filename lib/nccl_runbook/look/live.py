@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import Any, Callable, Dict, List, Sequence
 
-from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.look.page import first_text
@@ -41,10 +40,6 @@ def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) 
     """As records.Record reads it; without a judgement."""
     return {"schema": "nccl-runbook/record/1", "step": step, "status": "unknown", "reason": reason, "started": started, "ended": utc_now(),
             "wall_s": round(wall_s, 2), **parts}
-
-
-def utc_now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def checked_pids(pids: Sequence[int]) -> List[int]:

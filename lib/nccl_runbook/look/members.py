@@ -4,7 +4,8 @@ from __future__ import annotations
 WHOLE_ROOMS = ("core", "launch", "look", "placement", "ranks", "search")
 OFF_NODE = ("core/parameters.py", "core/records.py")
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
-MACHINE = ("guard.py", "nvml_child.py")
+MORE = ("__init__.py", "machine/guard.py", "machine/nvml_child.py", "report/__init__.py", "report/markup.py")
+TEMPLATES = ("report/templates/frame.html", "report/templates/style.css")
 
 
 def runs_on_node(path: str) -> bool:
@@ -12,8 +13,6 @@ def runs_on_node(path: str) -> bool:
     room, _, leaf = path.partition("/")
     if path in (*OFF_NODE, "hang/facts.py"):
         return False
-    if room in WHOLE_ROOMS or path == "__init__.py" or path.startswith("hang/live/"):
-        return True
-    if room == "machine" and leaf in MACHINE:
+    if room in WHOLE_ROOMS or path in MORE or path.startswith("hang/live/"):
         return True
     return room in SUBJECTS and (leaf == "__init__.py" or leaf.startswith(("facts", "ask")))

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List, Sequence, Tuple, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live.facts import Stack
-from nccl_runbook.launch import stop
+from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 INTERVAL_S = 0.1
@@ -19,14 +19,17 @@ WAITING = ("control", "wire", "other")  # where one waits for what another one d
 IN_ONE = ("wire", "control", "other")  # among the threads of one process: one sends while another waits for the answer to its request
 
 
-def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]], str]) -> Union[OwnSync, Gap]:
-    """Each sync within so many seconds, or until a signal, of all these processes together and of each; one that runs at the beginning
-    or the end is cut there. ``phase_of``: knowledge.sync_choice.phase_of. Nothing is stopped: py-spy reads beside the job. A Gap where
-    it may not, or saw no sync."""
+def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]], str],
+            stopped: Callable[[], str] = never) -> Union[OwnSync, Gap]:
+    """Each sync within so many seconds, or until ``stopped`` says why, of all these processes together and of each.
+
+    One that runs at the beginning or the end is cut there. ``phase_of``: knowledge.sync_choice.phase_of. Nothing is
+    stopped: py-spy reads beside the job. A Gap if it may not, or saw no sync.
+    """
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
     seen: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
     left, rounds = list(seen), []
-    while left and time.monotonic() < began + seconds and not stop.why():
+    while left and time.monotonic() < began + seconds and not stopped():
         for pid in list(left):
             found = live_answers.stacks(py_spy, pid)
             if not isinstance(found, Gap):

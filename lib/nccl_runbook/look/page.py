@@ -1,28 +1,23 @@
 """A live look for a terminal and as one page. Standard library and Python >= 3.9: nccl-look.pyz writes it where the job hangs."""
 from __future__ import annotations
 
-import html
 from collections import Counter
+from html import escape
 from typing import List, Sequence, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.hang.live.facts import Live, LiveRank
 from nccl_runbook.hang.live.judge import Picture, verdict
 from nccl_runbook.hang.live.judge_ranks import WAITING, RankView, main_stacks, words_of
+from nccl_runbook.report.markup import TONES, framed, grid, scrolling, table_html
 
 COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
 MOST_ROWS = 512
 DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "spins": "polls in a call", "lock": "stands still",
         "stopped": "STOPPED", "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE",
         "starting": "has not loaded torch", "moving": "moves", "unknown": "not known"}
-_HERE, _LATE = "#388bfd33", "#f8514966"
-TONES = {**dict.fromkeys(DOES, _LATE), **dict.fromkeys(WAITING, _HERE), "moving": "#2ea04333", "unknown": "#8b5cf644",
-         "broken": _LATE, "degraded": "#d2992266", "healthy": "#2ea04333"}  # and of a verdict
-STYLE = (":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem}"
-         "h1{font-size:1.5rem;line-height:1.3}table{border-collapse:collapse;margin:1rem 0;display:block;overflow-x:auto}"
-         "td,th{padding:.2rem .6rem;border:1px solid #8884;text-align:left;vertical-align:top}pre{background:#8882;padding:.5rem;"
-         "white-space:pre-wrap;overflow-wrap:anywhere}.ranks span{display:inline-block;min-width:2rem;margin:1px;padding:.15rem .3rem;"
-         "text-align:center}.lead{font-weight:600}.word{padding:.15rem .6rem}.small{opacity:.75}")
+# how what a rank does looks, by a key of markup.TONES; the table and the words beside it say it, too
+_TONE = {**dict.fromkeys(DOES, "broken"), **dict.fromkeys(WAITING, "note"), "moving": "ok", "unknown": "unknown"}
 
 
 def cells(look: Live, rank: LiveRank) -> List[str]:
@@ -48,18 +43,12 @@ def _watts(value: Union[float, Gap]) -> str:
     return f"power {value}" if isinstance(value, Gap) else f"{value:.0f} W"
 
 
-def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as aligned text; the last column is not padded."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)
-
-
 def first_text(look: Live) -> str:
     """The first evidence, before anything can be said about a hang."""
     if not look.ranks:
         return f"{look.host}: no process of this user has torch loaded or a rank in its environment; name one with --pid"
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
-    return f"{look.host}: {len(look.ranks)} ranks after {look.first_s:.1f} s\n" + grid(_filled(rows))
+    return f"{look.host}: {len(look.ranks)} ranks after {look.first_s:.1f} s\n" + "\n".join(grid(_filled(rows)))
 
 
 def _filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
@@ -91,49 +80,42 @@ def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     for one in pictures:
         head, rows = table(one, looks)
         lines = [f"{job_name(one)}: {one.sentence}" + (f" [{one.kind}{', ' + one.status if one.status else ''}]" if one.kind else ""),
-                 grid([head, *rows])]
+                 *grid([head, *rows])]
         lines += [f"not seen: {n}" for n in one.not_seen] + ([f"next: {one.decides}"] if one.decides else [])
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) or "no rank was found"
 
 
-def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "") -> str:
-    """One page: no script, no request, everything escaped. ``ended``: how the command ends, "" where it judges nothing."""
+def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fix: str = "") -> str:
+    """One page. ``ended``: how the command ends, "" where it judges nothing; ``fix``: the section of report/fixes.py."""
     word = verdict(pictures)
-    told = f"<p class=lead><span class=word style=\"background:{TONES[word]}\">{word}</span> {html.escape(ended)}</p>"
-    body = told + ("".join(_section(one, looks) for one in pictures) or "<h1>No rank was found</h1>")
     taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
-    title = html.escape(pictures[0].sentence[:120] if pictures else "no rank was found")
-    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f"<title>{title}</title><style>{STYLE}</style></head><body>{body}"
-            f"<p class=small>Looked at: {html.escape(taken)}. Nothing was stopped, signalled or changed.</p></body></html>\n")
+    lead = pictures[0].sentence if pictures else "no rank was found"
+    main = (f'<p class="quiet">Looked at: {escape(taken)}. Nothing was stopped, signalled or changed.</p>{fix}'
+            + "".join(_section(n, one, looks) for n, one in enumerate(pictures)))
+    return framed(main, word, f"{word.capitalize()}: {lead}", ended, f"live look \u00b7 {looks[0].taken if looks else ''}")
 
 
-def _section(picture: Picture, looks: Sequence[Live]) -> str:
+def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
-    columns = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in head)
-    body = "".join(f"<tr>{_row(row, view)}</tr>" for row, view in zip(rows, ordered(picture)))
-    told = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else "", job_name(picture)]
-    return (f"<h1>{html.escape(picture.sentence[:1].upper() + picture.sentence[1:])}</h1>"
-            f"<p class=small>{html.escape('; '.join(t for t in told if t))}</p>{_strip(picture.ranks)}"
-            f"<table><thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
+    shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[_TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
+    known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
+    caption = "Ranks, late ranks first"
+    sentence = f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""  # the first one is the banner's
+    return (f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
+            f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
+            + scrolling(caption, table_html(caption, head, shown))
             + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("What we could not see", picture.not_seen)
-            + (f"<p class=lead>Next, to paste</p><pre>{html.escape(picture.decides)}</pre>" if picture.decides else ""))
+            + (f'<h3>Next, to paste</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
 
 
 def _strip(views: Sequence[RankView]) -> str:
-    """One box a rank: its number, and a colour for what it does, which the table and the words below say, too."""
-    boxes = "".join(f'<span style="background:{TONES[v.does]}" title="{html.escape(v.name)}: {DOES[v.does]}">'
+    """One box a rank with its number, and in words how many do what."""
+    boxes = "".join(f'<span style="background:{TONES[_TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
                     f'{v.rank if v.rank is not None else "?"}</span>' for v in views[:4096])
-    kinds = Counter(v.does for v in views)
-    words = "; ".join(f"{n} rank{'s' * (n > 1)}: {DOES[kind]}" for kind, n in kinds.items())
-    return f"<p class=ranks>{boxes}<br>{words}</p>"
-
-
-def _row(row: Sequence[str], view: RankView) -> str:
-    plain = "".join(f"<td>{html.escape(c)}</td>" for c in row[1:-1])
-    return f'<th scope="row">{html.escape(row[0])}</th>{plain}<td style="background:{TONES[view.does]}">{html.escape(row[-1])}</td>'
+    words = "; ".join(f"{counted(n, 'rank')}: {DOES[kind]}" for kind, n in Counter(v.does for v in views).items())
+    return f'<p class="ranks">{boxes}<br>{words}</p>'
 
 
 def _list(title: str, items: Sequence[str]) -> str:
-    return f"<p class=lead>{title}</p><ul>{''.join(f'<li>{html.escape(i)}</li>' for i in items)}</ul>" if items else ""
+    return f"<h3>{title}</h3><ul>{''.join(f'<li>{escape(i)}</li>' for i in items)}</ul>" if items else ""

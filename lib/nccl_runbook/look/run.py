@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.hang.live import judge as live_rules
@@ -28,7 +28,7 @@ from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.look.live import REASON, checked_pids, unjudged, utc_now
+from nccl_runbook.look.live import REASON, checked_pids, unjudged
 from nccl_runbook.look.live import look as look_live
 from nccl_runbook.look.live import record as live_record
 from nccl_runbook.look.page import page, text

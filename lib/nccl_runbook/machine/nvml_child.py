@@ -112,13 +112,10 @@ def mig(handle):
     mode = ask("nvmlDeviceGetMigMode", handle)
     if is_gap(mode):
         return mode
-    found = []
     most = ask("nvmlDeviceGetMaxMigDeviceCount", handle) if mode[0] else 0
-    for i in range(0 if is_gap(most) else most):
-        one = ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)
-        if not is_gap(one):
-            uuid, name = ask("nvmlDeviceGetUUID", one), ask("nvmlDeviceGetName", one)
-            found.append({"uuid": uuid if not is_gap(uuid) else "", "name": name if not is_gap(name) else ""})
+    parts = [ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, i) for i in range(0 if is_gap(most) else most)]
+    found = [{"uuid": first(ask("nvmlDeviceGetUUID", p), ""), "name": first(ask("nvmlDeviceGetName", p), "")}
+             for p in parts if not is_gap(p)]
     return {"is_enabled": bool(mode[0]), "pending": bool(mode[1]), "instances": found}
 
 
@@ -133,14 +130,11 @@ def pcie(handle):
 
 
 def nvlinks(handle):
-    states = []
-    for link in range(MAX_LINKS):
-        state = ask("nvmlDeviceGetNvLinkState", handle, link)
-        if is_gap(state):
-            if link == 0:
-                return state
-            break
-        states.append(bool(state))
+    answers = (ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS))
+    first_link = next(answers)
+    if is_gap(first_link):
+        return first_link
+    states = [bool(s) for s in (first_link, *itertools.takewhile(lambda answer: not is_gap(answer), answers))]
     up = [i for i, state in enumerate(states) if state]
     kind = ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, up[0]) if up else {"reason": "absent", "detail": "no link is up"}
     return {"active": states, "to_switch": {"reason": "unsupported", "detail": "remote device type unknown"} if kind == UNKNOWN_DEVICE
@@ -156,17 +150,15 @@ def power_w(handle):
 
 
 def fabric(handle):
+    answer = {"reason": "unsupported", "detail": "this pynvml has no nvmlDeviceGetGpuFabricInfo"}
     for struct, call in (("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV"),
                          ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo")):
-        if hasattr(nvml, struct) and hasattr(nvml, call):
+        if hasattr(nvml, struct):
             info = getattr(nvml, struct)()
-            asked = ask(call, handle, ctypes.byref(info))
-            if not is_gap(asked):
+            answer = ask(call, handle, ctypes.byref(info))
+            if not is_gap(answer):
                 status = "Success" if info.status == 0 else str(nvml.NVMLError(info.status))
                 return {"state": name_in(FABRIC_STATES)(info.state), "status": status}
-            answer = asked
-        else:
-            answer = {"reason": "unsupported", "detail": f"this pynvml has no {call}"}
     return answer
 
 
@@ -194,12 +186,8 @@ def holds_gpu(pid):
 
 
 def is_descendant(pid):
-    for _ in range(64):
-        if pid == OUR_ROOT:
-            return True
+    while pid not in (0, 1, OUR_ROOT):
         pid = int(status_of(pid).get("PPid", "0"))
-        if pid <= 1:
-            break
     return pid == OUR_ROOT
 
 
@@ -271,13 +259,12 @@ def pair(a, b, handles):
 def use(handles):
     """Two samples; a third once the average has settled, if the second shows work that nobody is listed for."""
     samples = [[utilisation(h) for h in handles.values()]]
-    time.sleep(SAMPLE_GAP_S)
-    samples.append([utilisation(h) for h in handles.values()])
-    listed = [owners(h) for h in handles.values()]
-    if any(not is_gap(u) and u > 0 and not listed[i] for i, u in enumerate(samples[1])):
-        time.sleep(SETTLE_S)
+    for wait_s in (SAMPLE_GAP_S, SETTLE_S):
+        time.sleep(wait_s)
         samples.append([utilisation(h) for h in handles.values()])
         listed = [owners(h) for h in handles.values()]
+        if not any(not is_gap(u) and u > 0 and not owner for u, owner in zip(samples[-1], listed)):
+            break
     for i, (index, handle) in enumerate(handles.items()):
         values = [s[i] for s in samples]
         say("use", nvml_index=index, used_mib=then(memory(handle), lambda m: m["used_bytes"] >> 20), owners=listed[i],

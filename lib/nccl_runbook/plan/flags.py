@@ -9,7 +9,7 @@ from typing import Any
 from nccl_runbook.causes.toml import table
 
 # a flag with one of these in its name is worth a word where we do not know it
-_ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|nproc|visible|placement|sync_backend|world_size", re.I)
+ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|nproc|visible|placement|sync_backend|world_size", re.I)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,3 @@ def frameworks() -> dict[str, Framework]:
 def of(text: str) -> Framework | None:
     """The framework whose marks stand in the text, the first of the table."""
     return next((f for f in frameworks().values() if any(mark in text for mark in f.marks)), None)
-
-
-def about_placement(name: str) -> bool:
-    return bool(_ABOUT_PLACEMENT.search(name))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nccl_runbook.plan.areal.allocation import Mode, Part
-from nccl_runbook.plan.flags import Framework, about_placement
+from nccl_runbook.plan.flags import ABOUT_PLACEMENT, Framework
 from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
 
 
@@ -28,7 +28,7 @@ class Launch:
     @property
     def unknown(self) -> list[str]:
         """Flags that sound like placement and are not in the table."""
-        return [n for n in self.flags if n not in self.framework.flags and about_placement(n)]
+        return [n for n in self.flags if n not in self.framework.flags and ABOUT_PLACEMENT.search(n)]
 
     def told(self, field: str) -> str:
         named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}

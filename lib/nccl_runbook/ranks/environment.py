@@ -7,6 +7,7 @@ process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}
 ``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
 """
 import base64
+import contextlib
 import ctypes
 import glob
 import hashlib
@@ -130,7 +131,7 @@ def look(request):
             "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
             "packages": [tried(content, p, "^(Name|Version|Requires-Dist):") for d in sorted(torch) for name in request.get("packages", [])
                          for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name + "-*.dist-info/METADATA"))],
-            "host": socket.gethostname(), "interfaces": [name for _, name in socket.if_nameindex()],
+            "host": socket.gethostname(), "machine": os.uname().machine, "interfaces": [name for _, name in socket.if_nameindex()],
             "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
             "shm": tried(shared_memory, root + "/dev/shm")}
 
@@ -138,10 +139,8 @@ def look(request):
 def main():
     request = json.loads(sys.argv[1])
     if request["import_torch"]:
-        try:
+        with contextlib.suppress(ImportError):
             import torch  # noqa: F401  (maps its libraries)
-        except ImportError:
-            pass
     emit({"event": "unreadable", **tried(look, request)})
 
 

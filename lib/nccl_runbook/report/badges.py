@@ -1,21 +1,31 @@
 """How a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone."""
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.report.markup import LOOKS
 
 
-@dataclasses.dataclass(frozen=True)
-class Badge:
-    """``word`` and ``symbol`` for readers, ``tone`` a key of tables.TONES and a class of the page's style."""
+class Badge(NamedTuple):
+    """``word`` and ``symbol`` for readers, ``tone`` a key of markup.TONES and a class of the page's style."""
 
     word: str
     symbol: str
     tone: str
 
 
-BADGES = {status: Badge(*look) for status, look in table("report/badges").items()}
+BADGES = {
+    **{status: Badge(status, *look) for status, look in LOOKS.items()},
+    "ok": Badge("ok", "✓", "ok"),
+    "note": Badge("note", "i", "note"),
+    "warn": Badge("warning", "!", "warn"),
+    "skipped": Badge("skipped", "–", "muted"),
+    # how sure a cause is
+    "established": Badge("established", "●", "broken"),
+    "likely": Badge("likely", "◕", "warn"),
+    "possible": Badge("possible", "◑", "unknown"),
+    "ruled-out": Badge("ruled out", "○", "muted"),
+}
 
 
 def badge(status: str) -> Badge:

@@ -10,7 +10,7 @@ from pathlib import Path
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.badges import badge
-from nccl_runbook.report.tables import TONES
+from nccl_runbook.report.markup import TONES, remedy_html
 from nccl_runbook.report.verdict import VerdictDocument, fixes
 
 _PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
@@ -29,10 +29,8 @@ def _evidence(items: Iterable[Evidence], label: str) -> str:
     return f'<p style="margin:4px 0 0;opacity:.8">{label}</p><ul style="margin:0 0 4px">{"".join(lines)}</ul>' if lines else ""
 
 
-def remedy_html(remedy: Remedy) -> str:
-    """Who, what, and the lines to copy."""
-    lines = f'<pre style="{_PRE}">{escape(chr(10).join(remedy.lines))}</pre>' if remedy.lines else ""
-    return f'<p style="margin:4px 0"><strong>{escape(remedy.who.capitalize())}:</strong> {escape(remedy.text)}</p>{lines}'
+def _remedies(remedies: Iterable[Remedy]) -> str:
+    return "".join(remedy_html(r, style=_PRE) for r in remedies)
 
 
 def finding_html(finding: Finding) -> str:
@@ -40,7 +38,7 @@ def finding_html(finding: Finding) -> str:
     status = f" <em>({escape(badge(finding.status).word)})</em>" if finding.cause and finding.status else ""
     look = badge(finding.severity.value)
     head = f'<p style="margin:0"><strong>{look.symbol} {escape(look.word)}:</strong> {escape(finding.title)}{status}</p>'
-    body = _evidence(finding.evidence, "Seen") + _evidence(finding.against, "Against it") + "".join(map(remedy_html, finding.remedy))
+    body = _evidence(finding.evidence, "Seen") + _evidence(finding.against, "Against it") + _remedies(finding.remedy)
     edge = TONES[look.tone].rsplit(",", 1)[0] + ",.85)"  # the tone, nearly opaque
     return f'<div style="margin:0 0 10px;padding:6px 12px;border-left:4px solid {edge};background:rgba(128,128,128,.08)">{head}{body}</div>'
 
@@ -127,7 +125,7 @@ class VerdictView:
     def _repr_html_(self) -> str:
         document = self.document
         head = banner("running" if document.running else document.verdict, document.sentence)
-        fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + "".join(map(remedy_html, remedies)) for t, remedies in fixes(document)]
+        fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + _remedies(remedies) for t, remedies in fixes(document)]
         judged = f'<p style="margin:4px 0">judged: {escape(judged_line(document))}</p>'
         return f"<div>{head}{judged}{''.join(fix)}</div>"
 

@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from html import escape
-from typing import Any
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 680, 270, 54, 170, 22, 36
 MOST_SERIES, MOST_POINTS = 12, 40
@@ -21,12 +20,6 @@ class Curve:
     x_label: str
     y_label: str
     series: dict[str, list[tuple[float, float]]]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Curve:
-        """Raises ValueError or TypeError for what is no curve."""
-        series = {str(name): [(float(x), float(y)) for x, y in points] for name, points in data["series"].items()}
-        return cls(str(data["x_label"]), str(data["y_label"]), series)
 
     def _points(self) -> dict[str, list[tuple[float, float]]]:
         """What can be drawn, bounded."""

@@ -13,8 +13,9 @@ import jinja2
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.records import Record
+from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.badges import badge
+from nccl_runbook.report.markup import fixes_html, framed, remedy_html, scrolling, table_html
 from nccl_runbook.report.table_verdict import not_looked_at_table
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
@@ -42,6 +43,11 @@ class Cut:
     def json(self, value: Any) -> str:
         """The value as indented JSON, cut in the middle."""
         return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
+
+    def table(self, table: Table) -> str:
+        """The table as far as it is shown."""
+        caption, rows = self.text(table.caption), table.painted(self.row_count, self.columns)
+        return scrolling(caption, table_html(caption, table.columns[: self.columns], rows, self.text))
 
     def items(self, values: Sequence[Any]) -> Sequence[Any]:
         return values[: self.item_count]
@@ -73,20 +79,27 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     """The page of a run. ``files``: names in the run's folder that it may link to."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     template = _environment().get_template("index.html.j2")
-    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "fixes": fixes(document),
-               "fix_title": "The fix" if document.verdict in ("broken", "degraded") else "What to do next", "counts": _counts(document),
-               "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": _counted(document.judged.gpus),
+    gpus = [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()]
+    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "counts": _counts(document),
+               "remedy_html": remedy_html,
+               "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": gpus,
                "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
+    answer = fixes(document)
+    heading = "The fix" if document.verdict in ("broken", "degraded") else "What to do next"
+    tone = {"broken": "broken", "degraded": "warn"}.get(document.verdict, "note")
     page = ""
     for cut in CUTS:
-        page = template.render(context, cut=cut)
+        fix = fixes_html(heading, answer, tone, cut.text, cut.item_count)
+        page = _framed(template.render(context, cut=cut, fix=fix), document, cut)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
 
 
-def _counted(names: Iterable[str]) -> list[str]:
-    return [f"{n} x {name}" if n > 1 else name for name, n in Counter(names).items()]
+def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
+    sub = f"{_counts(document)} \u00b7 exit code {document.exit_code}{' if it ended now' if document.running else ''}"
+    about = f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}"
+    return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub, about)
 
 
 def _counts(document: VerdictDocument) -> str:
@@ -98,12 +111,9 @@ def _counts(document: VerdictDocument) -> str:
 def _table(data: dict[str, Any]) -> Table:
     """The recorded table; a record written by another version may hold one that cannot be shown, and then says so."""
     try:
-        table = Table.from_json(data)
-        painted = [(c.text, c.background) for row in table.cells() for c in row]  # a bad tone, heat
-        painted += [(table.picture, "")] if table.curve else []  # or curve fails here, not in the template
-        return table if painted or not table.rows else Table(table.caption, table.columns, [])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return Table("A table that could not be read", ["why"], [[f"{type(error).__name__}: {error}"]])
+        return read(Table, data)
+    except RecordError as error:
+        return Table("A table that could not be read", ["why"], [[str(error)]])
 
 
 def _tried(records: Iterable[Record]) -> Table | None:

@@ -1,27 +1,30 @@
 """What 99-verdict itself has to say: whether the records could be read. The verdict is the sum of the steps, not judged here."""
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.report.facts_run import RunFolder
 
 RESTS_ON: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the verdict document (verdict.json)."""
+
+    name: str
+    read: list[str]
+    unreadable: dict[str, str]
+    document: dict[str, Any]
+
+
 def judge(folder: RunFolder) -> list[Finding]:
     """At least one finding: records read, a record unreadable, or none at all."""
-    unreadable = [record_unreadable(step, why) for step, why in folder.unreadable.items()]
-    return [*unreadable, *([no_records(folder)] if not folder.read else [records_read(folder)])]
-
-
-def records_read(folder: RunFolder) -> Finding:
-    title = f"{counted(len(folder.read), 'record')} read"
-    return Finding("records-read", Severity.OK, title, (Evidence(", ".join(folder.read), folder.name),))
-
-
-def no_records(folder: RunFolder) -> Finding:
-    return Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")
-
-
-def record_unreadable(step: str, why: str) -> Finding:
-    return Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
+    found = [Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
+             for step, why in folder.unreadable.items()]
+    if not folder.read:
+        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")]
+    seen = Evidence(", ".join(folder.read), folder.name)
+    return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read", (seen,))]

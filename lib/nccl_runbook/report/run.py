@@ -1,17 +1,16 @@
 """A run's folder: read its records, write verdict.json and index.html."""
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from nccl_runbook.core import records
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
-from nccl_runbook.report.facts_run import RunFolder
+from nccl_runbook.report.records_read import RunFolder
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
 RECORDS = "[0-9][0-9]-*.json"
@@ -46,9 +45,9 @@ def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Re
     found = read_records(run_dir)
     bad = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
     planned = list(dict.fromkeys([*run.planned, *bad]))
-    run = run.model_copy(update={"planned": planned, "not_run": {**run.not_run, **bad}})
-    clean = Redactor(os.environ).json(run.model_dump(mode="json"))
-    return verdict_document(RunInfo.model_validate(clean), found.records), found.records
+    run = dataclasses.replace(run, planned=planned, not_run={**run.not_run, **bad})
+    clean = records.read(RunInfo, Redactor(os.environ).json(to_json(run)))
+    return verdict_document(clean, found.records), found.records
 
 
 def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
@@ -56,12 +55,11 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
     document, found = build(run_dir, run)
-    document.written = records.utc_now()
+    document.written = utc_now()
     redactor = Redactor(os.environ)
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     page = render_index(document, found, files)
-    text = redactor.json(document.model_dump(mode="json", by_alias=True))
-    records.write_texts({run_dir / "verdict.json": json.dumps(text, indent=1, ensure_ascii=False) + "\n",
+    records.write_texts({run_dir / "verdict.json": records.json_text(document, redactor),
                          run_dir / "index.html": redactor.text(page)})
     return document
 
@@ -69,10 +67,10 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
 def info_of(run_dir: Path) -> RunInfo:
     """What the folder's verdict.json says about its run; notebooks that were run by hand have no plan."""
     try:
-        run = VerdictDocument.model_validate_json((run_dir / "verdict.json").read_bytes()).run
-        return run if run.command else run.model_copy(update={"planned": [], "not_run": {}})
-    except (OSError, ValidationError):
-        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir).records), default=records.utc_now()))
+        run = records.read(VerdictDocument, (run_dir / "verdict.json").read_bytes()).run
+        return run if run.command else dataclasses.replace(run, planned=[], not_run={})
+    except (OSError, records.RecordError):
+        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir).records), default=utc_now()))
 
 
 def collect(run_dir: Path) -> RunFolder:
@@ -81,7 +79,7 @@ def collect(run_dir: Path) -> RunFolder:
     document, _ = build(run_dir, info_of(run_dir))
     names = [r.step for r in found.records if r.step != VERDICT_STEP]
     unreadable = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
-    return RunFolder(run_dir.name, names, unreadable, document.model_dump(mode="json", by_alias=True))
+    return RunFolder(run_dir.name, names, unreadable, to_json(document))
 
 
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:

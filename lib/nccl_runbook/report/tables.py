@@ -1,7 +1,7 @@
 """Tables that look the same in Lab, in a page and in a terminal.
 
 Only what an untrusted JupyterLab keeps is used: plain tables with caption and scope, and inline style (Lab 4.6 strips <style>, <svg>,
-role and aria-*). Colours are translucent, so that they read on light and dark; a word always says what the colour says.
+role and aria-*).
 """
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import html
 from collections.abc import Callable
 from typing import Any
 
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.report.curve import Curve
+from nccl_runbook.report.markup import TONES, grid, table_html
 
-TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
-         "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)"}
+_IN_LAB = "text-align:left;vertical-align:top"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Cell:
     tone: str = ""
     heat: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.tone not in TONES:
+            raise ValueError(f"unknown tone {self.tone!r}; one of {', '.join(TONES)}")
+
     @property
     def background(self) -> str:
         return TONES[self.tone] if self.heat is None else f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
@@ -34,27 +38,23 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """``caption``, column headings, and rows of text or Cell; the first column heads its row. ``note`` stands below it, and ``curve``,
-    which shows the same figures, above."""
+    """``caption``, column headings, and rows of text or Cell, kept as Cell; the first column heads its row.
+
+    ``note`` stands below it, and ``curve``, which shows the same figures, above."""
 
     caption: str
     columns: list[str]
-    rows: list[list[Any]]
+    rows: list[list[Cell]]
     note: str = ""
     curve: Curve | None = None
 
-    def cells(self, most: int | None = None) -> list[list[Cell]]:
-        """The rows, or the first so many."""
-        return [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows[:most]]
+    def __post_init__(self) -> None:
+        cells = [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
+        object.__setattr__(self, "rows", cells)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"caption": self.caption, "columns": self.columns, "note": self.note,
-                "rows": to_json(self.cells()), **({"curve": to_json(self.curve)} if self.curve else {})}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Table:
-        curve = Curve.from_json(data["curve"]) if data.get("curve") else None
-        return cls(data["caption"], data["columns"], [[Cell(**c) for c in row] for row in data["rows"]], data.get("note", ""), curve)
+    def painted(self, rows: int | None = None, columns: int | None = None) -> list[list[tuple[str, str]]]:
+        """The first so many rows and columns as (text, background)."""
+        return [[(c.text, c.background) for c in row[:columns]] for row in self.rows[:rows]]
 
     @property
     def picture(self) -> str:
@@ -62,11 +62,9 @@ class Table:
         return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col" style="text-align:left">{html.escape(c)}</th>' for c in self.columns)
-        body = "".join(f"<tr>{''.join(_cell_html(i, c) for i, c in enumerate(row))}</tr>" for row in self.cells())
-        caption = f'<caption style="text-align:left;font-weight:600">{html.escape(self.caption)}</caption>'
+        table = table_html(self.caption, self.columns, self.painted(), style=_IN_LAB)
         note = f'<p style="opacity:.8">{html.escape(self.note)}</p>' if self.note else ""
-        return f"{self._image()}<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+        return f"{self._image()}{table}{note}"
 
     def _image(self) -> str:
         """As an image, because an untrusted Lab strips <svg>."""
@@ -74,9 +72,7 @@ class Table:
         return f'<img alt="{html.escape(self.caption)}, as a curve" src="data:image/svg+xml;base64,{data}">' if data else ""
 
     def __repr__(self) -> str:
-        grid = [self.columns] + [[c.text for c in row] for row in self.cells()]
-        widths = [max(len(row[i]) if i < len(row) else 0 for row in grid) for i in range(len(self.columns))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in grid]
+        lines = grid([self.columns, *([c.text for c in row] for row in self.rows)])
         return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
 
 
@@ -95,9 +91,3 @@ def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Calla
             return dataclasses.replace(made, caption=caption + made.caption)
         return table
     return of
-
-
-def _cell_html(index: int, cell: Cell) -> str:
-    tag = 'th scope="row"' if index == 0 else "td"
-    style = "text-align:left;vertical-align:top" + (f";background:{cell.background}" if cell.background else "")
-    return f'<{tag} style="{style}">{html.escape(cell.text)}</{tag[:2]}>'

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +20,7 @@ from nccl_runbook.core.findings import (
     verdict,
     worst_first,
 )
-from nccl_runbook.core.records import Judged, Record, Strict
+from nccl_runbook.core.records import Judged, Record, strict
 
 SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
@@ -29,7 +30,8 @@ _AT_WORK, _TO_COME = "still at work", "not run yet"
 FailOn = Literal["broken", "degraded", "unknown", "never"]
 
 
-class RunInfo(Strict):
+@strict
+class RunInfo:
     """What a runner knows about its run.
 
     ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names in order; ``asked``: those named
@@ -40,51 +42,54 @@ class RunInfo(Strict):
     id: str
     started: str
     command: str = ""
-    planned: list[str] = []
-    asked: list[str] = []
-    not_run: dict[str, str] = {}
+    planned: list[str] = Field([])
+    asked: list[str] = Field([])
+    not_run: dict[str, str] = Field({})
     fail_on: FailOn = "unknown"
     interrupted: bool = False
     signal: int = 0
 
 
-class Cause(Strict):
+@strict
+class Cause:
     """A cause over all steps: ``status`` is the best that any step gave it; what spoke against it stays beside it."""
 
     id: str
     status: Literal["established", "likely", "possible", "ruled-out"]
     title: str
-    evidence: list[Evidence] = []
-    against: list[Evidence] = []
-    remedy: list[Remedy] = []
+    evidence: list[Evidence] = Field([])
+    against: list[Evidence] = Field([])
+    remedy: list[Remedy] = Field([])
 
 
-class StepEntry(Strict):
+@strict
+class StepEntry:
     """One step of the run; ``record``: its file beside verdict.json, "" where it left none."""
 
     notebook: str
     status: Literal["ok", "note", "warn", "broken", "unknown", "skipped"]
     reason: str = ""
     wall_s: float = 0.0
-    findings: list[Finding] = []
+    findings: list[Finding] = Field([])
     record: str = ""
 
 
-class VerdictDocument(Strict):
+@strict
+class VerdictDocument:
     """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on or a signal;
     ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
     """
 
-    schema_: Annotated[Literal["nccl-runbook/verdict/1"], Field(alias="schema")] = SCHEMA
+    schema: Literal["nccl-runbook/verdict/1"] = SCHEMA
     run: RunInfo
     written: str = ""
     verdict: Literal["healthy", "degraded", "broken", "unknown"]
     sentence: str
     exit_code: int
-    judged: Judged = Judged()
-    causes: list[Cause] = []
-    steps: list[StepEntry] = []
-    not_looked_at: list[str] = []
+    judged: Judged = Field(Judged())
+    causes: list[Cause] = Field([])
+    steps: list[StepEntry] = Field([])
+    not_looked_at: list[str] = Field([])
 
     @property
     def running(self) -> bool:
@@ -168,8 +173,8 @@ def _judged(records: Iterable[Record]) -> Judged:
         return Judged()
     first = named[0]
     same = [j for j in known if not j.python or j.python == first.python]
-    return Judged(**{name: next((value for j in (first, *same) if (value := getattr(j, name))), getattr(first, name))
-                     for name in Judged.model_fields})
+    return Judged(**{f.name: next((value for j in (first, *same) if (value := getattr(j, f.name))), getattr(first, f.name))
+                     for f in fields(Judged)})
 
 
 def _different(records: Iterable[Record]) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import RankResult, World, WorldRequest
-from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.nccl_log import LOGGED
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
@@ -59,8 +58,8 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
             worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, share_s)
         finally:
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
-        arms[method] = world if isinstance(world, Gap) else _arm(method, world, stop.why())
-        then = f"; running {following}" if following and not stop.why() else ""
+        arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
+        then = f"; running {following}" if following and not engine.stopped() else ""
         say(f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}")
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
 
@@ -94,8 +93,8 @@ def _buckets(method: str) -> str:
 
 def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, told: List[str],
            left_s: float) -> Union[World, Gap]:
-    if stop.why():
-        return Gap("not-run", stop.why())
+    if engine.stopped():
+        return Gap("not-run", engine.stopped())
     if left_s < _LEAST_S:
         return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left for it; alone: --methods {method}, or methods={method}")
     if method.startswith(_ON_GPUS) and devices[0] is None:

@@ -20,9 +20,8 @@ def _outcome(trial: Trial) -> Cell:
     return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
 
 
-def _figure(value: float | None, least: float = 0.0) -> str:
-    """One digit, below ``least`` two; "" for none."""
-    return f"{value:.{1 if value >= least else 2}f}" if value else ""
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
 def _bandwidths(world: World) -> list[str]:
@@ -92,7 +91,7 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
     passed = [t for t in trials if isinstance(t, Trial) and t.passed]
     rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s), 1.0) for s in sizes), _share(t.world, links),
+    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
              _narrowed(t.world)] for t in passed]
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
     known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live import ask_processes as proc
 from nccl_runbook.hang.live.ask_processes import Process
@@ -24,7 +24,7 @@ class Look:
     """One look: ``first()`` gives the first evidence, ``after(gap_s)`` the same with the later samples."""
 
     def __init__(self, pids: Iterable[int] = ()) -> None:
-        self.began, self.taken = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        self.began, self.taken = time.monotonic(), utc_now()
         self.ranks, self.helpers = chosen(list(pids))
         self.py_spy = live_answers.find_py_spy([r.pid for r in self.ranks])
         self.samples: Dict[int, List[Sample]] = {r.pid: [] for r in self.ranks}

@@ -224,7 +224,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
     if all(v.does == "spins" for v in still):  # each may step on at that line, held up by one that comes late or not at all
         sure = sure and not any(v.does == "busy" for v in accused)
-    elif len(moving) == 1 and not accused and len(still) + 1 == len(base.ranks) and not unseen(members):
+    elif moving and len(still) + 1 == len(base.ranks) and not unseen(members):
         accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
         sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
     logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
@@ -233,7 +233,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
         return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
                                    "says: who went first?")
     before, accused = stale(members), [v for v in accused if v not in went]
-    if not accused or not still or moving or not sure and len(still) <= len(accused):
+    if not accused or moving or not sure and len(still) <= len(accused):
         return None
     fresh = [v for v in accused if v.host not in before]  # where the others are now, nobody knows
     return _never_came(base, fresh or accused, "likely" if sure and fresh else "possible", [])
@@ -260,7 +260,7 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     """Every GPU is busy and every rank launched the same, but one GPU draws another power than all others: it runs something else."""
     drawn = {(look.host, r.pid): gpu.power_w[-1] for r, look in members for gpu in [gpu_of(r, look)]
              if gpu and not isinstance(gpu.power_w[-1], Gap)}
-    if len(drawn) < 3 or len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
+    if len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
         return None
     middle = statistics.median(drawn.values())
     odd = [v for v in base.ranks if abs(drawn[v.host, v.pid] - middle) > ODD_POWER * middle]
