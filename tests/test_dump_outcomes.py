@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 from bench_hang import make
-from nccl_runbook.hang.dumps import outcomes as dump_outcomes
+from nccl_runbook.hang.dumps import file as dump_outcomes
 
 RANKS = 12
 

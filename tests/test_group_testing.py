@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.search import group_testing as g
-from nccl_runbook.search.recorded import replay, wilson
+from nccl_runbook.search.group_testing import replay, wilson
 
 
 def fails(gpus=(), pairs=(), sides=(), above=10**6):

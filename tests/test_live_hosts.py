@@ -17,7 +17,7 @@ from nccl_runbook.cli.look import fix
 from nccl_runbook.hang.live import ask_processes as live_processes
 from nccl_runbook.hang.live.facts import Frame, Live, LiveRank, Socket
 from nccl_runbook.hang.live.judge import Picture, judge
-from nccl_runbook.hang.live.judge_joined import together
+from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.look.page import page, text
 from pydantic import TypeAdapter

@@ -73,7 +73,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def share(hits: list[bool]) -> dict[str, Any]:
     """How many are hits, with the interval in which the true share lies with 95 %."""
-    from nccl_runbook.search.recorded import wilson
+    from nccl_runbook.search.group_testing import wilson
 
     if not hits:
         return {"hits": 0, "of": 0, "share": None, "low": None, "high": None}

@@ -19,7 +19,7 @@ from nccl_runbook.core.records import Record, RecordError, load_all, read, save
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.hang.live.judge_joined import together
+from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live

@@ -13,9 +13,10 @@ from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang, Op
-from nccl_runbook.hang.judge_by_look import by_look
-from nccl_runbook.hang.judge_graph import Graph, Wait
-from nccl_runbook.hang.judge_words import called, frame_of, group_name, places, rank_names, seen_in, source_of, top_of, track_of
+from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, places, seen_in, source_of, top_of, track_of
+from nccl_runbook.hang.live import judge as live
+from nccl_runbook.hang.live.judge_hosts import together
+from nccl_runbook.hang.live.judge_ranks import rank_names
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
 from nccl_runbook.messages.judge import raised_first
@@ -73,8 +74,7 @@ class Told:
 def judge(hang: Hang) -> Told:
     """The answer, the same for any order of files."""
     found = graphs.graph(hang)
-    accused = _accused(hang, found) or ([] if found.waits else _slow(hang))
-    if accused:
+    if accused := _accused(hang, found) or ([] if found.waits else _slow(hang)):
         told = _guilty(hang, found, accused)
     elif len(_raised(hang)) > 1:
         told = _too_close(hang, found)
@@ -85,30 +85,43 @@ def judge(hang: Hang) -> Told:
     return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_attempts(hang), *_apart(hang))))
 
 
+def by_look(hang: Hang, told: Told) -> Told:
+    """The answer, or in place of one that is unknown what a look saw, under the nearest name that a kind has for a hang."""
+    picture = next(iter(live.judge(together(hang.looks))), None)
+    if picture is None or told.kind != "unknown":
+        return told
+    kind = {"gil-held": "host-busy", "unreachable": "unknown", "symmetric": "unknown"}.get(picture.kind, picture.kind)
+    kind = "unknown" if kind == "healthy" and hang.dumps else kind
+    culprits, victims = (tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims))
+    return dataclasses.replace(
+        told, kind=kind, culprits=culprits if kind != "unknown" else (), victims=victims, sentence=f"{picture.sentence}.",
+        collective=picture.collective, frame=picture.culprits[0].frame if picture.culprits else "", cause=picture.cause,
+        status=picture.status or None, decides=picture.decides,
+        evidence=(*(Evidence(s.text, s.source) for s in picture.evidence), *told.evidence))
+
+
 def _accused(hang: Hang, found: Graph) -> list[Accused]:
     """Everybody against whom something is proven, each once, by rank."""
     first = [*_ended(hang, found), *_different(hang)]
-    late = [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
-    late += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
-    late += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
-    if not (known := {a.rank: a for a in reversed([*first, *late])}):
+    first += [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
+    first += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
+    first += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
+    if not (known := {a.rank: a for a in reversed(first)}):
         known = {a.rank: a for a in [*_in_circles(hang, found), *(_silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
 
 def _ended(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
-    waited = {r for w in found.all() for r in w.on | w.perhaps}
-    accused = []
-    raised = _raised(hang)
-    for line in raised:
-        if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1):
-            seen, says = (Evidence(line.text, f"{line.file} line {line.line}"),), f"ended with an error of its own: {line.text[:120]}"
-            accused.append(Accused(line.rank, "dead", says, frame_of(hang, line.rank), seen))
-    for stack in hang.stacks:
-        if stack.state[:1] in ("T", "t") and stack.rank in waited:
-            accused.append(Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),)))
-    return accused
+    waited, raised = {r for w in found.all() for r in w.on | w.perhaps}, _raised(hang)
+    dead = [Accused(line.rank, "dead", f"ended with an error of its own: {line.text[:120]}", frame_of(hang, line.rank), (_line(line),))
+            for line in raised if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1)]
+    return dead + [Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
+                   for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited]
+
+
+def _line(line: LogLine) -> Evidence:
+    return Evidence(line.text, f"{line.file} line {line.line}")
 
 
 def _raised(hang: Hang) -> list[LogLine]:
@@ -117,24 +130,23 @@ def _raised(hang: Hang) -> list[LogLine]:
     told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
     alive = {d.rank for d in hang.dumps}
     gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
-    ended = [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))]
-    return told or [e for e in ended if not ECHO.search(e.text)]
+    return told or [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))
+                    and not ECHO.search(e.text)]
 
 
 def _too_close(hang: Hang, found: Graph) -> Told:
     raised = _raised(hang)
-    who = rank_names([e.rank for e in raised if e.rank is not None])
-    said = f"{who} ended with an error of their own each, too close together for their clocks to say which was first."
-    seen = tuple(Evidence(e.text, f"{e.file} line {e.line}") for e in raised)
-    return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause="peer-crashed", status="possible", evidence=seen,
+    return Told("unknown", (), tuple(sorted(found.waits)), f"{rank_names([e.rank for e in raised if e.rank is not None])} ended with an "
+                "error of their own each, too close together for their clocks to say which was first.", cause="peer-crashed",
+                status="possible", evidence=tuple(map(_line, raised)),
                 decides="chronyc tracking   # on both hosts: how far its clock is off")
 
 
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
     there, silent = places(Counter(called(hang, w) for w in found.all())), rank_names([a.rank for a in quiet])
-    said = f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: dead, stopped or busy, logs alone do not tell."
-    return Told("unknown", (), tuple(sorted(found.waits)), said, "", cause=_CAUSE["dead"], status="possible",
+    return Told("unknown", (), tuple(sorted(found.waits)), f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: "
+                "dead, stopped or busy, logs alone do not tell.", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
 
@@ -144,39 +156,37 @@ def _different(hang: Hang) -> list[Accused]:
     for group in hang.groups:
         for difference in group.differences[:1]:
             usual, ranks = graphs.odd_ones(difference)
-            after = [d for d in group.differences[1:2] if d.seq == difference.seq + 1]
             for rank in sorted(ranks):
                 call = next(c for c, who in difference.calls.items() if rank in who)
-                swapped = any(rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in after)
+                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
+                              for d in group.differences[1:2])
                 track = next(t for t in group.tracks if t.rank == rank)
                 op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
                 left_out = not swapped and difference.after.get(usual) == call
-                says = f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-                says += ": it left that one out, this is the next" if left_out else ""
-                kind = "order" if swapped else "skipped" if left_out else "mismatch"
-                frame = op.frame if op else frame_of(hang, rank)
-                accused.append(Accused(rank, kind, says, frame, (Evidence(says, track.source),), op, group.name))
+                says = (f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+                        + ": it left that one out, this is the next" * left_out)
+                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
+                                       op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name))
     return accused
 
 
 def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     """A rank that never came to what others wait in."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
-    busy = stack is not None and not any(map(_WAITS_INSIDE.search, stack.frames[:3]))
     alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
-    p2p = all(w.p2p for w in waits) or alone
-    waits = sorted(waits, key=lambda w: w.p2p)
-    wait = waits[0]
-    kind = "unmatched" if p2p else "host-busy" if busy else "skipped"
+    wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
+    if alone or wait.p2p:
+        kind = "unmatched"
+    else:
+        kind = "skipped" if stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])) else "host-busy"
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
     where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
     says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
-    seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
-    seen += [seen_in(stack)] if stack else []
+    seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
     if there and (track := track_of(hang, wait.group, rank)):
-        ahead = f"{counted(len(there), 'waiting rank')} at least {min(there)}"
-        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {ahead}", track.source))
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {counted(len(there), 'waiting rank')} at least {min(there)}",
+                                track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
@@ -184,11 +194,14 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
-    what = f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}"
-    says = f"{what}, which the steps before had there: it is in {called(hang, own)}"
-    seen = [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
-    kind = "order" if issued else "skipped"
-    return Accused(rank, kind, says, own.op.frame, (Evidence(says, source_of(hang, own)), *seen), own.op, own.group)
+    says = (f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}, which the steps before had there: "
+            f"it is in {called(hang, own)}")
+    return Accused(rank, "order" if issued else "skipped", says, own.op.frame,
+                   (Evidence(says, source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
+
+
+def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
+    return [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
 
 
 def _on_its_gpu(rank: int, wait: Wait) -> Accused:
@@ -199,11 +212,10 @@ def _on_its_gpu(rank: int, wait: Wait) -> Accused:
 def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
     accused = []
-    for rank in graphs.against_habit(hang, found):
-        wait = found.waits[rank][0]
+    for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found)):
         says = f"waits in {called(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
-        kind, seen = "unmatched" if wait.p2p else "order", (Evidence(says, source_of(hang, wait)),)
-        accused.append(Accused(rank, kind, says, wait.op.frame, seen, wait.op, wait.group))
+        accused.append(Accused(wait.rank, "unmatched" if wait.p2p else "order", says, wait.op.frame,
+                               (Evidence(says, source_of(hang, wait)),), wait.op, wait.group))
     return accused
 
 
@@ -216,12 +228,12 @@ def _silent(hang: Hang, found: Graph) -> list[Accused]:
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
     if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
-    ended = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
-    why = "it ended, as the others lost their connections" if ended else "killed, stopped or busy, the files do not tell"
-    seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
-            for r, at in quiet.items()}
-    kind, says = "dead" if ended else "unknown", f"left no dump and fell silent: {why}"
-    return [Accused(r, kind, says, frame_of(hang, r), (seen[r],)) for r in sorted(candidates)]
+    kind, why = "unknown", "killed, stopped or busy, the files do not tell"
+    if all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke):
+        kind, why = "dead", "it ended, as the others lost their connections"
+    return [Accused(r, kind, f"left no dump and fell silent: {why}", frame_of(hang, r), (
+        Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}"),))
+        for r, at in sorted(quiet.items()) if r in candidates]
 
 
 def _slow(hang: Hang) -> list[Accused]:
@@ -237,19 +249,19 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
     where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
-    cause = _cause(hang, lead)
-    status = "established" if lead.kind in _SURE else "possible" if lead.says.startswith("left no dump") else "likely"
-    said = "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + (f"; and {len(accused) - 3} more ranks" if len(accused) > 3 else "")
-    waiting = f"; {counted(len(victims), 'rank')} wait{'s' if len(victims) == 1 else ''} in {collective}" if victims and collective else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
-    counts = [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
-    seen = [*(e for a in accused[:8] for e in a.evidence), *counts]
-    evidence, status = tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), "possible" if undated else status
-    batches = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize() + ": " * bool(uneven)
-    if uneven and lead.kind == "order":  # in the records a call left out and one made too early look the same
-        lead = dataclasses.replace(lead, kind="skipped")
-    sentence, decides = f"{batches}{said}{waiting}.", _decides(hang, lead)
-    return Told(lead.kind, ranks, victims, sentence, collective, lead.frame, cause, status, evidence, decides)
+    doubtful = undated or lead.says.startswith("left no dump") and lead.kind not in _SURE
+    sentence = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize() + ": " * bool(uneven)
+    sentence += "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + f"; and {len(accused) - 3} more ranks" * (len(accused) > 3)
+    if victims and collective:
+        sentence += f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} in {collective}"
+    seen = [e for a in accused[:8] for e in a.evidence]
+    seen += [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
+    # in the records a call left out and one made too early look the same
+    kind = "skipped" if uneven and lead.kind == "order" else lead.kind
+    return Told(kind, ranks, victims, f"{sentence}.", collective, lead.frame, _cause(hang, lead),
+                "possible" if doubtful else "established" if lead.kind in _SURE else "likely",
+                tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
@@ -270,35 +282,35 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     there = places(calls)
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
+    unknown = Told("unknown", (), victims, f"all members are in {there}; whether it moves, one picture does not tell.", collective,
+                   evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
     if perhaps:
-        wait = "waits" if len(victims) == 1 else "wait"
-        said = f"{counted(len(victims), 'rank')} {wait} in {there}; of {rank_names(perhaps)} nothing is known, so nobody is accused."
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides=f"collect dump or log of {rank_names(perhaps)}")
+        return dataclasses.replace(
+            unknown, decides=f"collect dump or log of {rank_names(perhaps)}", sentence=f"{counted(len(victims), 'rank')} "
+            f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, so nobody is accused.")
     if any(w.on for w in found.all() if w.first):
         said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         said = f"all {counted(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
-        return Told("unknown", (), victims, said, collective, evidence=evidence, decides="collect the dumps, logs or stacks of all ranks")
-    late = [w for w in first if _is_hung(hang, w)]
-    said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
-    if late:
+        return dataclasses.replace(unknown, sentence=said, decides="collect the dumps, logs or stacks of all ranks")
+    if late := [w for w in first if _is_hung(hang, w)]:
+        said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
         return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
-    return Told("unknown", (), victims, f"all members are in {there}; whether it moves, one picture does not tell.", collective,
-                evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
+    return unknown
 
 
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
     words = f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out" * bool(left_out)
-    said = Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
-    return [said] * (bool(words) or hang.logs.attempts > 1)
+    return [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")] * bool(
+        left_out or hang.logs.attempts > 1)
 
 
 def _apart(hang: Hang) -> list[Evidence]:
     """How far the clocks are apart, by whole seconds."""
-    ahead = grouped((round(one.offset_s), int(one.clock)) for one in hang.clocks)
+    ahead = grouped((round(c.offset_s), int(c.clock)) for c in hang.clocks)
     words = "; ".join(f"{rank_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
     error = max((c.error_s for c in hang.clocks), default=0.0)
     return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
@@ -307,8 +319,9 @@ def _apart(hang: Hang) -> list[Evidence]:
 
 def _is_hung(hang: Hang, wait: Wait) -> bool:
     """It ran into its time-out, by the recorder, the clock or the log."""
-    old = wait.op.age_s is not None and wait.op.timeout_ms > 0 and wait.op.age_s * 1000 >= wait.op.timeout_ms
-    return old or wait.op.state == "timed-out" or any(r.timeouts for r in hang.logs.ranks)
+    op = wait.op
+    return (op.age_s is not None and 0 < op.timeout_ms <= op.age_s * 1000 or op.state == "timed-out"
+            or any(r.timeouts for r in hang.logs.ranks))
 
 
 def _nothing_open(hang: Hang) -> Told:
@@ -317,17 +330,19 @@ def _nothing_open(hang: Hang) -> Told:
     if not (seen := {d.rank for d in hang.dumps if d.entries}):
         return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
     if world - seen:
-        said = f"nothing is open in {counted(len(seen), 'dump')}; of {rank_names(sorted(world - seen))} there is none."
-        return Told("unknown", (), (), said, decides=f"collect the dumps of {rank_names(sorted(world - seen))}")
+        lacking = rank_names(sorted(world - seen))
+        return Told("unknown", (), (), f"nothing is open in {counted(len(seen), 'dump')}; of {lacking} there is none.",
+                    decides=f"collect the dumps of {lacking}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
-        said = "nothing is open in the dumps that can be used; others cannot be."
-        return Told("unknown", (), (), said, decides="collect the dumps again that were not used: the list of files says why")
-    if late := [f"rank {rank} is {told}, or its clock is ahead" for rank, (told, _, _) in graphs.late(hang).items()]:
-        return Told("unknown", (), (), f"nothing is open; {late[0]}: Gloo records no ends, which would tell.", decides=_WAITS_LEAST)
+        return Told("unknown", (), (), "nothing is open in the dumps that can be used; others cannot be.",
+                    decides="collect the dumps again that were not used: the list of files says why")
+    for rank, (words, _, _) in graphs.late(hang).items():
+        return Told("unknown", (), (), f"nothing is open; rank {rank} is {words}, or its clock is ahead: Gloo records no ends, which "
+                    "would tell.", decides=_WAITS_LEAST)
     blind = any(d.backend == "gloo" for d in hang.dumps)
-    said = f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."
-    said += " Whether a rank is slow is not seen: Gloo records no ends." * blind
-    return Told("healthy", (), (), said, evidence=_NO_ENDS * blind, decides=_WAITS_LEAST * blind)
+    return Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."
+                + " Whether a rank is slow is not seen: Gloo records no ends." * blind,
+                evidence=_NO_ENDS * blind, decides=_WAITS_LEAST * blind)
 
 
 def _cause(hang: Hang, lead: Accused) -> str | None:
@@ -335,8 +350,9 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
         known = recognise(e.text for e in lead.evidence)
         if known and not ECHO.search(known[1]):
             return known[0].id
-    starved = lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and graphs.uneven(hang, lead.rank)
-    return "uneven-minibatches" if starved else _CAUSE.get(lead.kind)
+    if lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and graphs.uneven(hang, lead.rank):
+        return "uneven-minibatches"
+    return _CAUSE.get(lead.kind)
 
 
 def _decides(hang: Hang, lead: Accused) -> str:
@@ -362,9 +378,9 @@ def findings(hang: Hang) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not hang.files:
         return [Finding("no-dump-named", Severity.SKIPPED, "no dump was named: give dumps, logs or stacks with -p hang_path FOLDER")]
-    unread = [f for f in hang.files if f.problem and f.what == "dump"]
     return [hang_told(judge(hang), hang.logs.launcher), *(
-        Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),)) for f in unread)]
+        Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),))
+        for f in hang.files if f.problem and f.what == "dump")]
 
 
 def hang_told(told: Told, launcher: str = "") -> Finding:
@@ -373,8 +389,8 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
     known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
     remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":
-        why = "Compare the counts of all ranks before the first step: this guard stops the job there, with the counts."
-        remedy.insert(0, Remedy("you", why, _GUARD))
+        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there, with the "
+                                "counts.", _GUARD))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) * bool(told.decides and not any(told.decides in r.lines for r in remedy))

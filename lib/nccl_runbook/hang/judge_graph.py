@@ -1,4 +1,6 @@
-"""Who waits for whom: an edge from each rank with an operation that is not complete to every member that has not issued it.
+"""Who waits for whom, and in which words.
+
+An edge goes from each rank with an operation that is not complete to every member that has not issued it.
 
 A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an
 overwritten ring, a dump older than what others completed) is never taken for absence.
@@ -8,11 +10,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import re
 from collections.abc import Iterable
 
-from nccl_runbook.core.facts import grouped
-from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Track, needs_all
+from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.findings import Evidence
+from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Stack, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
@@ -42,15 +46,10 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """All waits by rank. ``ranks``: every one that anything names; ``unended``: see _unended; these wait for nobody."""
+    """All waits by rank. ``unended``: see _unended; these wait for nobody."""
 
     waits: dict[int, list[Wait]]
-    ranks: frozenset[int]
     unended: dict[int, Wait]
-
-    def free(self, rank: int) -> bool:
-        """Nothing of this rank is open."""
-        return not self.waits.get(rank)
 
     def waited_for(self) -> dict[int, list[Wait]]:
         """Known-to-be-missing rank -> the waits for it."""
@@ -72,27 +71,28 @@ def graph(hang: Hang) -> Graph:
     for channel in hang.channels:
         for wait in _point_to_point(channel, book):
             waits[wait.rank].append(wait)
-    unended = {r: w for r, w in _unended(hang, book).items() if any(r in one.on for other in waits.values() for one in other)}
-    for rank in unended:
-        waits.pop(rank, None)
-    ranks = {r for g in hang.groups for r in g.ranks} | {d.rank for d in hang.dumps} | {r.rank for r in hang.logs.ranks}
-    return Graph({r: sorted(w, key=lambda one: not one.first) for r, w in waits.items()}, frozenset(ranks), unended)
+    waited = {rank for every in waits.values() for wait in every for rank in wait.on}
+    unended = {r: w for r, w in _unended(hang, book).items() if r in waited}
+    return Graph({r: sorted(w, key=lambda wait: not wait.first) for r, w in waits.items() if r not in unended}, unended)
 
 
 def _unended(hang: Hang, book: _Book) -> dict[int, Wait]:
     """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU ran it, or it could not have
     ended anywhere, and they do not see its end. Seen in NCCL dumps of torch 2.8 after an error of the GPU. Where members called different
     things nothing follows, nor where most of them are in that state."""
-    found = {}
+    waits = {}
     for group in hang.groups:
-        sure = credible(group)
-        differ = min((d.seq for d in group.differences), default=None)
+        sure, differ = credible(group), _first_difference(group)
         behind = {r: op for r, t in sure.items() if (op := t.opened) and needs_all(op.call) and op.state != "returned" and not is_young(op)
-                  and (differ is None or op.seq < differ) and any(other.completed >= op.seq for other in sure.values())}
+                  and op.seq < differ and any(other.completed >= op.seq for other in sure.values())}
         if 2 * len(behind) <= len(sure):
-            found.update({r: Wait(r, group.name, op, frozenset(), frozenset()) for r, op in behind.items()
+            waits.update({r: Wait(r, group.name, op, frozenset(), frozenset()) for r, op in behind.items()
                           if book.order.get(r, [""])[:1] == [f"{group.name}:{op.seq}"]})
-    return found
+    return waits
+
+
+def _first_difference(group: Group) -> float:
+    return min((d.seq for d in group.differences), default=math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +127,12 @@ def _collective(group: Group, track: Track, sure: dict[int, Track], book: _Book)
     late = {r for r, t in sure.items() if t.enqueued < op.seq and r != track.rank}
     # its dump is as old as the operation: it may have come right after
     unsure = {r for r in late if (at := book.written.get(r)) is not None and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
-    absent = set(group.ranks) - set(sure)
-    apart = any(d.seq == op.seq for d in group.differences)
-    if op.state == "returned" and not late - unsure and not apart:
+    if op.state == "returned" and not late - unsure and all(d.seq != op.seq for d in group.differences):
         return None  # it came back, and nothing shows that it had to wait
     name = f"{group.name}:{op.seq}"
     here = [r for r, t in sure.items() if r != track.rank and t.opened and t.opened.seq <= op.seq]
-    on = frozenset(late - unsure) or book.elsewhere(here, name)
-    return Wait(track.rank, group.name, op, on, frozenset(unsure | absent), first=book.is_first(track.rank, name))
+    return Wait(track.rank, group.name, op, frozenset(late - unsure) or book.elsewhere(here, name),
+                frozenset(unsure | set(group.ranks) - set(sure)), first=book.is_first(track.rank, name))
 
 
 def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
@@ -145,13 +143,13 @@ def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
     for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
                                       (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
         if mine > 0:
-            on = frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name)
-            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
+            yield Wait(rank, channel.group, op, frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name),
+                       frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
 
 
 def sinks(found: Graph) -> dict[int, list[Wait]]:
     """Rule 1: ranks that others are known to wait for, and that wait for nobody and nothing."""
-    return {rank: waits for rank, waits in found.waited_for().items() if found.free(rank) and rank not in found.unended}
+    return {rank: waits for rank, waits in found.waited_for().items() if not found.waits.get(rank) and rank not in found.unended}
 
 
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
@@ -159,14 +157,12 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
     accused = dict(found.unended)
     on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}  # where what timed out counts as complete
     for group in hang.groups:
-        differ = min((d.seq for d in group.differences), default=1 << 62)
-        sure = {r: t for r, t in credible(group).items() if t.last is not None}
+        sure, differ = {r: t for r, t in credible(group).items() if t.last is not None}, _first_difference(group)
         for rank, track in sure.items():
             wait = next((w for w in found.waits.get(rank, ()) if w.group == group.name and not w.p2p and w.op == track.opened), None)
             others = [t for r, t in sure.items() if r != rank]
-            if wait is None or wait.on or not others or wait.op.seq >= differ or not wait.first or rank in on_the_host:
-                continue
-            if all(t.completed >= wait.op.seq for t in others) and all(t.joined <= wait.op.seq for t in others):
+            if (wait and not wait.on and others and wait.op.seq < differ and wait.first and rank not in on_the_host
+                    and all(t.completed >= wait.op.seq >= t.joined for t in others)):
                 accused[rank] = wait
     return accused
 
@@ -185,33 +181,27 @@ def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
     """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately took a step of their own."""
     left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
     purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
-    return {rank: waits for rank, every in found.waited_for().items() if rank in left_out and not found.free(rank)
+    return {rank: waits for rank, every in found.waited_for().items() if rank in left_out and found.waits.get(rank)
             and (waits := [w for w in every if w.first and f"{purpose[w.group]} {w.op.call.partition(' ')[0]}" in left_out[rank]])}
 
 
 def odd_ones(difference: Difference) -> tuple[str, set[int]]:
     """Of what members called at one number: the expected call, and who called another; nobody where it is even and nothing was usual."""
-    def weight(call: str) -> tuple[int, int]:
-        return len(difference.calls[call]), difference.before.get(call, 0)
-
-    by_number = sorted(difference.calls, key=weight, reverse=True)
-    by_habit = sorted(difference.calls, key=lambda c: weight(c)[::-1], reverse=True)
-    first, second = by_number[:2]
-    if weight(first)[0] > weight(second)[0]:
-        usual = first
-    elif weight(by_habit[0])[1] > weight(by_habit[1])[1]:
-        usual = by_habit[0]
+    for weight in (lambda call: len(difference.calls[call]), lambda call: difference.before.get(call, 0)):
+        usual, second = sorted(difference.calls, key=weight, reverse=True)[:2]
+        if weight(usual) > weight(second):
+            break
     else:
         return "", set()
     typed = not usual.endswith("?")  # the oldest recorders name no types; where the others have one, a call without is damage
-    odd = [call for call in difference.calls if call != usual and _IS_CALL.fullmatch(call) and not (typed and call.endswith("?"))]
-    return usual, {r for call in odd for r in difference.calls[call]}
+    return usual, {r for call, ranks in difference.calls.items() for r in ranks
+                   if call != usual and _IS_CALL.fullmatch(call) and not (typed and call.endswith("?"))}
 
 
 def against_habit(hang: Hang, found: Graph) -> list[int]:
     """Of ranks that wait for each other, those that took a step which they, or everybody, never took before; only if others did not."""
     on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in found.waits.items()}
-    ranks = {one for one, others in on.items() if any(one in on.get(other, ()) for other in others)}
+    ranks = {rank for rank, others in on.items() if any(rank in on.get(other, ()) for other in others)}
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
     return sorted(odd) if odd < ranks else []
 
@@ -238,9 +228,9 @@ def _latecomer(hang: Hang) -> dict[int, str]:
 
 def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
     """The one rank that all others waited for: in words, for which share of time, and whether its clock cannot be the reason."""
-    found = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
+    dumps = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
     return {d.rank: (f"the last to come, {d.late_ms:.0f} ms after all others", d.late, d.late_ms - d.late_error_ms >= LATE_MS)
-            for d in found if len(found) == 1}
+            for d in dumps if len(dumps) == 1}
 
 
 def uneven(hang: Hang, rank: int) -> list[Count]:
@@ -248,3 +238,50 @@ def uneven(hang: Hang, rank: int) -> list[Count]:
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []
+
+
+# --- words for groups, calls and places
+
+def places(calls: collections.Counter[str]) -> str:
+    """Where ranks wait, with how many of them where there are several places."""
+    return ", ".join(call + f" ({counted(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
+
+
+def called(hang: Hang, wait: Wait) -> str:
+    """An operation as a reader knows it: "ALL_REDUCE 7 of group 0 (default_pg)"."""
+    name = wait.op.call if wait.p2p else f"{wait.op.call.split(' ')[0].upper()} {wait.op.seq}"
+    return f"{name} of {group_name(hang, wait.group)}"
+
+
+def group_name(hang: Hang, name: str) -> str:
+    """With its description, where it has one."""
+    desc = next((g.desc for g in hang.groups if g.name == name), "")
+    return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
+
+
+def top_of(stack: Stack) -> str:
+    """The innermost frame of the job's own, without its folder."""
+    own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))
+    return re.sub(r", .*/([^/]+)$", r", \1", next(own, stack.frames[0] if stack.frames else ""))
+
+
+def seen_in(stack: Stack) -> Evidence:
+    """The top of a stack as evidence."""
+    return Evidence(f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(), stack.source)
+
+
+def frame_of(hang: Hang, rank: int) -> str:
+    """Where a rank was, by its stack, else by its last operation; "" for neither."""
+    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
+    return top_of(stack) if stack else next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
+
+
+def source_of(hang: Hang, wait: Wait) -> str:
+    """The file that tells of a wait."""
+    track = track_of(hang, wait.group, wait.rank)
+    return track.source if track else ""
+
+
+def track_of(hang: Hang, group: str, rank: int) -> Track | None:
+    """What is known of a rank in the group of that name; None for nothing."""
+    return next((t for g in hang.groups if g.name == group for t in g.tracks if t.rank == rank), None)

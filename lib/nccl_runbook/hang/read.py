@@ -17,7 +17,6 @@ from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import file as dump_file
-from nccl_runbook.hang.dumps import outcomes as dump_outcomes
 from nccl_runbook.hang.dumps.columns import Column, Reading
 from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
 from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
@@ -39,23 +38,22 @@ _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1
 
 def collect(paths: list[str] | str) -> Hang:
     """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
-    found = _Inputs(paths)
-    readings = _one_a_rank(found)
-    before = _earlier_logs(found.logs)
-    found.files += [HangFile(name, "log", None, why) for name, why in before.items()]
-    read = frozenset(f.name for f in found.files)
-    told = logs.collect(paths, skip=read, newest=True) if found.logs else Logs([], "", {}, [])  # its tables take 0.1 s
-    found.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in told.files]
-    times = Times(readings, found.stamps())
-    world = _Members(readings, {r.rank for r in told.ranks})
-    odd = _odd(readings)
-    late = latecomers(readings)
-    dumps = [_dump(rank, reading, found.names[rank], times, odd[rank], late.get(rank)) for rank, reading in sorted(readings.items())]
-    groups = [_group(key, ranks, certain, readings, found.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
-    groups = _with_logs(groups, [r for r in told.ranks if r.rank not in readings], told.ranks)
-    files = sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in found.files), key=lambda f: f.name)
-    return Hang(files, dumps, groups, _channels(readings, world, times), sorted(found.stacks, key=lambda s: (s.rank, s.source)), told,
-                _counts(paths, {n for n in found.logs if n not in before}), times.clocks, found.looks)
+    inputs = _Inputs(paths)
+    readings = _one_a_rank(inputs)
+    before = _earlier_logs(inputs.logs)
+    inputs.files += [HangFile(name, "log", None, why) for name, why in before.items()]
+    read = frozenset(f.name for f in inputs.files)
+    logged = logs.collect(paths, skip=read, newest=True) if inputs.logs else Logs([], "", {}, [])  # its tables take 0.1 s
+    inputs.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in logged.files]
+    times, world = Times(readings, inputs.stamps()), _Members(readings, {r.rank for r in logged.ranks})
+    odd, late = _odd(readings), latecomers(readings)
+    groups = [_group(key, ranks, certain, readings, inputs.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
+    return Hang(
+        sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
+        [_dump(rank, reading, inputs.names[rank], times, odd[rank], late.get(rank)) for rank, reading in sorted(readings.items())],
+        _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
+        _channels(readings, world, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
+        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks)
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
@@ -74,25 +72,25 @@ class _Inputs:
         self.written: dict[str, float] = {}
         self.logs: list[str] = []
         self.read: list[tuple[str, Reading]] = []
-        plain: list[str] = []
+        plain: set[str] = set()
         for source in sources(paths):
             if source.problem:
                 self.logs.append(source.name)  # the log reader says what is wrong with it
             else:
                 self._take(source, plain)
-        self._read_plain(sorted(set(plain)))
+        self._read_plain(sorted(plain))
 
     def stamps(self) -> dict[int, float]:
         """The time of the file of each rank."""
         return {rank: self.written[name] for rank, name in self.names.items() if name in self.written}
 
-    def _take(self, source: Source, plain: list[str]) -> None:
+    def _take(self, source: Source, plain: set[str]) -> None:
         if not (head := source.peek(4096)):
             self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
         elif source.plain and head.startswith(b"\x80"):
-            plain.append(source.name)
+            plain.add(source.name)
         elif dump_file.looks_like_dump(head):
-            self._keep(source.name, *dump_outcomes.outcome(source.peek(dump_file.MAX_BYTES + 1)))
+            self._keep(source.name, *dump_file.outcome(source.peek(dump_file.MAX_BYTES + 1)))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
             stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
             self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
@@ -103,11 +101,8 @@ class _Inputs:
     def _read_plain(self, names: list[str]) -> None:
         sizes = [os.path.getsize(n) if os.path.exists(n) else 0 for n in names]
         workers = min(4, os.cpu_count() or 1)
-        if sum(sizes) < PARALLEL_BYTES or workers < 2 or max(sizes) > LARGE_BYTES:
-            for name in names:
-                self._keep(name, *dump_outcomes.of_file(name))
-            return
-        for name, outcome in zip(names, dump_outcomes.of_files(names, workers)):
+        alone = sum(sizes) < PARALLEL_BYTES or workers < 2 or max(sizes) > LARGE_BYTES
+        for name, outcome in zip(names, map(dump_file.of_file, names) if alone else dump_file.of_files(names, workers)):
             self._keep(name, *outcome)
 
     def _keep(self, name: str, reading: Reading | None, looks: Any, problem: str) -> None:
@@ -121,7 +116,7 @@ class _Inputs:
             self.looks += whole
             self.stacks += stacks.stacks_of(name, whole)
         else:
-            what, rank = ("", None) if problem == dump_outcomes.FOREIGN else ("dump", rank_of(name))
+            what, rank = ("", None) if problem == dump_file.FOREIGN else ("dump", rank_of(name))
             self.files.append(HangFile(name, what, rank, problem))
 
 
@@ -133,39 +128,40 @@ def rank_of(name: str) -> int | None:
     return int(word.group(1)) if word else int(numbers[-1]) if numbers else rank_of_name(name)
 
 
-def _one_a_rank(found: _Inputs) -> dict[int, Reading]:
+def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
     """One dump for each rank. Of two that say they are the same rank neither is used, unless one is a later dump of the other."""
     claims: dict[int, list[tuple[str, Reading]]] = collections.defaultdict(list)
-    for name, reading in sorted(found.read, key=lambda pair: pair[0]):
+    for name, reading in sorted(inputs.read, key=lambda pair: pair[0]):
         rank = rank_of(name)
         world = next((ranks for key, (desc, ranks) in reading.members.items() if desc == "default_pg"), ())
-        if rank is None or world and rank not in world:
-            problem = "its name tells no rank" if rank is None else f"its name says rank {rank}, which its default group does not have"
-            found.files.append(HangFile(name, "dump", rank, problem))
-        elif all(reading.digest != other.digest for _, other in claims[rank]):
-            claims[rank].append((name, reading))
+        if rank is None:
+            inputs.files.append(HangFile(name, "dump", rank, "its name tells no rank"))
+        elif world and rank not in world:
+            inputs.files.append(HangFile(name, "dump", rank, f"its name says rank {rank}, which its default group does not have"))
+        elif any(reading.digest == other.digest for _, other in claims[rank]):
+            inputs.files.append(HangFile(name, "dump", rank, "the same dump as another file"))
         else:
-            found.files.append(HangFile(name, "dump", rank, "the same dump as another file"))
-    chosen = {rank: one for rank, rows in claims.items() if (one := _newest(rank, rows, found))}
-    for rank, seconds in earlier(chosen, found.stamps()).items():
+            claims[rank].append((name, reading))
+    chosen = {rank: newest for rank, rows in claims.items() if (newest := _newest(rank, rows, inputs))}
+    for rank, seconds in earlier(chosen, inputs.stamps()).items():
         why = f"{EARLIER} (or its clock is off): it ends {seconds:.0f} s before that of another rank begins"
-        found.files = [dataclasses.replace(f, problem=why) if f.name == found.names[rank] else f for f in found.files]
-        del chosen[rank], found.names[rank]
+        inputs.files = [dataclasses.replace(f, problem=why) if f.name == inputs.names[rank] else f for f in inputs.files]
+        del chosen[rank], inputs.names[rank]
     return chosen
 
 
-def _newest(rank: int, rows: list[tuple[str, Reading]], found: _Inputs) -> Reading | None:
+def _newest(rank: int, rows: list[tuple[str, Reading]], inputs: _Inputs) -> Reading | None:
     rows = sorted(rows, key=lambda row: (row[1].newest_ns, row[0]))
     later = all(b.newest_ns > a.newest_ns and (b.members == a.members or b.oldest_ns > a.until_ns)
                 for (_, a), (_, b) in zip(rows, rows[1:]))
-    for name, _ in rows if not later else rows[:-1]:
-        why = "an older dump of this rank" if later else "two files claim this rank: neither was used"
-        found.files.append(HangFile(name, "dump", rank, why))
+    *older, (name, newest) = rows
     if not later:
+        inputs.files += [HangFile(n, "dump", rank, "two files claim this rank: neither was used") for n, _ in rows]
         return None
-    found.names[rank] = rows[-1][0]
-    found.files.append(HangFile(rows[-1][0], "dump", rank, "" if rows[-1][1].entries else "holds no entries"))
-    return rows[-1][1]
+    inputs.names[rank] = name
+    inputs.files += [HangFile(n, "dump", rank, "an older dump of this rank") for n, _ in older]
+    inputs.files.append(HangFile(name, "dump", rank, "" if newest.entries else "holds no entries"))
+    return newest
 
 
 def _earlier_logs(names: list[str]) -> dict[str, str]:
@@ -188,9 +184,8 @@ class _Members:
                 everybody |= set(ranks)
                 if name in reading.columns or rank in ranks and name:
                     self.groups[name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks] = (ranks, True)
-            for name in reading.columns:
-                if name not in reading.members:
-                    users[name].add(rank)
+            for name in reading.columns.keys() - reading.members.keys():
+                users[name].add(rank)
         everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < dump_columns.MAX_RANKS else everybody
         for name, ranks in users.items():
             desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
@@ -213,13 +208,13 @@ def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog
                 members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
                 fits, groups = len(groups), [*groups, Group(label, label, members, False, [], [], 1)]
             tracks = sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank)
-            groups = [*groups[:fits], dataclasses.replace(groups[fits], tracks=tracks), *groups[fits + 1 :]]
+            groups[fits] = dataclasses.replace(groups[fits], tracks=tracks)
     return groups
 
 
 def _log_track(row: RankLog, label: str) -> Track:
-    works = [t for t in row.timeouts if t.seq is not None and t.group in (label, "" if len(row.enqueued) < 2 else label)]
-    work = min(works, key=lambda t: t.seq or 0, default=None)
+    work = min((t for t in row.timeouts if t.seq is not None and t.group in (label, "" if len(row.enqueued) < 2 else label)),
+               key=lambda t: t.seq, default=None)
     opened = Op(work.seq or 0, f"{work.op.lower()} {work.numel_in or 0} x ?", "timed-out", work.timeout_ms) if work else None
     issued, completed = max(row.enqueued.get(label, 0), opened.seq if opened else 0), max(0, row.completed.get(label, 0))
     return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
@@ -227,25 +222,23 @@ def _log_track(row: RankLog, label: str) -> Track:
 
 def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None,
           late: tuple[float, float, float] | None) -> Dump:
-    last, (share, pace_ms) = times.op(rank, reading.last, {}), reading.waiting or (None, None)
     return Dump(rank, logs.short(name), "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), left_out,
-                reading.order, last, share, pace_ms, reading.timed, *(late or ()))
+                reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)), reading.timed, *(late or ()))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
     """Of ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere: what
     their habit, or that of the others, had in the place of such steps. None for all others."""
     holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
-    passed = collections.Counter(one for reading in readings.values() for one in {one for _, one, _ in reading.steps.values()})
-    few = max(1, len(readings) // 4)
+    passed = collections.Counter(place for reading in readings.values() for place in {at for _, at, _ in reading.steps.values()})
     usual = collections.defaultdict(set)
-    for one, names in ((one, names) for reading in readings.values() for level, one, names in reading.steps.values() if level < 2):
-        usual[one] |= set(names)
+    for level, place, names in itertools.chain.from_iterable(reading.steps.values() for reading in readings.values()):
+        usual[place] |= set(names if level < 2 else ())
     # ranks of groups without a description go different ways by nature
     used = collections.Counter(desc for reading in readings.values() for desc in {c.desc for c in reading.columns.values()})
-    odd = {rank: [set(names) if level == 2 else usual[one] - set(names) for step, (level, one, names) in reading.steps.items()
-                  if level == 2 and holders[step] <= few
-                  or level == 1 and holders[step] == 1 and passed[one] > 2 and used[names[0].rpartition(" ")[0]] == len(readings)]
+    odd = {rank: [set(names) if level == 2 else usual[place] - set(names) for step, (level, place, names) in reading.steps.items()
+                  if level == 2 and holders[step] <= max(1, len(readings) // 4)
+                  or level == 1 and holders[step] == 1 and passed[place] > 2 and used[names[0].rpartition(" ")[0]] == len(readings)]
            for rank, reading in readings.items()}
     return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 
@@ -255,57 +248,55 @@ def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)
     start = max(1, highest - SHOWN + 1)
-    sound = bool(columns) and all(readings[r].told.get(name) == column.reached() for r, column in columns.items())
+    sound = bool(columns) and all(readings[r].status.get(name) == column.reached() for r, column in columns.items())
     done = max((column.reached()[1] for column in columns.values()), default=0)
     tracks = [_track(r, readings[r], columns[r], start, highest, names[r], times) if r in columns else
-              _told(r, readings[r], readings[r].told.get(name) if sound else None, done, start, highest, names[r])
+              _track_of_status(r, readings[r], readings[r].status.get(name) if sound else None, done, start, highest, names[r])
               for r in ranks if r in readings]
-    calls = {h: text for r in columns for h, text in readings[r].calls.items()}
-    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, calls, readings), start)
+    return Group(name, desc, list(ranks), certain, tracks, _differences(columns, readings), start)
 
 
-def _told(rank: int, reading: Reading, told: tuple[int, int] | None, done: int, start: int, highest: int, file: str) -> Track:
-    """A rank without an entry of the group. ``told``: what its table of groups says, where such tables fit the entries of the others;
+def _track_of_status(rank: int, reading: Reading, status: tuple[int, int] | None, done: int, start: int, highest: int,
+                     file: str) -> Track:
+    """A rank without an entry of the group. ``status``: what its table of groups says, where such tables fit the entries of the others;
     who issued less than those completed (``done``) may have been asked before."""
-    if told is None:
+    if status is None:
         return Track(rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs.short(file))
-    issued, complete = told
-    letters = "".join("c" if s <= complete else "?" if s <= issued else "." for s in range(start, highest + 1))
-    return Track(rank, issued, complete, 0, issued == complete >= done, tail=letters, source=logs.short(file))
+    issued, complete = status
+    return Track(rank, issued, complete, 0, issued == complete >= done, source=logs.short(file),
+                 tail="".join("c" if s <= complete else "?" if s <= issued else "." for s in range(start, highest + 1)))
 
 
 def _track(rank: int, reading: Reading, column: Column, start: int, highest: int, file: str, times: Times) -> Track:
-    last = column.first + len(column.calls) - 1
-    done = max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
+    last, done = column.last[0], max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
     letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
                       for s in range(start, highest + 1))
     return Track(rank, last, done, reading.joined(column), True, times.op(rank, column.opened, reading.calls),
                  times.op(rank, column.last, reading.calls), letters, logs.short(file))
 
 
-def _differences(columns: dict[int, Column], calls: dict[int, str], readings: dict[int, Reading]) -> list[Difference]:
+def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> list[Difference]:
     """Numbers at which members called different things. Columns that hold the same bytes are compared at the speed of memory."""
     if len(columns) < 2:
         return []
-    longest = max(columns, key=lambda r: (len(columns[r].calls), -r))
-    seqs = {seq for column in columns.values() for seq in _unlike(columns[longest], column)}
+    calls = {h: text for r in columns for h, text in readings[r].calls.items()}
+    longest = columns[max(columns, key=lambda r: (len(columns[r].calls), -r))]
     found = []
-    for seq in sorted(seqs)[:MOST_DIFFERENCES]:
+    for seq in sorted({seq for column in columns.values() for seq in _unlike(longest, column)})[:MOST_DIFFERENCES]:
         by_call = grouped((c.calls[seq - c.first], rank) for rank, c in columns.items() if c.first <= seq < c.first + len(c.calls))
         before = _habit(columns, seq, by_call)
         if not any(before.values()):  # nothing stands before it: what other groups of this purpose have there, then
-            desc = columns[longest].desc
-            alike = [c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == desc]
+            alike = (c for rank, r in readings.items() if rank not in columns for c in r.columns.values() if c.desc == longest.desc)
             there = collections.Counter(c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls))
             before = {call: there[call] if there[call] > 1 else 0 for call in by_call}  # one witness may be a culprit, too
         found.append(Difference(seq, {calls[h]: sorted(ranks) for h, ranks in by_call.items()}, {calls[h]: n for h, n in before.items()},
-                                {calls[h]: calls[after] for h in by_call if (after := _next(columns[longest], h)) is not None}))
+                                {calls[h]: calls[after] for h in by_call if (after := _next(longest, h)) is not None}))
     return found
 
 
-def _unlike(one: Column, other: Column) -> list[int]:
-    low, high = max(one.first, other.first), min(one.first + len(one.calls), other.first + len(other.calls))
-    a, b = one.calls[low - one.first : high - one.first], other.calls[low - other.first : high - other.first]
+def _unlike(left: Column, right: Column) -> list[int]:
+    low, high = max(left.first, right.first), min(left.first + len(left.calls), right.first + len(right.calls))
+    a, b = (column.calls[low - column.first : high - column.first] for column in (left, right))
     if high <= low or a.tobytes() == b.tobytes():
         return []
     return [low + i for i, (x, y) in enumerate(zip(a, b)) if x != y][:MOST_DIFFERENCES]
@@ -336,12 +327,12 @@ def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
         read = log_file.read(source.name) if source.plain else None  # of such a one both ends are enough
         packed = ((n, row.decode("utf-8", "replace")) for n, row in enumerate(itertools.chain.from_iterable(source.rows(until)), 1))
         for number, text in packed if read is None else [] if isinstance(read, Gap) else read.lines:
-            found = _MINIBATCHES.search(text)
-            who = said(text) if found else None
-            rank = None if who is None else rank_of_name(source.name) if who.rank is None else who.rank
-            if found and who and rank is not None:
-                line = LogLine(logs.short(source.name), number, who.text.strip()[:300], rank)
-                last[rank] = Count(rank, int(found.group(1) or found.group(2)), line)
+            if not (match := _MINIBATCHES.search(text)) or not (who := said(text)):
+                continue
+            rank = rank_of_name(source.name) if who.rank is None else who.rank
+            if rank is not None:
+                last[rank] = Count(rank, int(match[1] or match[2]),
+                                   LogLine(logs.short(source.name), number, who.text.strip()[:300], rank))
     return [last[rank] for rank in sorted(last)]
 
 

@@ -28,8 +28,8 @@ def looks_like_stacks(text: str) -> bool:
 
 def read(name: str, text: str) -> Stack | None:
     """The main thread of the process, with the rank from the file's name or the process's words; None where no rank is told."""
-    told = _RANK.search(text[:4000])
-    rank = rank_of_name(os.path.basename(name)) if not told else int(told.group(1) or told.group(2))
+    printed = _RANK.search(text[:4000])
+    rank = int(printed[1] or printed[2]) if printed else rank_of_name(os.path.basename(name))
     threads = _pyspy(text) if _PYSPY_HEAD.search(text) else _faulthandler(text)
     if rank is None or not threads:
         return None
@@ -39,19 +39,18 @@ def read(name: str, text: str) -> Stack | None:
 
 def _pyspy(text: str) -> list[tuple[str, list[str]]]:
     cuts = list(_PYSPY_THREAD.finditer(text))
-    threads = []
-    for cut, following in zip(cuts, [*(c.start() for c in cuts[1:]), len(text)]):
-        rows = (_PYSPY_FRAME.match(line) for line in text[cut.end() : following].splitlines())
-        frames = [f"{m.group(1)}, {m.group(2)}:{m.group(3)}" for m in rows if m]
-        threads.append((f"{'main ' if cut.group(2) == 'MainThread' else ''}{cut.group(1)}", frames))
-    return threads
+    ends = [*(c.start() for c in cuts[1:]), len(text)]
+    return [(f"{'main ' * (cut[2] == 'MainThread')}{cut[1]}", _frames(_PYSPY_FRAME, text[cut.end() : end], "{0[1]}, {0[2]}:{0[3]}"))
+            for cut, end in zip(cuts, ends)]
 
 
 def _faulthandler(text: str) -> list[tuple[str, list[str]]]:
     """faulthandler writes the main thread last (CPython 3.9 to 3.13)."""
-    parts = _FAULT_THREAD.split(text)[1:]
-    rows = [[_FAULT_FRAME.match(line) for line in part.splitlines()] for part in parts]
-    return [("", [f"{m.group(3)}, {m.group(1)}:{m.group(2)}" for m in part if m]) for part in rows]
+    return [("", _frames(_FAULT_FRAME, part, "{0[3]}, {0[1]}:{0[2]}")) for part in _FAULT_THREAD.split(text)[1:]]
+
+
+def _frames(pattern: re.Pattern[str], text: str, form: str) -> list[str]:
+    return [form.format(match) for match in map(pattern.match, text.splitlines()) if match]
 
 
 def looks_in(value: Any, depth: int = 0) -> list[dict]:
@@ -68,17 +67,19 @@ def whole_looks(looks: Iterable[Any]) -> list[Live]:
     """Those in which every sample has its threads, every GPU its figures, and times are numbers of seconds, as a look of ours has."""
     from nccl_runbook.core.records import RecordError, read
 
-    found = []
-    for look in looks:
+    whole = []
+    for value in looks:
         with contextlib.suppress(RecordError):
-            found.append(read(Live, look))
-    return [one for one in found if all(s.threads for rank in one.ranks for s in rank.samples) and 0 <= one.first_s < 1e7 > one.gap_s >= 0
-            and all(g.utilisation_percent and g.power_w for g in (one.gpus if isinstance(one.gpus, list) else []))]
+            look = read(Live, value)
+            if (all(s.threads for rank in look.ranks for s in rank.samples) and 0 <= look.first_s < 1e7 > look.gap_s >= 0
+                    and all(g.utilisation_percent and g.power_w for g in (look.gpus if isinstance(look.gpus, list) else []))):
+                whole.append(look)
+    return whole
 
 
 def stacks_of(name: str, looks: Iterable[Live]) -> list[Stack]:
     """The main thread of each rank in its last sample, as far as the look has it."""
     last = [(rank.rank, rank.samples[-1]) for look in looks for rank in look.ranks if rank.rank is not None and rank.samples]
-    return [Stack(rank, name, [f"{f.function}, {f.file}:{f.line}"[:300] for f in held[0].frames[:MOST_FRAMES]] if held else [],
-                  sample.threads[0].state[:4])
-            for rank, sample in last for held in [sample.stacks if isinstance(sample.stacks, list) else []]]
+    return [Stack(rank, name, [f"{f.function}, {f.file}:{f.line}"[:300]
+                               for s in (sample.stacks[:1] if isinstance(sample.stacks, list) else []) for f in s.frames[:MOST_FRAMES]],
+                  sample.threads[0].state[:4]) for rank, sample in last]

@@ -18,15 +18,12 @@ _SHORT = 90
 
 def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     """Every table that has something to show: the groups in which something is open first."""
-    groups = sorted((g for g in hang.groups if any(t.tail for t in g.tracks)), key=lambda g: _place(g, culprits))
+    groups = sorted((g for g in hang.groups if any(t.tail for t in g.tracks)), key=lambda g: (
+        not g.differences and all(t.opened is None for t in g.tracks), not set(culprits) & set(g.ranks), g.name))
     shown = [matrix(g, culprits) for g in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
         shown[-1] = dataclasses.replace(shown[-1], note=f"{len(groups) - MOST_GROUPS} more groups are not shown.")
     return [*shown, *[ranks_table(hang, culprits)] * bool(hang.groups), *[stacks_table(hang)] * bool(hang.stacks), files_table(hang)]
-
-
-def _place(group: Group, culprits: Collection[int]) -> tuple[bool, bool, str]:
-    return all(t.opened is None for t in group.tracks) and not group.differences, not set(culprits) & set(group.ranks), group.name
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
@@ -38,8 +35,8 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
             for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
     absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
     rows += [[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * width]] if absent else []
-    name = f"{group.name} ({group.desc})" if group.desc not in ("", "undefined", group.name) else group.name
-    return Table(f"Group {name}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
+    desc = f" ({group.desc})" if group.desc not in ("", "undefined", group.name) else ""
+    return Table(f"Group {group.name}{desc}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
                  "" if group.certain else "The members were not recorded: these are the ranks that used the group.")
 
 
@@ -51,29 +48,29 @@ def ranges(ranks: Sequence[int]) -> str:
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
     """How far each rank came in each group, culprits first: last issued, last completed, and what it is in."""
-    rows = [(track.rank not in culprits, track.rank, group, track) for group in hang.groups for track in group.tracks]
-    shown = [_rank_row(group, track, not innocent) for innocent, _, group, track in sorted(rows, key=lambda r: (r[0], r[1], r[2].name))]
-    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"], shown)
+    rows = sorted(((group, track) for group in hang.groups for track in group.tracks),
+                  key=lambda row: (row[1].rank not in culprits, row[1].rank, row[0].name))
+    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"],
+                 [_rank_row(group, track, track.rank in culprits) for group, track in rows])
 
 
 def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
-    opened = track.opened
+    opened, last = track.opened, track.opened or track.last
     words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
-    last = track.opened or track.last
-    who, name = Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip()
-    return [who, name, str(track.enqueued), str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
+    return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued),
+            str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
             "/".join(track.source.split("/")[-2:])]
 
 
 def stacks_table(hang: Hang) -> Table:
     """The main threads, innermost frame first."""
-    rows = [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks]
-    return Table("Stacks", ["rank", "state", "frames", "from"], rows)
+    return Table("Stacks", ["rank", "state", "frames", "from"],
+                 [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
 
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
     foreign = "read; it does not look like the log of a GPU job" * hang.logs.foreign
-    rows = [[f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
-            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")]]
+    rows = ([f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
+            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")])
     return Table("Files", ["file", "kind", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine import facts as m
-from nccl_runbook.machine.facts import from_json
 
 DEADLINE_S = 15.0
 _HOME = Path(__file__).absolute().parents[2]  # the folder or zip that holds the package, and in the zip pynvml beside it
@@ -21,13 +20,13 @@ _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped;
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
     """The lines the child printed for ``what`` ("all" or "use"), and why it did not end by itself ("" if it did)."""
+    command = [sys.executable, "-c", _START, str(_HOME), what]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child = subprocess.Popen([sys.executable, "-c", _START, str(_HOME), what], stdin=subprocess.PIPE, stdout=out, stderr=err)
-        ended = _wait(child, deadline_s)
+        ended = _wait(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err), deadline_s)
         out.seek(0)
         err.seek(0)
-        lines = [json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")]
-        return lines, ended and f"{ended}; {err.read()[-300:].decode(errors='replace')}".rstrip("; \n")
+        return ([json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")],
+                ended and f"{ended}; {err.read()[-300:].decode(errors='replace')}".rstrip("; \n"))
 
 
 def _wait(child: subprocess.Popen, deadline_s: float) -> str:
@@ -63,30 +62,31 @@ def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[s
 
 def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, make: Any) -> List[Any]:
     """One entry a GPU: what ``make`` makes of its line, the Gap that its handle gave, or ``missing``."""
-    found: Dict[int, Any] = {}
-    for line in lines:
-        if "refused" in line:
-            found[line["nvml_index"]] = Gap(**line["refused"])
-        elif line["part"] == part:
-            found[line["nvml_index"]] = make({k: v for k, v in line.items() if k != "part"})
-    return [found.get(index, missing) for index in range(count)]
+    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else make(_fields(line))
+               for line in lines if "refused" in line or line["part"] == part}
+    return [entries.get(index, missing) for index in range(count)]
+
+
+def _fields(line: Dict[str, Any]) -> Dict[str, Any]:
+    return {k: v for k, v in line.items() if k != "part"}
 
 
 def owners_of(data: List[Dict[str, Any]]) -> List[m.Owner]:
-    return [from_json(m.Owner, one) for one in data]
+    return [m.from_json(m.Owner, owner) for owner in data]
 
 
 def _gpu(data: Dict[str, Any]) -> m.NvmlGpu:
     def part(cls: Any, **parts: Any) -> Any:
-        return lambda value: from_json(cls, value, **parts)
+        return lambda value: m.from_json(cls, value, **parts)
 
-    mig = part(m.Mig, instances=lambda found: [m.MigInstance(**one) for one in found])
-    return from_json(m.NvmlGpu, data, memory=part(m.Memory), mig=mig, ecc=part(m.Ecc), remapped_rows=part(m.RemappedRows),
-                     pcie=part(m.Pcie), nvlinks=part(m.NvLinks), fabric=part(m.Fabric), owners=owners_of)
+    mig = part(m.Mig, instances=lambda instances: [m.MigInstance(**i) for i in instances])
+    return m.from_json(m.NvmlGpu, data, memory=part(m.Memory), mig=mig, ecc=part(m.Ecc),
+                       remapped_rows=part(m.RemappedRows), pcie=part(m.Pcie), nvlinks=part(m.NvLinks),
+                       fabric=part(m.Fabric), owners=owners_of)
 
 
 def use_of(data: Dict[str, Any]) -> m.GpuUse:
-    return from_json(m.GpuUse, data, owners=owners_of)
+    return m.from_json(m.GpuUse, data, owners=owners_of)
 
 
 def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
@@ -97,10 +97,9 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     system, lines, missing = answer
     gpus = by_index(lines, system["count"], "gpu", missing, _gpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
-    pairs = [from_json(m.Pair, {k: v for k, v in line.items() if k != "part"}) for line in lines if line["part"] == "pair"]
-    told_all = len(pairs) == reached * (reached - 1) // 2
-    facts = [m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml")]
-    return m.NvmlView(facts[0], facts[1], facts[2], gpus, pairs if told_all else missing)
+    pairs = [m.from_json(m.Pair, _fields(line)) for line in lines if line["part"] == "pair"]
+    versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
+    return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
 
 
 def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:

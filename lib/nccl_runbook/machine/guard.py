@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
 
 UNLISTED_MIB = 1024        # memory that no process is listed for: another container's job; contexts of services stay below
@@ -53,8 +53,8 @@ def _counts(owner: Owner) -> bool:
 def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     """Memory or utilisation on a GPU that no listed process explains, in words; "" if none to speak of."""
     listed = [] if isinstance(use.owners, Gap) else use.owners
-    known = sum(o.used_mib for o in listed if not isinstance(o.used_mib, Gap))
-    rest = 0 if isinstance(use.used_mib, Gap) or any(isinstance(o.used_mib, Gap) for o in listed) else use.used_mib - known
+    sizes = [use.used_mib, *(o.used_mib for o in listed)]
+    rest = 0 if any(isinstance(mib, Gap) for mib in sizes) else sizes[0] - sum(sizes[1:])
     if rest > (UNLISTED_WSL_MIB if is_wsl else UNLISTED_MIB):
         return f"{rest} MiB"
     samples = [] if isinstance(use.utilisation_percent, Gap) or listed else use.utilisation_percent
@@ -64,10 +64,10 @@ def _unlisted(use: GpuUse, is_wsl: bool) -> str:
 def _merged(held: List[Tuple[GpuUse, Owner]]) -> List[str]:
     """One phrase a process: "pid 4711, alice, 40213 MiB on GPU 2"."""
     words = []
-    for pid in dict.fromkeys(o.pid for _, o in held):
-        mine = [(u, o) for u, o in held if o.pid == pid]
-        sizes = [o.used_mib for _, o in mine if not isinstance(o.used_mib, Gap)]
-        user = mine[0][1].user if isinstance(mine[0][1].user, str) else "unknown owner"
-        amount = f"{sum(sizes)} MiB" if sizes else "memory not told"
-        words.append(f"pid {pid}, {user}, {amount} on GPU {', '.join(str(u.nvml_index) for u, _ in mine)}")
+    for pid, uses in grouped((o.pid, (u, o)) for u, o in held).items():
+        sizes = [o.used_mib for _, o in uses if not isinstance(o.used_mib, Gap)]
+        user = uses[0][1].user
+        words.append(f"pid {pid}, {user if isinstance(user, str) else 'unknown owner'}, "
+                     f"{f'{sum(sizes)} MiB' if sizes else 'memory not told'} on GPU "
+                     f"{', '.join(str(u.nvml_index) for u, _ in uses)}")
     return words

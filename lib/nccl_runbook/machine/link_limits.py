@@ -1,25 +1,31 @@
-"""What the links of the GPUs can carry, so that a bandwidth can be read as a share of it. Arithmetic on facts; judges nothing."""
+"""What the links of the GPUs can carry, so that a bandwidth can be read as a share of it. Arithmetic on facts; judges nothing.
+
+One link each way, in 1e9 bytes a second: NVLinks by the GPU's name, PCIe lanes by generation (links.toml).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine.facts import GpuLinks
-from nccl_runbook.machine.links import nvlink_gb_per_s, pcie_lane_gb_per_s
 
 Links = list[GpuLinks | Gap] | Gap
 
 
 def nvlink(gpu: GpuLinks) -> float | None:
     """All live NVLinks of one GPU together, GB/s each way; None without any, or where its kind is not known."""
-    rate = None if isinstance(gpu.name, Gap) else nvlink_gb_per_s(gpu.name)
-    return rate * gpu.nvlinks_up if rate and not isinstance(gpu.nvlinks_up, Gap) and gpu.nvlinks_up else None
+    if isinstance(gpu.name, Gap) or isinstance(gpu.nvlinks_up, Gap) or not gpu.nvlinks_up:
+        return None
+    rates = (row["per_link"] for row in table("machine/links")["nvlink"] if re.search(row["name"], gpu.name))
+    return next((rate * gpu.nvlinks_up for rate in rates), None)
 
 
 def pcie(gpu: GpuLinks) -> float | None:
     """The GPU's own slot at its best, GB/s each way."""
-    rate = None if isinstance(gpu.pcie_generation, Gap) else pcie_lane_gb_per_s(gpu.pcie_generation)
+    rate = table("machine/links")["pcie"].get(str(gpu.pcie_generation))
     return rate * gpu.pcie_width if rate and not isinstance(gpu.pcie_width, Gap) else None
 
 
@@ -32,5 +38,4 @@ def limit(links: Links, transports: Mapping[str, int] | Gap) -> tuple[str, float
         return None
     over_nvlink = all(name.startswith("P2P") for name in transports) and all(nvlink(g) for g in gpus)
     rates = [nvlink(g) if over_nvlink else pcie(g) for g in gpus]
-    known = [r for r in rates if r is not None]
-    return ("NVLink" if over_nvlink else "PCIe", min(known)) if len(known) == len(rates) else None
+    return None if None in rates else ("NVLink" if over_nvlink else "PCIe", min(rates))

@@ -23,16 +23,12 @@ class Selection:
 
 def _uuids(gpus: Sequence[NvmlGpu | Gap]) -> dict[str, int]:
     """Every UUID that may be named, also those of MIG instances, with its nvml_index."""
-    known: dict[str, int] = {}
-    for gpu in gpus:
-        if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap):
-            known[gpu.uuid] = gpu.nvml_index
-            if not isinstance(gpu.mig, Gap):
-                known.update({i.uuid: gpu.nvml_index for i in gpu.mig.instances if i.uuid})
-    return known
+    named = [gpu for gpu in gpus if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)]
+    return {uuid: gpu.nvml_index for gpu in named
+            for uuid in [gpu.uuid, *(i.uuid for i in ([] if isinstance(gpu.mig, Gap) else gpu.mig.instances) if i.uuid)]}
 
 
-def _one(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | str:
+def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | str:
     """Identity and nvml_index of the GPU that an entry names, or what is wrong with it. UUIDs may be shortened if unambiguous."""
     if re.fullmatch(r"\+?\d+", entry):
         index = int(entry)
@@ -54,12 +50,12 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
         return Selection((), f"{value.strip()!r} hides every GPU")
     named: dict[str, int] = {}
     for entry in (e.strip() for e in value.split(",")):
-        found = _one(entry, gpus)
-        if isinstance(found, str):
-            return Selection(tuple(named.values()), found + "; CUDA ignores it and all that follows")
-        if found[0] in named:
+        gpu = _selected(entry, gpus)
+        if isinstance(gpu, str):
+            return Selection(tuple(named.values()), gpu + "; CUDA ignores it and all that follows")
+        if gpu[0] in named:
             return Selection((), f"{entry} is named twice; CUDA then shows no GPU at all")
-        named[found[0]] = found[1]
+        named[gpu[0]] = gpu[1]
     return Selection(tuple(dict.fromkeys(named.values())))
 
 

@@ -1,13 +1,14 @@
 """Which GPU, which pair, which split, or only the count: what to run next, and what the runs so far show. Pure; Python >= 3.9.
 
 The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A walk asks for
-*rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. recorded.py judges the rounds afterwards.
+*rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. ``replay`` judges recorded rounds.
 """
 from __future__ import annotations
 
 import dataclasses
+import math
 from itertools import combinations
-from typing import Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
 
 Group = Tuple[int, ...]
 Round = List[Group]
@@ -15,6 +16,7 @@ Answers = Dict[Group, bool]  # group -> whether every rank passed
 ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
 REPEATS = 20  # runs that give the rate of a fault that comes and goes
 MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
+Z95 = 1.959964
 CONFIRM = 4  # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 
 
@@ -59,7 +61,7 @@ class _Seen:
         self.known: Dict[FrozenSet[int], bool] = {}
         self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)  # where every pair is known, every partner counts
 
-    def told(self, group: Iterable[int]) -> Optional[bool]:
+    def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
         here = frozenset(group)
         return max((passed for known, passed in self.known.items() if (here <= known if passed else known <= here)), default=None)
@@ -73,11 +75,11 @@ class _Seen:
     def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
         """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails together once it is named."""
         asked = [tuple(sorted(g)) for g in groups]
-        new = [g for g in asked if g and self.told(g) is None]
+        new = [g for g in asked if g and self.known_to_pass(g) is None]
         passed = yield from self.run(new)
         yield from self.recurs([g for g in new if len(g) == 1 and not passed[g]])
         self.known.update({frozenset(g): passed[g] for g in new})
-        return [not g or bool(self.told(g)) for g in asked]
+        return [not g or bool(self.known_to_pass(g)) for g in asked]
 
     def recurs(self, groups: Round, fine: bool = False) -> Generator[Round, Answers, None]:
         """Raises _Unsteady for one of these that does not end as before."""
@@ -110,9 +112,10 @@ def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
         if (yield from seen.passes(seen.gpus)):
             raise _Unsteady(seen.gpus)
         yield from seen.recurs([seen.gpus])
-        told = yield from _identify(seen)
-        yield from () if told.works_up_to == 1 else seen.confirm()  # of pairs that all fail each is the recurrence of the others
-        return told
+        diagnosis = yield from _identify(seen)
+        if diagnosis.works_up_to != 1:  # of pairs that all fail each is the recurrence of the others
+            yield from seen.confirm()
+        return diagnosis
     except _Spent:
         return Diagnosis("unclear", within=seen.smallest)
     except _Unsteady as unsteady:
@@ -123,8 +126,8 @@ def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
 
 
 def _identify(seen: _Seen) -> Walk:
-    alone = yield from seen.ask(*((g,) for g in seen.gpus))
-    bad, rest = [[g for g, passed in zip(seen.gpus, alone) if passed is fine] for fine in (False, True)]
+    alone = dict(zip(seen.gpus, (yield from seen.ask(*((g,) for g in seen.gpus)))))
+    bad, rest = [[g for g in seen.gpus if alone[g] is fine] for fine in (False, True)]
     if (yield from _no_two(seen, rest)):
         return Diagnosis("unclear" if bad else "count", works_up_to=0 if bad else 1, within=seen.smallest)
     sides = yield from _sides(seen, rest)
@@ -154,8 +157,7 @@ def _sides(seen: _Seen, rest: List[int]) -> Generator[Round, Answers, List[List[
     waiting = [rest]
     while waiting:
         chunk = waiting.pop()
-        split = len(sides) > 1 and len(sides[1]) > 1
-        if not split and (yield from seen.passes([*sides[0], *chunk])):
+        if not any(len(side) > 1 for side in sides[1:2]) and (yield from seen.passes([*sides[0], *chunk])):
             sides[0] += chunk
         elif len(chunk) > 1:
             waiting += [chunk[len(chunk) // 2 :], chunk[: len(chunk) // 2]]
@@ -181,8 +183,8 @@ def _partners(seen: _Seen, gpu: int, group: List[int]) -> Generator[Round, Answe
         return []
     if len(group) == 1:
         return group
-    found = yield from _partners(seen, gpu, group[: len(group) // 2])
-    return found if len(found) >= seen.enough else [*found, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
+    first = yield from _partners(seen, gpu, group[: len(group) // 2])
+    return first if len(first) >= seen.enough else [*first, *(yield from _partners(seen, gpu, group[len(group) // 2 :]))]
 
 
 def _is_split(seen: _Seen, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
@@ -207,7 +209,7 @@ def _located(seen: _Seen, bad: List[int], sides: List[List[int]]) -> Walk:
     for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())):
         for side in larger:
             row = yield from _partners(seen, gpu, [g for g in side if g not in stars])
-            every = len(row) >= max(2, len(side)) and not any(seen.told([gpu, g]) for g in seen.gpus if g != gpu)
+            every = len(row) >= max(2, len(side)) and not any(seen.known_to_pass([gpu, g]) for g in seen.gpus if g != gpu)
             if own == [gpu] and side is sides[0] and (every or len(row) >= seen.enough):
                 stars.append(gpu)
                 break
@@ -232,3 +234,47 @@ def _count(seen: _Seen, rest: List[int]) -> Walk:
     if fails < len(rest) and (yield from seen.passes(last)) or not (yield from seen.passes(last[1:])):
         return Diagnosis("unclear", within=tuple(rest[:fails]))
     return Diagnosis("count", works_up_to=works, within=tuple(rest[:fails]))
+
+
+# --- recorded rounds, and how sure a rate is
+
+def wilson(failed: int, runs: int) -> Tuple[float, float]:
+    """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
+    if not runs:
+        return 0.0, 1.0
+    rate, spread = failed / runs, Z95 * Z95 / runs
+    middle = (rate + spread / 2) / (1 + spread)
+    half = Z95 * math.sqrt(rate * (1 - rate) / runs + spread / (4 * runs)) / (1 + spread)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
+    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else, but a rate
+    where that of a fault which comes and goes was being taken: of the runs that were made, where those are a quarter of all or more."""
+    recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
+
+    def answer(question: Round) -> Answers:
+        passed = next(recorded, {})
+        answers = {group: passed[group] for group in question}
+        failed.extend(group for group in question if not answers[group])
+        return answers
+
+    try:
+        return _followed(identify(gpus, repeats), answer)
+    except KeyError:
+        fewer = replay(gpus, rounds, repeats - 1) if repeats > REPEATS // 4 else None
+        return fewer if fewer and fewer.kind == "intermittent" else Diagnosis("unclear", within=min(failed, key=len))
+
+
+def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
+    """The diagnosis where every pair was tried and just these failed: what a search would find if larger groups fail by their pairs."""
+    return _followed(identify(sorted(gpus)), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
+
+
+def _followed(walk: Walk, answer: Callable[[Round], Answers]) -> Diagnosis:
+    try:
+        question = next(walk)
+        while True:
+            question = walk.send(answer(question))
+    except StopIteration as end:
+        return end.value

@@ -50,10 +50,9 @@ def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[boo
             if asked >= most:
                 raise _Ended("budget spent")
             asked += 1
-            told = shows(tuple(order[i] for i in sorted(subset)))
-            if told is None:
+            if (shown := shows(tuple(order[i] for i in sorted(subset)))) is None:
                 raise _Ended("unclear")
-            known[key] = told
+            known[key] = shown
         if known[key] and len(key) < len(best):
             best = sorted(key)
         return known[key]

@@ -7,7 +7,7 @@ import functools
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.nccl_log import LOGGED
@@ -44,12 +44,11 @@ def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Opt
             stall_s: float = STALL_FIRST_S, sizes: Tuple[int, ...] = ()) -> WorldRequest:
     """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the CPU."""
     gpu = on_gpus(devices)
-    moved = ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES)))
-    args = ["--ops", ops, "--sizes", moved, "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
-    stall_s *= max(1.0, len(devices) / 8)
-    delta = {**(LOGGED if gpu else {}), **(env or {})}
-    return WorldRequest(name, "check.py", devices, args, delta, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
-                        stall_s=stall_s if gpu else None, timed=timed)
+    args = ["--ops", ops, "--sizes", ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES))),
+            "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
+    return WorldRequest(name, "check.py", devices, args, {**(LOGGED if gpu else {}), **(env or {})},
+                        deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
+                        stall_s=stall_s * max(1.0, len(devices) / 8) if gpu else None, timed=timed)
 
 
 def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False) -> List[Trial]:
@@ -75,8 +74,7 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
     for size in wanted:
         if rungs and budget.spent:
             break
-        deadline_s = 0.0 if rungs else FIRST_DEADLINE_S
-        rungs += trials(engine, [request(f"{size} rank{'s' if size > 1 else ''}", devices[:size], deadline_s=deadline_s)])
+        rungs += trials(engine, [request(counted(size, "rank"), devices[:size], deadline_s=0.0 if rungs else FIRST_DEADLINE_S)])
         if not rungs[-1].passed:
             break
     return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
@@ -84,10 +82,8 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
 
 def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Singles, Gap]:
     """Each GPU by itself, all at once."""
-    if not on_gpus(devices):
-        return Gap("not-run", "no GPU to be tested by itself")
-    if Budget(budget_s, True).spent:
-        return Gap("not-run", SPENT)
+    if not on_gpus(devices) or Budget(budget_s, True).spent:
+        return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to be tested by itself")
     gpus = sorted(set(devices))
     done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus])
     return Singles({str(g): trial for g, trial in zip(gpus, done)})
@@ -95,13 +91,10 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
 
 def rounds(items: List[int]) -> List[List[tuple]]:
     """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, n - 1 rounds for an even n, n for an odd one."""
-    even: List[Optional[int]] = [*items, *([None] if len(items) % 2 else [])]
-    ring, found = [*even[::2], *reversed(even[1::2])], []
-    for _ in range(len(ring) - 1):
-        half = len(ring) // 2
-        found.append([tuple(sorted(pair)) for pair in zip(ring[:half], reversed(ring[half:])) if None not in pair])
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-    return found
+    even: List[Optional[int]] = [*items, *[None] * (len(items) % 2)]
+    ring, half = [*even[::2], *reversed(even[1::2])], len(even) // 2
+    turns = [[ring[0], *ring[len(ring) - n:], *ring[1:len(ring) - n]] for n in range(len(ring) - 1)]
+    return [[tuple(sorted(pair)) for pair in zip(turn[:half], reversed(turn[half:])) if None not in pair] for turn in turns]
 
 
 def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float,
@@ -122,13 +115,13 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
 def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
                repeat: bool = True, lone: bool = False) -> Pairs:
     """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that run at once fail."""
-    found: List[Pair] = []
+    done: List[Pair] = []
     for together in rounds(gpus):
-        if budget.spent or lone and found and not any(p.trial.passed for p in found):
+        if budget.spent or lone and done and not any(p.trial.passed for p in done):
             break
-        done = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
-        found += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, done)]
-    return Pairs(len(gpus) * (len(gpus) - 1) // 2, found)
+        ended = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
+        done += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, ended)]
+    return Pairs(len(gpus) * (len(gpus) - 1) // 2, done)
 
 
 Group = Tuple[int, ...]
@@ -142,14 +135,14 @@ class _Results:
         self.example: Union[World, Gap] = NOT_RUN
         self.known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
 
-    def of(self, groups: List[Group]) -> Dict[Group, bool]:
-        """All at the same time. A result that was seen before counts once."""
+    def passed(self, groups: List[Group]) -> Dict[Group, bool]:
+        """Whether each passes, all at the same time. A result that was seen before counts once."""
         new = [g for g in groups if not self.known.get(g)]
-        asked = [request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False, stall_s=STALL_S) for g in new]
-        worlds = {**dict(zip(new, self.engine.run_all(asked))), **{g: self.known[g].pop(0) for g in groups if g not in new}}
-        for world in worlds.values():
-            smaller = isinstance(self.example, Gap) or world.request.world_size < self.example.request.world_size
-            self.example = world if not world.passed and smaller else self.example
+        worlds = dict(zip(new, self.engine.run_all([
+            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False, stall_s=STALL_S) for g in new])))
+        worlds.update({g: self.known[g].pop(0) for g in groups if g not in new})
+        failed = [w for w in (self.example, *worlds.values()) if not isinstance(w, Gap) and not w.passed]
+        self.example = min(failed, key=lambda w: w.request.world_size, default=self.example)
         return {g: w.passed for g, w in worlds.items()}
 
 
@@ -177,7 +170,7 @@ def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Sear
     try:
         groups = next(walk)
         while not budget.spent:
-            passed = results.of(groups)
+            passed = results.passed(groups)
             done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
             groups = walk.send(passed)
     except StopIteration:

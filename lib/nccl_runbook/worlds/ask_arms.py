@@ -7,7 +7,7 @@ import functools
 import os
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World, WorldRequest
@@ -54,15 +54,10 @@ Halve = Callable[..., Any]
 
 
 def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
-    gpu = on_gpus(devices)
-    logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
-    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S, timed, stall_s,
-                          GPU_SIZES if gpu else CPU_SIZES)
-
-
-def seen(world: World) -> Dict[str, int]:
-    """Everything of the world that an arm may act on, as NCCL's log counts it."""
-    return {**({} if isinstance(world.transports, Gap) else world.transports), **world.algorithms}
+    if not on_gpus(devices):
+        return worlds.request(name, devices, env, OPS, CPU_DEADLINE_S, timed, stall_s, CPU_SIZES)
+    return worlds.request(name, devices, {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING", **env}, OPS, GPU_DEADLINE_S,
+                          timed, stall_s, GPU_SIZES)
 
 
 def steering(environ: Mapping[str, str]) -> Dict[str, str]:
@@ -79,8 +74,8 @@ class _Session:
 
     def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True) -> Dict[str, World]:
         """One world for each environment, in turn, as far as the budget goes."""
-        asked = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
-        return dict(zip(named, self.engine.run_in_turn(asked, lambda: self.budget.spent)))
+        requests = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
+        return dict(zip(named, self.engine.run_in_turn(requests, lambda: self.budget.spent)))
 
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
@@ -98,7 +93,7 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     met = {} if isinstance(control.world.transports, Gap) else control.world.transports
     if name == "interface pinned" and met and not any("NET" in key for key in met):
         return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
-    used = seen(control.world)
+    used = {**met, **control.world.algorithms}
     connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))  # so far that NCCL's log shows all it uses
     if used and acts_on and connected and not any(key.startswith(prefix) for key in used for prefix in acts_on):
         return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
@@ -115,16 +110,16 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
     session = _Session(engine, devices, budget_s)
     control, named = session.control(), ARMS if session.gpu else CPU_ARMS
     trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None}
-    first = [n for n, row in named.items() if n not in trials and (row[2] is None or control.passed and row[2] == "P2P off fails")]
-    trials.update(_trials(session, {n: named[n][0] for n in first}, control))
+    trials.update(_trials(session, {n: env for n, (env, _, before) in named.items() if n not in trials and (
+        before is None or control.passed and before == "P2P off fails")}, control))
     after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
     ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
-    found = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
+    arms = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
     for name, (env, _, before) in named.items():
         if name not in trials:
-            why_not = _why_not_later(session, found, before, trials)
+            why_not = _why_not_later(session, arms, before, trials)
             trials[name] = _trials(session, {name: env}, control)[name] if why_not is None else why_not
-    return dataclasses.replace(found, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
+    return dataclasses.replace(arms, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
 
 
 def _clean_passes(arms: Arms) -> bool:
@@ -147,12 +142,11 @@ def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) 
     what passes is repeated and timed: it may be what one runs with meanwhile."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
-    found: Dict[str, Union[Trial, Gap]] = {}
-    for name in envs:
-        one, two = first.get(name), more.get(name)
-        both = (two, one) if not control.passed and two is not None else (one, two)  # the timed one first
-        found[name] = Gap("not-run", SPENT) if one is None else Trial(name, both[0], None if both[0].passed else both[1])
-    return found
+    done: Dict[str, Union[Trial, Gap]] = dict.fromkeys(envs, Gap("not-run", SPENT))
+    for name, world in first.items():
+        timed, other = (more[name], world) if not control.passed and name in more else (world, more.get(name))
+        done[name] = Trial(name, timed, None if timed.passed else other)
+    return done
 
 
 def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
@@ -161,22 +155,23 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
     if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
         return dataclasses.replace(arms, clean=Gap("not-run", "no variable here steers NCCL"))
 
-    def without(names: List[str], name: str) -> Union[World, Gap]:
+    def without(names: Iterable[str], name: str) -> Union[World, Gap]:
         try:
             return session.worlds({name: dict.fromkeys(names)}, timed=control.passed or name == "clean").get(name) or Gap("not-run", SPENT)
         except EngineError as error:
             return Gap("failed", f"the interpreter does not start then: {error}")
 
-    clean = without(list(variables), "clean")
+    clean = without(variables, "clean")
     if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):  # the driver may be found through it only
         del variables["LD_LIBRARY_PATH"]
-        clean = without(list(variables), "clean") if variables else clean
-    one, once = clean, not control.passed and isinstance(clean, World) and clean.passed  # which may be chance
-    clean = without(list(variables), "clean") if once else one
-    trial = clean if isinstance(clean, Gap) else Trial("clean", clean, one if once and not clean.passed else None)
-    arm, limit = Arm("clean", dict.fromkeys(variables), [], trial), None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
+        clean = without(variables, "clean") if variables else clean
+    first, once = clean, not control.passed and isinstance(clean, World) and clean.passed  # which may be chance
+    clean = without(variables, "clean") if once else first
+    trial = clean if isinstance(clean, Gap) else Trial("clean", clean, first if once and not clean.passed else None)
+    limit = None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
+    arms = dataclasses.replace(arms, clean=Arm("clean", dict.fromkeys(variables), [], trial))
     if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):
-        return dataclasses.replace(arms, clean=arm)
+        return arms
 
     def shows(kept: Any) -> Optional[bool]:
         world = without([v for v in variables if v not in kept], f"only with {', '.join(kept)}")
@@ -184,9 +179,9 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
             return None
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
-    told = halve(list(variables), shows)
-    why_not = "cut by the time budget" if told.why_not == "unclear" and session.budget.spent else told.why_not
-    return dataclasses.replace(arms, clean=arm, guilty=Guilty({v: variables[v] for v in told.guilty}, len(variables), told.asked, why_not))
+    halved = halve(list(variables), shows)
+    why_not = "cut by the time budget" if halved.why_not == "unclear" and session.budget.spent else halved.why_not
+    return dataclasses.replace(arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables), halved.asked, why_not))
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:

@@ -1,26 +1,24 @@
-"""With how many ranks does it fail, on which GPU, between which two."""
+"""With how many ranks does it fail, on which GPU, between which two; and 04's failing control by pairs of GPUs."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
-from nccl_runbook.search.group_testing import Diagnosis, most_runs
-from nccl_runbook.search.recorded import replay, wilson
-from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, Singles
-from nccl_runbook.worlds.judge_narrowest import A_PART, culprits, gpus, look_at
+from nccl_runbook.search.group_testing import Diagnosis, Group, most_runs, of_pairs, replay, wilson
+from nccl_runbook.worlds.facts import Ladder, Pairs, Search, Singles
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
 SHARED = Remedy("you", "Look at what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
                 "IOMMU. 04 switches each transport off:", ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
-
-
 NOT_SEARCHED = Gap("not-run")
+A_PART = "gpu-or-link-fault"
 
 
 def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, search: Search | Gap = NOT_SEARCHED) -> list[Finding]:
@@ -41,23 +39,24 @@ def _sizes(ladder: Ladder) -> str:
 def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)]
-    evidence = Evidence("barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked", "table below")
-    return [Finding("rehearsed", Severity.UNKNOWN, f"{REHEARSED_ON} with {_sizes(ladder)}, all right", (evidence,))]
+    return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all right",
+                     "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked")]
+
+
+def _unknown(rule: str, title: str, text: str) -> Finding:
+    return Finding(rule, Severity.UNKNOWN, title, (Evidence(text, "table below"),))
 
 
 def _ladder(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
-    if untried := [str(n) for n in ladder.wanted[len(ladder.rungs) :]]:
-        title = f"the budget ended before {', '.join(untried)} ranks"
-        return [Finding("ladder-not-finished", Severity.UNKNOWN, title, (Evidence(f"passed: {_sizes(ladder)}", "table below"),))]
-    return []
+    untried = ", ".join(map(str, ladder.wanted[len(ladder.rungs) :]))
+    return [_unknown("ladder-not-finished", f"the budget ended before {untried} ranks", f"passed: {_sizes(ladder)}")] * bool(untried)
 
 
 def _singles(singles: Singles | Gap) -> list[Finding]:
-    if isinstance(singles, Gap):
-        return []
-    return [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again) for g, t in singles.trials.items() if not t.passed]
+    trials = {} if isinstance(singles, Gap) else singles.trials
+    return [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again) for g, t in trials.items() if not t.passed]
 
 
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
@@ -67,16 +66,15 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
         return [_every_pair("every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
     found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
-    if len(pairs.pairs) < pairs.wanted:
-        title = f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs"
-        found.append(Finding("pairs-not-finished", Severity.UNKNOWN, title, (Evidence("raise budget_s to test them all", "table below"),)))
-    return found
+    unfinished = _unknown("pairs-not-finished", f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
+                          "raise budget_s to test them all")
+    return found + [unfinished] * (len(pairs.pairs) < pairs.wanted)
 
 
 def _every_pair(what: str, world: World, again: World) -> Finding:
     """Not a GPU or a link: what all share, unless the ranks themselves say what it is."""
-    told = explain("every-pair-fails", what, world, again)
-    return told if told.cause else dataclasses.replace(told, remedy=(SHARED,))
+    finding = explain("every-pair-fails", what, world, again)
+    return finding if finding.cause else dataclasses.replace(finding, remedy=(SHARED,))
 
 
 def diagnosis(search: Search) -> Diagnosis:
@@ -84,15 +82,14 @@ def diagnosis(search: Search) -> Diagnosis:
     return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds])
 
 
-def _words(told: Diagnosis) -> tuple[str, str, str | None]:
+def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
-    if told.kind == "count":
-        most = told.works_up_to
+    most, bad = diagnosed.works_up_to, culprits(diagnosed)
+    if diagnosed.kind == "count":
         return "count-at-fault", f"{most} GPUs work together, and {most + 1} do not, whichever were tried: it is how many, not which", None
-    if told.kind == "split":
-        return "split-at-fault", culprits(told), "p2p-broken-acs-iommu"
-    bad = culprits(told)
-    rest = "the others pass together" if told.gpus and not told.pairs else "each passes with the others"
+    if diagnosed.kind == "split":
+        return "split-at-fault", bad, "p2p-broken-acs-iommu"
+    rest = "the others pass together" if diagnosed.gpus and not diagnosed.pairs else "each passes with the others"
     return ("located", f"{bad}; {rest}", A_PART) if bad else ("", "", None)
 
 
@@ -100,40 +97,110 @@ def _search(search: Search | Gap) -> list[Finding]:
     """The GPU, the link, the split or the count; a rate for what comes and goes."""
     if isinstance(search, Gap):
         return []
-    told, runs = diagnosis(search), sum(len(r.groups) for r in search.rounds)
-    twice = "; what is named failed at least twice, in fresh processes" * (told.kind != "intermittent")
-    seen = [Evidence(f"{runs} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")]
-    if told.kind == "intermittent":
-        return [_rate(told, seen, search)]
-    if told.works_up_to == 1 and isinstance(search.example, World):
-        tried = sum(len(group) == 2 for r in search.rounds for group in r.groups)
-        what = f"no two GPUs work together ({tried} pairs tried), each does alone: not a GPU or a pair, look at what all share; a pair"
-        found = _every_pair(what, search.example, search.example)  # the other pairs are the recurrence
-        return [dataclasses.replace(found, evidence=(*seen, *found.evidence, NOT_SEEN))]
-    rule, title, cause_id = _words(told)
+    diagnosed, example, sizes = diagnosis(search), search.example, [len(group) for r in search.rounds for group in r.groups]
+    twice = "; what is named failed at least twice, in fresh processes" * (diagnosed.kind != "intermittent")
+    runs = Evidence(f"{len(sizes)} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")
+    if diagnosed.kind == "intermittent":
+        return [_rate(diagnosed, runs, example)]
+    if diagnosed.works_up_to == 1 and isinstance(example, World):
+        every = _every_pair(f"no two GPUs work together ({sizes.count(2)} pairs tried), each does alone: not a GPU or a pair, "
+                            "look at what all share; a pair", example, example)  # the other pairs are the recurrence
+        return [dataclasses.replace(every, evidence=(runs, *every.evidence, NOT_SEEN))]
+    rule, title, cause_id = _words(diagnosed)
     if not rule:
         why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
-        title = f"which GPU or link it is was not found: {why}; the smallest group that failed: {gpus(told.within)}"
-        return [Finding("search-not-finished", Severity.UNKNOWN, title, tuple(seen))]
+        return [Finding("search-not-finished", Severity.UNKNOWN, f"which GPU or link it is was not found: {why}; the smallest group that "
+                        f"failed: {gpus(diagnosed.within)}", (runs,))]
     cause = causes().get(cause_id or "")
-    seen += [*([] if isinstance(search.example, Gap) else explain(rule, "it", search.example, search.example).evidence), NOT_SEEN]
-    remedy = (look_at(told, [search.example]),) if rule == "located" and isinstance(search.example, World) else remedies(cause)
-    return [Finding(rule, Severity.BROKEN, title, tuple(seen), remedy, cause and cause.id, cause and "likely")]
+    evidence = (runs, *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence), NOT_SEEN)
+    remedy = (look_at(diagnosed, [example]),) if rule == "located" and isinstance(example, World) else remedies(cause)
+    return [Finding(rule, Severity.BROKEN, title, evidence, remedy, cause and cause.id, cause and "likely")]
 
 
-def _rate(told: Diagnosis, seen: list[Evidence], search: Search) -> Finding:
-    low, high = wilson(told.failed, told.repeated)
-    title = f"it comes and goes: {gpus(told.within)} failed {told.failed} of {told.repeated} times ({low:.0%} to {high:.0%} at 95 %)"
-    lines = () if isinstance(search.example, Gap) else (search.example.shell_line,)
-    again = Remedy("you", "Before you change anything, repeat it so often that the change would show:", lines)
-    return Finding("intermittent", Severity.WARN, title, tuple(seen), (again,))
+def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding:
+    low, high = wilson(diagnosed.failed, diagnosed.repeated)
+    again = Remedy("you", "Before you change anything, repeat it so often that the change would show:",
+                   () if isinstance(example, Gap) else (example.shell_line,))
+    return Finding("intermittent", Severity.WARN, f"it comes and goes: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
+                   f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)", (runs,), (again,))
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
-    evidence = [Evidence("barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked", "table below")]
-    worst: Pair | None = None if isinstance(pairs, Gap) else pairs.worst()
-    bandwidth = worst.trial.world.busbw_gb_per_s("send_recv") if worst else None
-    if worst and bandwidth:
-        evidence.append(Evidence(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s", "table below"))
-    every = "" if isinstance(pairs, Gap) else f", and every one of {len(pairs.pairs)} pairs" if len(pairs.pairs) > 1 else ""
-    return Finding("fewer-gpus-pass", Severity.OK, f"{_sizes(ladder)}{every}: all right", tuple(evidence))
+    seen = ["barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked"]
+    tried, worst = ([], None) if isinstance(pairs, Gap) else (pairs.pairs, pairs.worst())
+    if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
+        seen.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
+    title = f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right"
+    return Finding("fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in seen))
+
+
+# --- where it is
+
+def gpus(group: tuple[int, ...] | list[int]) -> str:
+    return f"GPU{'s' if len(group) > 1 else ''} {', '.join(map(str, group))}"
+
+
+def culprits(diagnosed: Diagnosis) -> str:
+    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; "" where nothing is named."""
+    if diagnosed.sides:
+        return f"{' and '.join(map(gpus, diagnosed.sides))} work by themselves, and nothing works across"
+    bad = [f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus)
+    bad += [f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs]
+    return f"at fault: {', and '.join(bad)}" if bad else ""
+
+
+def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
+    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing ``worlds`` say so."""
+    hellos = {gpu: rank.first("hello") or {} for w in worlds for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
+    buses = {gpu: hellos.get(gpu, {}).get("pci_bus_id") for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})}
+    named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
+    return Remedy("the administrator", "Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and "
+                  f"Xids of {named}.", ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
+
+
+def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
+    """The finding of a control that fails, with what was seen of two GPUs at a time in the same environment."""
+    if isinstance(pairs, Gap):
+        return fault
+    ran = [p for p in pairs.pairs if not any(w is not None and w.ended == "lost" for w in (p.trial.world, p.trial.again))]
+    failed, passed = [[p for p in ran if p.trial.passed is fine] for fine in (False, True)]
+    steady, untried = not any(p.trial.again is not None and p.trial.again.passed for p in failed), pairs.wanted - len(ran)
+    diagnosed = of_pairs({g for p in ran for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else [])
+    via = sorted({name.partition("/")[0] for p in passed if not isinstance(p.trial.world.transports, Gap)
+                  for name in p.trial.world.transports})
+    title = ""
+    if passed and failed and steady:
+        sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)  # another pair may say otherwise
+        where = sure and culprits(diagnosed) or f"{len(failed)} of the pairs of GPUs that were tried fail alone"
+        title = f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"
+    elif failed and steady:
+        title = "; two GPUs are enough, whichever were tried"
+    elif not failed and not untried:
+        title = f"; no two GPUs alone show it: it takes more of them ({len(passed)} pairs pass)"
+    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{', not every time: it comes and goes' * (not steady)}"
+             for p in failed]
+    words += [f"{untried} of {pairs.wanted} pairs were not tried"] * bool(untried)
+    found = dataclasses.replace(fault, title=fault.title + title, evidence=(
+        *(Evidence(text, "table below") for text in words), *fault.evidence, *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
+    if passed and diagnosed.gpus + diagnosed.pairs:
+        return _part_at_fault(found, diagnosed, [p.trial.world for p in failed], via)
+    return found
+
+
+def _without(failed: list[Group]) -> list[int]:
+    """GPUs without which no pair that failed is left: that of most of them first."""
+    ends = collections.Counter(sum(failed, ()))
+    worst = max(ends, key=lambda gpu: (ends[gpu], gpu), default=None)
+    return [] if worst is None else sorted([worst, *_without([pair for pair in failed if worst not in pair])])
+
+
+def _part_at_fault(found: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
+    """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing ones: it may sit behind
+    another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
+    around = Remedy("you", f"Until that is mended run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
+                    "every other pair that was tried passes.")
+    if found.cause is not None and (found.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
+        return dataclasses.replace(found, remedy=(*found.remedy, around))
+    kept = (r for r in found.remedy if r != NOTHING_KNOWN and (diagnosed.gpus or r.who == "you"))
+    return dataclasses.replace(found, cause=A_PART, status=found.status or "likely",
+                               remedy=(look_at(diagnosed, failed), around, *kept))

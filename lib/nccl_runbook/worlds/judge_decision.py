@@ -65,9 +65,10 @@ def decide(seen: Seen) -> Decision:
 
 def _unsteady(seen: Seen) -> str:
     """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if it did not."""
-    if seen.control in ("once of twice", "once of once"):
-        repeated = seen.control == "once of twice"
-        return "it comes and goes: the control failed and then passed" if repeated else "the control failed and was not repeated"
+    if seen.control == "once of twice":
+        return "it comes and goes: the control failed and then passed"
+    if seen.control == "once of once":
+        return "the control failed and was not repeated"
     if seen.control == "pass":
         once = {name: REMOVES[name] for name, word in seen.arms.items() if word == "passed 1 of 2"}
         apart = len(once) > 1 and not frozenset.intersection(*once.values())  # else it may be the way round that they share
@@ -87,23 +88,22 @@ def suspects(seen: Seen) -> frozenset[str]:
     """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that takes away more than one that
     passed and fails nevertheless does so for a reason of its own: it leaves another way, such as sockets."""
     passed = [REMOVES[name] for name, word in seen.arms.items() if word == "pass" or word in UNSURE]
-    failed = [REMOVES[name] for name, word in seen.arms.items() if word in FAILING]
-    kept = frozenset.union(frozenset(), *(f for f in failed if not any(p <= f for p in passed)))
+    failed = (REMOVES[name] for name, word in seen.arms.items() if word in FAILING)
+    kept = frozenset().union(*(f for f in failed if not any(p <= f for p in passed)))
     return frozenset.intersection(*passed) - kept if passed else frozenset()
 
 
 def _by_arms(seen: Seen) -> Decision:
-    arm = next(iter(cures(seen)), "")
-    unproven = [name for name, word in seen.arms.items() if word in UNSURE]
-    passed = [*cures(seen), *unproven]
+    proven, unproven = cures(seen), [name for name, word in seen.arms.items() if word in UNSURE]
+    arm, passed = next(iter(proven), ""), [*proven, *unproven]
     if arm and not suspects(seen) and any(POINTS_TO[name][0] != "sockets" for name in passed):
         return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(passed)}")
     if arm:
         kind, cause = POINTS_TO[arm]
         narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
         status = "likely" if seen.connected and not narrower and kind not in ("algorithm", "protocol") else "possible"
-        alone = "no single transport: " * (kind == "sockets")
-        return Decision(kind, f"{alone}it passes with {arm} and fails without", arm, cause, cause and status)
+        why = f"{'no single transport: ' * (kind == 'sockets')}it passes with {arm} and fails without"
+        return Decision(kind, why, arm, cause, cause and status)
     if unproven:
         return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[seen.arms[name]]}" for name in unproven))
     # what P2P and SHM off leaves in use

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
@@ -12,8 +13,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
+from nccl_runbook.worlds.judge import narrowed
 from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
-from nccl_runbook.worlds.judge_narrowest import narrowed
 
 RESTS_ON = ()  # arms that were not run are judged below
 NOT_NARROWED = Gap("not-run")
@@ -22,29 +23,27 @@ _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
 
 
-def used(world: World) -> dict[str, int] | None:
-    """Everything that NCCL's log says the world used, counted; None without a log."""
-    return None if isinstance(world.transports, Gap) else {**world.transports, **world.algorithms}
-
-
-def left(acts_on: list[str], uses: dict[str, int]) -> int:
-    return sum(n for name, n in uses.items() if any(name.startswith(prefix) for prefix in acts_on))
+def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
+    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a log."""
+    if isinstance(world.transports, Gap):
+        return None
+    return sum(n for name, n in {**world.transports, **world.algorithms}.items() if name.startswith(prefixes))
 
 
 def acted(arm: Arm, control: Trial) -> bool | None:
     """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone. None: no proof either way."""
     if isinstance(arm.trial, Gap):
         return None
-    before, after, taken = used(control.world), used(arm.trial.world), arm.trial.world.set_by_environment
+    taken, acts_on = arm.trial.world.set_by_environment, tuple(arm.acts_on)
     if not arm.acts_on or any(name in _BY_LOG_LINE for name in arm.env):
         return None if isinstance(taken, Gap) else all(f"{k}={v}" in taken for k, v in arm.env.items())
-    if before is None or not after:
+    before, after = used(control.world, acts_on), used(arm.trial.world, acts_on)
+    if before is None or not used(arm.trial.world):
         return None
     if "NCCL_P2P_LEVEL" in arm.env:  # narrows: less of it, not none
-        return left(arm.acts_on, after) < left(arm.acts_on, before) if before else None
-    if not control.world.transports:  # the control failed before it connected: only what the arm left can be seen
-        return not left(arm.acts_on, after)
-    return left(arm.acts_on, before) > 0 and not left(arm.acts_on, after)
+        return after < before if used(control.world) else None
+    # of a control that failed before it connected only what the arm left can be seen
+    return not after and (before > 0 or not control.world.transports)
 
 
 def outcome(arm: Arm, control: Trial) -> str:
@@ -66,9 +65,9 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
 def seen(arms: Arms, message: bool) -> Seen:
     """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
     control, again, clean = arms.control, arms.control.again, arms.clean
-    word = "pass" if control.passed else "once of once" if again is None else "once of twice" if again.passed else control.world.ended
+    failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
     return Seen(
-        control="lost" if control.world.ended == "lost" else word,
+        control="lost" if control.world.ended == "lost" else "pass" if control.passed else failed,
         after=_word(arms.control_after),
         arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
         clean="fail" if "no variable" in getattr(clean, "detail", "") else _word(clean if isinstance(clean, Gap) else clean.trial),
@@ -94,8 +93,9 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
     fault = None if arms.control.passed else explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
     decision = decide(seen(arms, fault is not None and fault.cause is not None))
     if fault is None and decision.kind == "inconclusive":
-        worlds = [t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial) and not t.passed]
-        evidence = (*explain("control-changed", "", worlds[0]).evidence, Evidence(worlds[0].shell_line, "by hand"))
+        trials = (arms.control_after, *(a.trial for a in arms.arms))
+        world = next(t.world for t in trials if isinstance(t, Trial) and not t.passed)
+        evidence = (*explain("control-changed", "", world).evidence, Evidence(world.shell_line, "by hand"))
         return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
     return _control_passes(arms) if fault is None else [narrowed(_control_fails(arms, decision, fault), pairs)]
 
@@ -104,8 +104,8 @@ def _rehearsal(arms: Arms) -> list[Finding]:
     ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]  # with what else there is of the same
     failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
               for t, same in ran if isinstance(t, Trial) and not t.passed]
-    title = "no GPU was used: NCCL's transports were not tested; the same ranks passed over Gloo"
-    return failed or [Finding("rehearsed", Severity.UNKNOWN, title, (Evidence("control and interface pinned to lo", "table below"),))]
+    return failed or [Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: NCCL's transports were not tested; the same ranks passed "
+                              "over Gloo", (Evidence("control and interface pinned to lo", "table below"),))]
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
@@ -114,8 +114,8 @@ def _control_passes(arms: Arms) -> list[Finding]:
     for arm in arms.arms:
         if isinstance(arm.trial, Trial) and not arm.trial.passed:
             fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
-            title = f"{fault.title} (not what your job uses: the control passed)"
-            found.append(Finding("fallback-fails", Severity.NOTE, title, fault.evidence))
+            found.append(Finding("fallback-fails", Severity.NOTE, f"{fault.title} (not what your job uses: the control passed)",
+                                 fault.evidence))
     return found
 
 
@@ -126,10 +126,15 @@ def _environment_costs(arms: Arms) -> list[Finding]:
     slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
     if not slow or not fast:
         return []
-    title = f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}"
-    status = "likely" if arms.guilty.why_not else "established"
-    unset = Remedy("your launcher", "Take it out unless somebody knows why it is set:", (f"unset {' '.join(arms.guilty.variables)}",))
-    return [Finding("environment-costs-bandwidth", Severity.WARN, title, _proof(arms.guilty), (unset,), "env-conflict", status)]
+    return [Finding(
+        "environment-costs-bandwidth", Severity.WARN,
+        f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}",
+        _proof(arms.guilty), (_unset("Take it out unless somebody knows why it is set:", arms.guilty.variables),),
+        "env-conflict", "likely" if arms.guilty.why_not else "established")]
+
+
+def _unset(text: str, names: Iterable[str]) -> Remedy:
+    return Remedy("your launcher", text, (f"unset {' '.join(names)}",))
 
 
 def switched_off_already(arms: Arms) -> list[Finding]:
@@ -138,11 +143,10 @@ def switched_off_already(arms: Arms) -> list[Finding]:
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):
         return []
-    again = Remedy("your launcher", "If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
-                   (f"unset {' '.join(t.partition('=')[0] for t in off)}",))
-    title = f"your environment switches a transport off: {', '.join(off)}"
-    proof = Evidence(f"set by environment: {', '.join(off)}", "NCCL's log")
-    return [Finding("switched-off-already", Severity.NOTE, title, (proof,), (again,))]
+    again = _unset("If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
+                   (t.partition("=")[0] for t in off))
+    return [Finding("switched-off-already", Severity.NOTE, f"your environment switches a transport off: {', '.join(off)}",
+                    (Evidence(f"set by environment: {', '.join(off)}", "NCCL's log"),), (again,))]
 
 
 def _price(arm: Arm, control: Trial) -> str:
@@ -152,12 +156,13 @@ def _price(arm: Arm, control: Trial) -> str:
 
 
 def _loss(arms: Arms) -> Finding:
-    passed = [a for a in arms.arms if outcome(a, arms.control) == "pass" and a.acts_on]
     bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
     evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
-    evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in passed]
-    title = f"your environment as it is passes{f' at {bandwidth:.1f} GB/s' if bandwidth else ''}: no transport has to be switched off"
-    return Finding("transports-pass", Severity.OK, title, tuple(evidence))
+    evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in arms.arms
+                 if a.acts_on and outcome(a, arms.control) == "pass"]
+    at = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
+    return Finding("transports-pass", Severity.OK, f"your environment as it is passes{at}: no transport has to be switched off",
+                   tuple(evidence))
 
 
 def _names(guilty: Guilty) -> str:
@@ -174,48 +179,48 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
 
 def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     """The finding for a control that fails, with what the arms add to it."""
-    proof = _proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()
-    tried = [(a, Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")) for a in arms.arms if isinstance(a.trial, Trial)]
-    decisive = tuple(e for a, e in tried if a.name == decision.arm)
-    evidence = (*proof, *decisive, *fault.evidence, *(e for _, e in tried if e not in decisive))
-    evidence = (*evidence, *(() if decision.kind in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"} else (NOT_SEEN,)))
+    tried = {a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in arms.arms if isinstance(a.trial, Trial)}
+    decisive = [tried.pop(decision.arm)] if decision.arm in tried else []
+    unseen = decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
+    evidence = (*(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()), *decisive, *fault.evidence, *tried.values(),
+                *[NOT_SEEN] * unseen)
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
-    several = "; no single transport" * (decision.kind == "sockets")
-    title = f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}{several}"
-    real = remedies(causes().get(decision.cause or ""), decision.status)
-    return Finding("transport-at-fault", fault.severity, title, evidence, (*real, _meanwhile(cure, arms)), decision.cause, decision.status)
+    title = (f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
+             f"{'; no single transport' * (decision.kind == 'sockets')}")
+    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
+    return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status)
 
 
 def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None) -> Finding:
     """The ranks said it themselves, it is not the transport, or nothing can be concluded."""
     if decision.kind == "explained":
-        meanwhile = (_meanwhile(cure, arms),) if cure else ()
         settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
-        title = f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title
-        return dataclasses.replace(fault, title=title, evidence=evidence, remedy=(*fault.remedy, *meanwhile))
+        return dataclasses.replace(
+            fault, title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title,
+            evidence=evidence, remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())))
     words = "not the transport: " if decision.kind == "not-the-transport" else "" if "comes and goes" in decision.why else "inconclusive: "
     return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 
 def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
     here = ", on this host alone," if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""  # lo reaches no other host
-    lines = tuple(f"export {k}={v}" for k, v in arm.env.items())
-    return Remedy("you", f"Only until that is mended{here} run with {arm.name} ({_price(arm, arms.control)}):", lines)
+    return Remedy("you", f"Only until that is mended{here} run with {arm.name} ({_price(arm, arms.control)}):",
+                  tuple(f"export {k}={v}" for k, v in arm.env.items()))
 
 
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
-    found, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
-    names = arms.clean.env if found.why_not in ("confounded", "not tried") else found.variables  # confounded: others do it too
+    guilty, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
+    names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables  # confounded: others do it too
     named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items() if re.fullmatch(pattern, k)]
     cause = causes()[named[0] if named and settled else decision.cause]
-    left = f"{found.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in found.why_not else ""
-    which = _names(found) if settled else f"its variables ({left or f'which of {len(names)}: {found.why_not}'})"
-    take = "Take it out, or give it a value that works:" if settled else "Which of these it takes is not proven; without all it passes:"
-    unset = Remedy("your launcher", take, (f"unset {' '.join(names)}",))
-    title = f"your environment as it is {arms.control.world.ended}, and passes without {which}"
-    return Finding("variable-at-fault", fault.severity, title, evidence, (unset,), cause.id, decision.status)
+    left = f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in guilty.why_not else ""
+    which = _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
+    unset = _unset("Take it out, or give it a value that works:" if settled else
+                   "Which of these it takes is not proven; without all it passes:", names)
+    return Finding("variable-at-fault", fault.severity, f"your environment as it is {arms.control.world.ended}, and passes without "
+                   f"{which}", evidence, (unset,), cause.id, decision.status)

@@ -61,8 +61,9 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     if trial is None:
         return Cell("" if same else "not run", "muted")
     value = trial.world.busbw_gb_per_s("send_recv")
-    text = f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us" if value else ""
-    return Cell(text, heat=value / best) if trial.passed and value and best else _outcome(trial)
+    if not (trial.passed and value and best):
+        return _outcome(trial)
+    return Cell(f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us", heat=value / best)
 
 
 @titled("Which GPU, link, split or count")
@@ -86,16 +87,16 @@ LEAST_BYTES = 1 << 16  # below it latency is what counts
 @titled(f"{BY_SIZE} by size, GB/s")
 def bandwidth_table(arms: Arms, links: Links) -> Table:
     """Bus bandwidth by size in the control and every arm that passed, as a table and as a curve."""
-    extra = [a for a in [*arms.arms, arms.clean] if not isinstance(a, Gap)]
-    passed = [t for t in [arms.control, *(a.trial for a in extra)] if isinstance(t, Trial) and t.passed]
+    trials = [arms.control, *(a.trial for a in [*arms.arms, arms.clean] if not isinstance(a, Gap))]
+    passed = [t for t in trials if isinstance(t, Trial) and t.passed]
     rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
     rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
              _narrowed(t.world)] for t in passed]
-    curve = Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size})
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
     known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
-    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.", curve)
+    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.",
+                 Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size}))
 
 
 def _share(world: World, links: Links) -> str:
@@ -104,8 +105,8 @@ def _share(world: World, links: Links) -> str:
 
 
 def _narrowed(world: World) -> str:
-    told = [e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == BY_SIZE]
-    return f"{size_words(told[0]['to_bytes'])} ({told[0]['why']})" if told else ""
+    events = (e for r in world.ranks[:1] for e in r.named("narrowed") if e.get("op") == BY_SIZE)
+    return next((f"{size_words(e['to_bytes'])} ({e['why']})" for e in events), "")
 
 
 @titled("One transport switched off at a time")
@@ -117,9 +118,9 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
         tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "warn" if word.startswith("passed") else "broken")
         rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial, Cell(word, tone)))
     rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)] if isinstance(arms.control_after, Trial) else [])]
-    columns = ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)]
-    note = "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting."
-    return Table(f" ({arms.backend})", columns, rows, f"{note} {BANDWIDTH_NOTE}")
+    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)], rows,
+                 "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. "
+                 f"{BANDWIDTH_NOTE}")
 
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:

@@ -69,7 +69,7 @@ class Reading:
     ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
     ``ends``: when the last ones were issued and when they ended, in ns of this rank's clock, and where no end is recorded when the next one
     was issued; ``oldest_ns``, ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last one
-    was issued or ended; ``told``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
+    was issued or ended; ``status``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
 
     gloo: bool
     entries: int
@@ -86,7 +86,7 @@ class Reading:
     last: tuple | None
     waiting: tuple[float, float] | None
     ends: dict[str, tuple[int, int]]
-    told: dict[str, tuple[int, int]]
+    status: dict[str, tuple[int, int]]
     timed: bool
     digest: bytes
 
@@ -155,10 +155,9 @@ class _Table:
         self.open_ats: list[int] = []
         marks = list(map(operator.itemgetter("profiling_name", "is_p2p"), entries))
         alone = {mark for mark in set(marks) if mark[1] or _P2P.search(mark[0])}
-        loose = [at for at, mark in enumerate(marks) if mark in alone] if alone else []
         kept = self._sorted([at for at, mark in enumerate(marks) if mark not in alone] if alone else range(len(entries)))
         self.columns = {_short(group[0]): self._column(group, rows) for group, rows in kept.items()}
-        self.sides = self._sides(loose)
+        self.sides = self._sides([at for at, mark in enumerate(marks) if mark in alone] if alone else [])
 
     def _sorted(self, ats: Sequence[int]) -> dict[tuple, list]:
         """(number, call, letter, index) by group, of these entries. Whatever is the same in many is looked at once."""
@@ -170,8 +169,7 @@ class _Table:
         words = map(operator.itemgetter("process_group", "profiling_name", "state", "retired"), entries)
         ends = map(bool, map(operator.itemgetter("time_discovered_completed_ns"), entries))
         for key, at, seq in zip(zip(words, sizes, ends), ats, map(operator.itemgetter("collective_seq_id"), entries)):
-            row = known.get(key)
-            if row is None:
+            if (row := known.get(key)) is None:
                 row = known[key] = self._remember(self._entries[at], kept)
             row[0].append((seq, row[1], row[2], at))
         if self.gloo and ats[-1:] and ats[-1] == len(self._entries) - 1:  # a time-out returns, too: of the very last one nobody can tell
@@ -190,8 +188,11 @@ class _Table:
         text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text
-        done = state == "completed" or entry["time_discovered_completed_ns"]
-        return kept.setdefault(entry["process_group"], []), number, "c" if done else _letter(name, state, entry["retired"])
+        if state == "completed" or entry["time_discovered_completed_ns"] or entry["retired"] and name.startswith("gloo:"):
+            letter = "c"
+        else:
+            letter = "t" if entry["retired"] else "s" if state == "started" else "o"
+        return kept.setdefault(entry["process_group"], []), number, letter
 
     def _column(self, group: tuple, rows: list) -> Column:
         """The rows of one group. Operations of a coalesced group share its number: the last one stands for it."""
@@ -205,9 +206,8 @@ class _Table:
         if letters.count("c") < len(letters):
             self.open_ats += [at for at, letter in zip(ats, states) if letter != "c"]
         still = next((i for i, letter in enumerate(states) if letter != "c"), None)
-        ends = [(seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1) if i is not None]
-        opened = ends[0] if len(ends) > 1 else None
-        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, ends[-1])
+        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1))
+        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, last)
 
     def take_status(self, status: Any, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The last number issued and the last complete one of each group, as the dump's own table of groups has them. With sends and
@@ -219,13 +219,12 @@ class _Table:
         known = [name for name in names if name.isdecimal()]
         in_order = dict(zip(sorted(known, key=int), sorted(rows, key=int))) if len(known) == len(rows) else {}
         in_order = in_order if all(in_order.get(name) == number for name, number in ids.items()) else {}
-        pairs = {name: [rows[n].get(f"last_{word}_collective") for word in ("enqueued", "completed")]
-                 for name, n in {**in_order, **ids}.items() if n in rows}
-        told = {name: (max(0, _number(one)), max(0, _number(other))) for name, (one, other) in pairs.items()}
+        counts = {name: tuple(max(0, _number(rows[n].get(f"last_{word}_collective"))) for word in ("enqueued", "completed"))
+                  for name, n in {**in_order, **ids}.items() if n in rows}
         for name, column in self.columns.items():
-            if column.opened and name in told and told[name][1] == column.opened[0] - 1:
-                column.done = told[name][1]
-        return told
+            if column.opened and name in counts and counts[name][1] == column.opened[0] - 1:
+                column.done = counts[name][1]
+        return counts
 
     def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, tuple]]:
         """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""
@@ -234,21 +233,16 @@ class _Table:
         sides: dict[tuple[str, int, int, bool], tuple[int, tuple]] = {}
         for at in loose:
             entry = self._entries[at]
-            found = _P2P.search(entry["profiling_name"])
+            match = _P2P.search(entry["profiling_name"])
             end = ends.get((entry["process_group"], entry["p2p_seq_id"]), entry)
-            if not found or end["state"] == "completed" or end["time_discovered_completed_ns"]:
+            if not match or end["state"] == "completed" or end["time_discovered_completed_ns"]:
                 continue
             self.open_ats.append(at)
-            kind, one, other = found.group(1), int(found.group(2)), int(found.group(3))
-            src, dst = (one, other) if kind == "send" else (other, one)
-            key = (_short(entry["process_group"][0]), src, dst, kind == "send")
-            number, first = sides.get(key, (0, (_number(entry["p2p_seq_id"]), found.group(0), "o", *_where(entry))))
+            sends, here, there = match[1] == "send", int(match[2]), int(match[3])
+            key = (_short(entry["process_group"][0]), here if sends else there, there if sends else here, sends)
+            number, first = sides.get(key, (0, (_number(entry["p2p_seq_id"]), match[0], "o", *_where(entry))))
             sides[key] = (number + 1, first)
         return sides
-
-
-def _letter(name: str, state: str, retired: bool) -> str:
-    return ("c" if name.startswith("gloo:") else "t") if retired else "s" if state == "started" else "o"
 
 
 def _numel(sizes: list) -> int:
@@ -281,7 +275,7 @@ def _waiting(entries: list) -> tuple[float, float] | None:
     """The share of time that this rank's last operations were under way, as torch saw them end, and ms from one to the next; None for too
     few, or where nothing tells."""
     rows = sorted((e["time_created_ns"], e["time_discovered_completed_ns"]) for e in entries[-RECENT:] if e["time_discovered_completed_ns"])
-    busy, until = 0, 0
+    busy = until = 0
     for created, done in rows:
         busy, until = busy + max(0, done - max(created, until)), max(until, done)
     if len(rows) < LEAST or until <= rows[0][0]:
@@ -302,7 +296,7 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
 def _followed(entries: list) -> list[tuple[dict, int]]:
     """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
     threads = grouped((_text(entry, "thread_id"), entry) for entry in entries)
-    return [(one, after["time_created_ns"]) for rows in threads.values() for one, after in zip(rows, rows[1:])]
+    return [(entry, after["time_created_ns"]) for rows in threads.values() for entry, after in zip(rows, rows[1:])]
 
 
 class _Recent:
@@ -316,25 +310,20 @@ class _Recent:
         before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
         more; then in place of the operation those others."""
         until = (self._open[0] if self._open else len(self._entries) - 1) + 1
-        number: dict[tuple, int] = {}
-        marks = map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until])
-        keys = [number.setdefault(mark, len(number)) for mark in marks]
-        names = [_step_name(*mark) for mark in number]
-        cut = max(0, len(keys) - TAIL)
-        found = {(names[one], names[other]): 0 for one, other in set(zip(keys[:cut], keys[1:cut]))}
-        followed: collections.Counter[str] = collections.Counter()
-        for key, times in collections.Counter(keys[: max(0, cut - 1)]).items():
-            followed[names[key]] += times
-        last = [names[key] for key in keys[max(0, cut - 1) :]]
+        marks = list(map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until]))
+        name = {mark: _step_name(*mark) for mark in dict.fromkeys(marks)}
+        steps = [name[mark] for mark in marks]
+        cut = max(0, len(steps) - TAIL)
+        levels = dict.fromkeys(zip(steps[:cut], steps[1:cut]), 0)
+        followed = collections.Counter(steps[: max(0, cut - 1)])
+        last = steps[max(0, cut - 1) :]
         again = collections.Counter(zip(last, last[1:]))
-        for one, other in zip(last, last[1:]):
-            found.setdefault((one, other), 0 if again[one, other] > 1 else 2 if followed[one] >= 2 else 1)
-            followed[one] += 1
-        usual: dict[str, list[str]] = collections.defaultdict(list)
-        for (one, other), level in found.items():
-            usual[one] += [other] * (level == 0)
-        return {_hash(f"{one}>{other}"): (level, _hash(one), tuple(usual[one]) if level == 2 else (other,))
-                for (one, other), level in found.items()}
+        for before, after in zip(last, last[1:]):
+            levels.setdefault((before, after), 0 if again[before, after] > 1 else 2 if followed[before] >= 2 else 1)
+            followed[before] += 1
+        usual = grouped(pair for pair, level in levels.items() if level == 0)
+        return {_hash(f"{before}>{after}"): (level, _hash(before), tuple(usual.get(before, ())) if level == 2 else (after,))
+                for (before, after), level in levels.items()}
 
     def order(self) -> list[str]:
         """Operations that are not complete, as issued."""
@@ -346,8 +335,8 @@ class _Recent:
         if not self._entries:
             return None
         entry = self._entries[-1]
-        name = _short(entry["profiling_name"].rpartition(":")[2][:80])
-        return (_number(entry["collective_seq_id"]), name, "c" if entry["state"] == "completed" else "o", *_where(entry))
+        return (_number(entry["collective_seq_id"]), _short(entry["profiling_name"].rpartition(":")[2][:80]),
+                "c" if entry["state"] == "completed" else "o", *_where(entry))
 
 
 def _step_name(group: tuple, name: str) -> str:

@@ -39,7 +39,7 @@ class Times:
             return None
         seq, call, state, timeout, frame, created = row
         created -= int(self._ahead.get(rank, 0.0) * 1e9) if created else 0
-        age = None if rank not in self.written or not created else round(self.written[rank] - created / 1e9, 3)
+        age = round(self.written[rank] - created / 1e9, 3) if created and rank in self.written else None
         return Op(seq, calls.get(call, str(call)), STATES[state], timeout, frame, age, created)
 
 
@@ -49,10 +49,10 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
     for rank, reading in sorted(readings.items()):
         for event, times in reading.ends.items():
             clocks.note(event, str(rank), times[not event.startswith(ISSUED)] / 1e9)
-    found = clocks.offsets()
-    middle = statistics.median_low([c.offset_s for c in found]) if found else 0.0
-    found = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in found]
-    return found if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in found) else []
+    offsets = clocks.offsets()
+    middle = statistics.median_low([c.offset_s for c in offsets]) if offsets else 0.0
+    offsets = [dataclasses.replace(c, offset_s=round(c.offset_s - middle, 3)) for c in offsets]
+    return offsets if any(abs(c.offset_s) > max(SKEW_S, c.error_s) for c in offsets) else []
 
 
 def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
@@ -63,13 +63,13 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
                     for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
                     for group, column in reading.columns.items())
     latest = {group: max(rows) for group, rows in began.items()}
-    found = {}
+    before: dict[int, float] = {}
     for rank, reading in readings.items():
         for group, column in reading.columns.items():
             at, first, members = latest.get(_common(group, reading), (0, 0, ()))
             if at > reading.until_ns + SKEW_S * 1e9 and (first <= reading.joined(column) or members != reading.members.get(group, ())):
-                found[rank] = max(found.get(rank, 0.0), (at - reading.until_ns) / 1e9)
-    return found
+                before[rank] = max(before.get(rank, 0.0), (at - reading.until_ns) / 1e9)
+    return before
 
 
 def _common(group: str, reading: Reading) -> object:
@@ -82,8 +82,8 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
     middle of that, how many of these its clock may explain), where its coming then soon ended them. Each clock is set by the ends that all
     share, so that it need not agree with others; Gloo records none: see _least."""
-    shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     blocking = all(r.gloo for r in readings.values())
+    shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     events = [event for event in shared if blocking or not event.startswith(ISSUED)]
     if len(events) < LEAST:
         return {}
@@ -93,8 +93,8 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
         (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
         gaps.append((last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))))
     span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
-    told = {rank: told for rank, found in grouped(gaps).items() if span for told in [_lateness(sorted(found), span)] if told}
-    return {rank: (share, ms, round(min(ms, _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, (share, ms) in told.items()}
+    late = {rank: _lateness(sorted(rows), span) for rank, rows in grouped(gaps).items() if span}
+    return {rank: (*row, round(min(row[1], _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, row in late.items() if row}
 
 
 def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:

@@ -5,6 +5,7 @@ see whose handler a caught signal has (SigCgt of /proc/PID/status tells only tha
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,22 +33,19 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
     """py-spy on PATH, beside this interpreter, or beside that of a rank."""
     beside = [Path(sys.executable).parent]
     for pid in pids:
-        try:
+        with contextlib.suppress(OSError):
             argv0 = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
-        except OSError:
-            continue
-        beside += [Path(argv0).parent] if argv0.startswith("/") else []
-    found = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
-    return found or Gap("absent", "py-spy is not installed here: pip install py-spy, put its folder on PATH, and look again")
+            beside += [Path(argv0).parent] if argv0.startswith("/") else []
+    py_spy = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
+    return py_spy or Gap("absent", "py-spy is not installed here: pip install py-spy, put its folder on PATH, and look again")
 
 
 def _may_run(path: Path) -> bool:
     """Only what this user or root put there and nobody else can write: the folder may be another user's, whose pid was named."""
-    try:
-        told = path.stat()
-    except OSError:
-        return False
-    return told.st_uid in (0, os.getuid()) and not told.st_mode & 0o022 and os.access(path, os.X_OK)
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
+    return False
 
 
 def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
@@ -62,22 +60,22 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
     except OSError as error:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
-        said = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
-        if not re.search(r"ermission|not permitted|root", said):
-            return Gap("failed", said)
-        return Gap("no-permission", f"{said}; with kernel.yama.ptrace_scope from 1 on only root or the job's parent may look")
+        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
+        if not re.search(r"ermission|not permitted|root", words):
+            return Gap("failed", words)
+        return Gap("no-permission", f"{words}; with kernel.yama.ptrace_scope from 1 on only root or the job's parent may look")
     return stacks_of(done.stdout, pid)
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
     """py-spy 0.3 and 0.4's JSON as facts."""
     try:
-        found = [Stack(int(t["os_thread_id"] or 0), str(t["thread_name"] or ""), bool(t["active"]), bool(t["owns_gil"]),
-                       [Frame(str(f["name"])[:200], str(f["filename"])[:400], int(f["line"])) for f in t["frames"][:MOST_FRAMES]])
-                 for t in json.loads(text)]
+        threads = [Stack(int(t["os_thread_id"] or 0), str(t["thread_name"] or ""), bool(t["active"]), bool(t["owns_gil"]),
+                         [Frame(str(f["name"])[:200], str(f["filename"])[:400], int(f["line"])) for f in t["frames"][:MOST_FRAMES]])
+                   for t in json.loads(text)]
     except (ValueError, KeyError, TypeError) as error:
         return Gap("failed", f"py-spy answered in another form: {type(error).__name__} {error}"[:300])
-    return sorted(found, key=lambda s: s.tid != pid)[:MOST_STACKS]
+    return sorted(threads, key=lambda s: s.tid != pid)[:MOST_STACKS]
 
 
 # --- flight recorder
@@ -118,16 +116,16 @@ def _all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end
 def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
     """The newest entry of each group out of fr_trace_json (torch 2.5 to 2.13), and the counters of pg_status."""
     try:
-        told = json.loads(text)
-        newest = {_group(entry): entry for entry in told.get("entries", [])}
-        return [_status(name, entry, told.get("pg_status", {})) for name, entry in list(newest.items())[:64]]
+        dump = json.loads(text)
+        newest = {_group(entry): entry for entry in dump.get("entries", [])}
+        return [_status(name, entry, dump.get("pg_status", {})) for name, entry in list(newest.items())[:64]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return Gap("failed", f"the recorder answered in another form: {type(error).__name__} {error}"[:300])
 
 
 def _group(entry: Dict[str, Any]) -> str:
     name = entry.get("process_group", ["", ""])
-    return " ".join(str(n) for n in name if n)[:120] if isinstance(name, list) else str(name)[:120]
+    return (" ".join(str(n) for n in name if n) if isinstance(name, list) else str(name))[:120]
 
 
 def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
@@ -152,20 +150,19 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
     if not stem or rank is None:
         return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
     file = next((variables[n] for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if variables.get(n)), "")
-    there = file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
-    keep = "keep the dump that is there, which it overwrites, then " if there else ""
+    keep = "keep the dump that is there, which it overwrites, then " * bool(
+        file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}"))
     return Gap("not-run", f"a look asks for no dump, you can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
                           f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}")
 
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
     """What NCCL's RAS thread says of every communicator of the job (NCCL >= 2.24; as JSON from 2.28.7). Asked on this host only."""
-    said: Union[List[RasCommunicator], Gap] = Gap("absent", "no address of this host was named")
     until = time.monotonic() + RAS_DEADLINE_S  # for all of them together
-    for one in dict.fromkeys([*addresses, RAS_ADDRESS]):
-        said = _ras_at(*one.rpartition(":")[::2], until)
-        if not isinstance(said, Gap):
+    for address in dict.fromkeys([*addresses, RAS_ADDRESS]):
+        answer = _ras_at(*address.rpartition(":")[::2], until)
+        if not isinstance(answer, Gap):
             break
-    return said
+    return answer
 
 
 def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], Gap]:
@@ -188,21 +185,20 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
 
 def communicators_of(text: bytes) -> Union[List[RasCommunicator], Gap]:
     """RAS's JSON. NCCL 2.28.7 to 2.28.9 forget the comma behind "nvml_dev" of a missing rank (src/ras/client_support.cc)."""
-    mended = re.sub(rb'("nvml_dev": *-?\d+)(\s*"status")', rb"\1,\2", text)
+    text = re.sub(rb'("nvml_dev": *-?\d+)(\s*"status")', rb"\1,\2", text)
     try:
-        told = json.loads(mended[mended.index(b"{"):])
         return [RasCommunicator(str(c["hash"])[:40], int(c["size"]), [
             *(_ras_rank(r, "") for r in c["ranks"][:4096]), *(_ras_rank(r, _lost(r)) for r in c["missing_ranks"][:4096])], [])
-            for c in told["communicators"][:256]]
+            for c in json.loads(text[text.index(b"{"):])["communicators"][:256]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Gap("failed", f"RAS answered in another form: {type(error).__name__} {error}"[:300])
 
 
-def _ras_rank(told: Dict[str, Any], missing: str) -> RasRank:
-    counts = {str(n)[:40]: int(v) for n, v in list(told.get("collective_counts", {}).items())[:32]}
-    return RasRank(int(told["rank"]), int(told["pid"]), str(told["host"])[:100], int(told["nvml_dev"]), counts, missing)
+def _ras_rank(row: Dict[str, Any], missing: str) -> RasRank:
+    counts = {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}
+    return RasRank(int(row["rank"]), int(row["pid"]), str(row["host"])[:100], int(row["nvml_dev"]), counts, missing)
 
 
-def _lost(told: Dict[str, Any]) -> str:
-    status = told.get("status", {})
+def _lost(row: Dict[str, Any]) -> str:
+    status = row.get("status", {})
     return "considered dead" if status.get("considered_dead") else "unresponsive" if status.get("unresponsive") else "not heard of"

@@ -49,6 +49,11 @@ def read(path: str, most: int = 1 << 22) -> str:
         return file.read(most).decode("utf-8", "replace")
 
 
+def _pids() -> Iterator[int]:
+    """Every process of this pid namespace."""
+    return map(int, filter(str.isdecimal, os.listdir("/proc")))
+
+
 def stat_fields(path: str) -> List[str]:
     """Fields of a stat file from the state on (field 3); raises OSError."""
     return read(path).rpartition(")")[2].split()
@@ -77,21 +82,21 @@ class Process:
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
-    found = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+    own = {}
+    for pid in _pids():
         with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
-            if int(name) != os.getpid() and (os.stat(f"/proc/{name}").st_uid == os.getuid() or int(name) in all_users):
-                found[int(name)] = _process(int(name), int(name) in all_users)
+            if pid != os.getpid() and (os.stat(f"/proc/{pid}").st_uid == os.getuid() or pid in all_users):
+                own[pid] = _process(pid, pid in all_users)
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: dataclasses.replace(p, job=_family(p, found)) for pid, p in found.items() if p and (p.has_torch or pid not in shells)}
+    return {pid: dataclasses.replace(p, job=_family(p, own)) for pid, p in own.items() if p and (p.has_torch or pid not in shells)}
 
 
-def _family(process: Process, found: Dict[int, Optional[Process]]) -> str:
+def _family(process: Process, known: Dict[int, Optional[Process]]) -> str:
     """The job; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number, too,
     which the launcher has not, and a wrapper that sets RANK has that of MPI."""
     own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
-    above = found.get(process.parent) if own and "MASTER_PORT" not in process.variables else None
-    return _family(above, found) if above and above.variables.get(own) == process.variables[own] else process.job
+    above = known.get(process.parent) if own and "MASTER_PORT" not in process.variables else None
+    return _family(above, known) if above and above.variables.get(own) == process.variables[own] else process.job
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
@@ -113,21 +118,19 @@ def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
         orphan = parent == "1" and session != str(pid)  # pid 1 has those of all jobs
         return "Slurm " + ".".join(step) if len(step) == 2 else f"session {session}" if orphan else f"children of {parent}"
-    address = variables.get("MASTER_ADDR", "localhost")
-    if LOOPBACK.match(address):
-        address = "localhost"  # 127.0.0.1, ::1 and the name are one place
-    place = f" in {os.readlink(f'/proc/{pid}/ns/net')}" if LOOPBACK.match(address) else ""
-    return f"{address}:{variables['MASTER_PORT']}{place}"
+    if LOOPBACK.match(variables.get("MASTER_ADDR", "localhost")):  # 127.0.0.1, ::1 and the name are one place
+        return f"localhost:{variables['MASTER_PORT']} in {os.readlink(f'/proc/{pid}/ns/net')}"
+    return f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
 
 
 def ancestors(pid: int) -> List[int]:
     """Parents of a process, nearest first."""
-    found: List[int] = []
+    parents: List[int] = []
     with contextlib.suppress(OSError):
-        while pid > 1 and len(found) < 64:
+        while pid > 1 and len(parents) < 64:
             pid = int(stat_fields(f"/proc/{pid}/stat")[1])
-            found.append(pid)
-    return found
+            parents.append(pid)
+    return parents
 
 
 def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
@@ -141,29 +144,26 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
     with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
     ranks, helpers = {}, {}
     for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
-        owner = next((a for a in above[pid] if a in ranks and (found[a].job, found[a].rank) == (p.job, p.rank)), None)
+        owner = next((a for a in above[pid] if a in ranks and (p.rank is None or (found[a].job, found[a].rank) == (p.job, p.rank))), None)
+        leaf = not any(pid in above[other] for other in named)
         if p.rank is not None:
-            leaf = p.has_torch or (p.job, p.rank) not in with_torch and not any(pid in above[other] for other in named)
-            is_rank = leaf and owner is None
+            is_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
         else:
-            owner = next((a for a in above[pid] if a in ranks), None)
-            is_rank = not any(pid in above[other] for other in named) and bool(own_inodes(pid) - own_inodes(p.parent))
+            is_rank = leaf and bool(own_inodes(pid) - own_inodes(p.parent))
         if is_rank:
             ranks[pid] = p
         elif owner is not None:
             helpers.setdefault(owner, []).append(pid)
-    for pid in [r for r, p in ranks.items() if p.rank is None and any(r in above[o] for o in ranks)]:
-        del ranks[pid]  # it started the ranks
-    return list(ranks.values()), helpers
+    launchers = {a for pid in ranks for a in above[pid] if found[a].rank is None}
+    return [p for pid, p in ranks.items() if pid not in launchers], helpers
 
 
 # --- one process
 
 def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
     """The main thread, then those that have used most CPU time; raises OSError where the process is gone."""
-    found = [_thread(pid, tid) for tid in ([pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task"))))]
-    others = sorted((t for t in found if t and t.tid != pid), key=lambda t: -t.cpu_s)
-    return [t for t in found if t and t.tid == pid] + others[:most - 1]
+    tids = [pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    return sorted(filter(None, (_thread(pid, tid) for tid in tids)), key=lambda t: (t.tid != pid, -t.cpu_s))[:most]
 
 
 def _thread(pid: int, tid: int) -> Optional[Thread]:
@@ -175,23 +175,20 @@ def _thread(pid: int, tid: int) -> Optional[Thread]:
         if tid == pid:
             raise
         return None
-    switches = sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status)))
     name = re.match(r"Name:\t(.*)", status)
-    cpu_s = round((int(fields[11]) + int(fields[12])) / TICKS, 2)
-    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), cpu_s, switches)
+    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), round((int(fields[11]) + int(fields[12])) / TICKS, 2),
+                  sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))))
 
 
 def waits_in(folder: str) -> str:
     """Where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
     for name in ("wchan", "syscall"):
-        try:
-            told = read(f"{folder}/{name}").partition(" ")[0].strip()
-        except OSError:
-            continue
-        if name == "syscall" and told.lstrip("-").isdecimal():
-            return CALLS.get(int(told), f"system call {told}")
-        if told not in ("0", ""):
-            return told
+        with contextlib.suppress(OSError):
+            word = read(f"{folder}/{name}").partition(" ")[0].strip()
+            if name == "syscall" and word.lstrip("-").isdecimal():
+                return CALLS.get(int(word), f"system call {word}")
+            if word not in ("0", ""):
+                return word
     return ""
 
 
@@ -205,19 +202,17 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
     """The last lines that the process wrote, where its output is a regular file; without secrets of its environment."""
     reasons = []
     for descriptor, name in ((2, "standard error"), (1, "standard output")):
-        path = f"/proc/{pid}/fd/{descriptor}"
+        path, text = f"/proc/{pid}/fd/{descriptor}", ""
         try:
-            if stat.S_ISREG(os.stat(path).st_mode):
+            if is_file := stat.S_ISREG(os.stat(path).st_mode):
                 with open(path, "rb") as file:
                     file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
                     text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
-                if text.strip():  # the first half is read so that no secret is cut where the second one begins
-                    return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
-                reasons.append(f"{name} is an empty file")
-            else:
-                reasons.append(f"{name} is no file")
         except OSError as error:
             return Gap("no-permission" if isinstance(error, PermissionError) else "absent", f"{path}: {error.strerror}")
+        if text.strip():  # the first half is read so that no secret is cut where the second one begins
+            return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
+        reasons.append(f"{name} is {'an empty' if is_file else 'no'} file")
     return Gap("unsupported", ", ".join(reasons))
 
 
@@ -225,28 +220,26 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
 
 def own_inodes(pid: int) -> set:
     """Inodes of the sockets that a process has open; none where it may not be looked at."""
-    found = set()
+    targets = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):  # closed meanwhile
-                target = os.readlink(f"/proc/{pid}/fd/{name}")
-                found |= {target[8:-1]} if target.startswith("socket:[") else set()
-    return found
+                targets.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return {target[8:-1] for target in targets if target.startswith("socket:[")}
 
 
 def table(pid: int) -> Dict[str, Socket]:
     """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
-    found = {}
+    by_inode = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        try:
+        lines: List[str] = []
+        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
             lines = read(f"/proc/{pid}/net/{name}", 1 << 24).splitlines()[1:]
-        except FileNotFoundError:  # a kernel without IPv6
-            continue
         for fields in (line.split() for line in lines):
             if len(fields) > 9 and fields[3] in TCP_STATES:
                 repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
-                found[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
-    return found
+                by_inode[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
+    return by_inode
 
 
 def address(text: str, family: int) -> str:
@@ -260,9 +253,9 @@ def address(text: str, family: int) -> str:
 
 def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
     """Those of one process; listening, half-open and unanswered ones first."""
-    own = [whole[inode] for inode in own_inodes(pid) if inode in whole]
     first = ("SYN-SENT", "LISTEN", "CLOSE-WAIT")
-    return sorted(own, key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote))[:MOST_SOCKETS]
+    return sorted((whole[inode] for inode in own_inodes(pid) if inode in whole),
+                  key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote))[:MOST_SOCKETS]
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
@@ -271,31 +264,29 @@ def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Ite
         port = rank.number(["MASTER_PORT"])
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
             s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"] for s in tables[rank.pid].values())
-        if port is None or not here:
-            continue
-        inodes = {i for i, s in tables[rank.pid].items() if s.state == "LISTEN" and s.local.endswith(f":{port}")}
-        yield _listener(job, port, inodes, [r.pid for r in ranks if r.job == job])
+        if port is not None and here:
+            inodes = {i for i, s in tables[rank.pid].items() if s.state == "LISTEN" and s.local.endswith(f":{port}")}
+            yield _listener(job, port, inodes, [r.pid for r in ranks if r.job == job])
 
 
 def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
     if not inodes:
         return Listener(job, port, "nobody", None, "")
     above = {a for r in ranks for a in ancestors(r)}
-    for pid in ranks + sorted(above) + sorted(int(n) for n in os.listdir("/proc") if n.isdecimal()):
-        if own_inodes(pid) & inodes:
-            who = "rank" if pid in ranks else "launcher" if pid in above else "other"
-            return Listener(job, port, who, pid, read(f"/proc/{pid}/comm").strip())
-    return Listener(job, port, "unseen", None, "")
+    pid = next((pid for pid in [*ranks, *sorted(above), *sorted(_pids())] if own_inodes(pid) & inodes), None)
+    if pid is None:
+        return Listener(job, port, "unseen", None, "")
+    return Listener(job, port, "rank" if pid in ranks else "launcher" if pid in above else "other", pid, read(f"/proc/{pid}/comm").strip())
 
 
 def ended(ranks: List[int]) -> List[Ended]:
     """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same time: below pid 1 of a
     container everything ends."""
-    seen: Dict[int, Tuple[List[str], str]] = {}
-    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+    there: Dict[int, Tuple[List[str], str]] = {}
+    for pid in _pids():
         with contextlib.suppress(OSError):
-            seen[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
-    kin = [(fields[1], name, int(fields[19])) for fields, name in (seen[r] for r in ranks if r in seen)]
-    return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in seen.items()
+            there[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
+    kin = [(fields[1], name, int(fields[19])) for fields, name in (there[r] for r in ranks if r in there)]
+    return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in there.items()
             if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
             for code in [int(fields[49])]]  # as wait() gives it; 0 for whom the kernel does not tell it

@@ -24,22 +24,29 @@ from nccl_runbook.hang.live.judge_hosts import (
     without_store,
     world_size,
 )
-from nccl_runbook.hang.live.judge_picture import Picture, Seen, is_are, names, stack_line, told_of
 from nccl_runbook.hang.live.judge_ranks import (
     INIT,
     ON_A_LOCK,
     WAITING,
+    Picture,
     RankView,
+    Seen,
+    accuse,
+    by_ras,
     came_to_rest,
+    communicators,
     gpu_of,
+    is_are,
     launches,
     main_stacks,
-    of_ras,
+    names,
     share,
+    stack_line,
     view,
 )
 
 RESTS_ON = ("live",)
+VERDICTS = ("broken", "degraded", "unknown", "healthy")  # worst first
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
@@ -60,9 +67,8 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
     seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
-    order = ("broken", "degraded", "unknown", "healthy")
     jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
-    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda one: order.index(verdict([one])))
+    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda picture: VERDICTS.index(verdict([picture])))
 
 
 def _launch(rank: LiveRank) -> str:
@@ -152,9 +158,9 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
-    why = f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system did it"
     seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
-    return told_of(base, "stopped", stopped, why, "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+    return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system "
+                  "did it", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
@@ -169,7 +175,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     places = {(look.host, r.pid) for r, look in members if r.world_size not in (common, None)} if most > second else set()
     odd = [v for v in base.ranks if (v.host, v.pid) in places]
     why = f"{is_are(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
-    return told_of(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
+    return accuse(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
 
 
 def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
@@ -178,15 +184,15 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
         return None
     if not gone:
-        return told_of(base, "host-busy", starting, f"{is_are(starting)} there but without torch so far", "start-skew", "likely")
+        return accuse(base, "host-busy", starting, f"{is_are(starting)} there but without torch so far", "start-skew", "likely")
     views = [RankView(rank, host, None, "missing") for rank, host in gone.items()]
     base = dataclasses.replace(base, ranks=sorted(base.ranks + views, key=lambda v: (v.rank is None, v.rank)))
     port = next((one for _, look in members for one in look.listeners if one.job == base.job and one.who in ("other", "unseen")), None)
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
         seen = Seen(f"port {port.port}, where the ranks should meet, is held by {owner}: no rank of this job", "/proc/net/tcp")
-        return told_of(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
-                     "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
+        return accuse(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
+                      "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
     ended = list({(look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()}.values())
     in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
     how, seen, cause = "ended, or never started", [], "rendezvous-misconfigured" if in_init else "peer-crashed"
@@ -195,20 +201,18 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
         seen, cause = [Seen(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")], "peer-crashed"
     home = "; they meet at localhost, so all have to be on this host" if in_init and " in net:" in base.job else ""
     twice = (f"; rank {n} is there {m} times" for n, m in collections.Counter(r.rank for r, _ in members).items() if m > 1)
-    return told_of(base, "dead", views, f"{is_are(views)} not there: {how}{home}{''.join(twice)}", cause, "likely", seen,
-                   "dmesg -T | grep -i -E 'oom|killed process'")
+    return accuse(base, "dead", views, f"{is_are(views)} not there: {how}{home}{''.join(twice)}", cause, "likely", seen,
+                  "dmesg -T | grep -i -E 'oom|killed process'")
 
 
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that launched fewer collectives than the others, by NCCL's RAS, while no count moved."""
-    for c in (c for _, look in members for c in ([] if isinstance(look.ras, Gap) else look.ras)):
+    for c in (c for _, look in members for c in communicators(look)):
         before, after = ({(r.rank, r.pid): sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
         most = max(after.values(), default=0)
-        if before != after or most == min(after.values(), default=0):
-            continue
-        late = [v for v in base.ranks for r in of_ras(c, c.later, v.pid, v.rank, base.world_size)
+        late = [v for v in base.ranks for r in by_ras(c, c.later, v.pid, v.rank, base.world_size)
                 if after.get((r.rank, r.pid), most) < most]
-        if late and len(late) < len(after):
+        if before == after and late and len(late) < len(after):
             seen = Seen(f"collectives launched by rank: { {r.rank: sum(r.launched.values()) for r in c.later} }", f"NCCL RAS, {c.id}")
             return _never_came(base, late, "established", [seen])
     return None
@@ -237,15 +241,19 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
 
 def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Seen]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
-    one = accused[0]
-    kind = ("gil-held" if one.has_gil else "host-busy") if one.does == "busy" else "skipped"
-    left = "waits there" if (waits := one.does in WAITING) else "sleeps there: late, or past a call of the others"
-    doing = {"gil-held": "runs there and holds the GIL", "host-busy": "works there", "skipped": left}[kind]
-    cause = "rank-busy-on-host" if kind != "skipped" else "collective-on-some-ranks-only" if waits else None
-    why = f"never came: {'it' if len(accused) == 1 else 'the first'} is in {one.frame or 'its own code (no stack to be had)'} and {doing}"
-    told = [Seen(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
-    found = told_of(base, kind, accused, why, cause, status, [*seen, *told])
-    return dataclasses.replace(found, sentence=found.sentence + "; not the network")
+    first = accused[0]
+    if first.does == "busy" and first.has_gil:
+        kind, cause, doing = "gil-held", "rank-busy-on-host", "runs there and holds the GIL"
+    elif first.does == "busy":
+        kind, cause, doing = "host-busy", "rank-busy-on-host", "works there"
+    elif first.does in WAITING:
+        kind, cause, doing = "skipped", "collective-on-some-ranks-only", "waits there"
+    else:
+        kind, cause, doing = "skipped", None, "sleeps there: late, or past a call of the others"
+    where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack to be had)'}"
+    frames = [Seen(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
+    picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
+    return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
 
 
 def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
@@ -262,8 +270,8 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     seen = [Seen(f"power: {told}", "NVML")]
     seen += [Seen("every rank launched as many collectives, and none since", "NCCL RAS")] * _stands_still(members)
-    return told_of(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
-                 "likely" if len(seen) > 1 else "possible", seen)
+    return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
+                  "likely" if len(seen) > 1 else "possible", seen)
 
 
 def _stands_still(members: Members) -> bool:
@@ -282,13 +290,13 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     if len(spots) > 1:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
-        return told_of(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
-                     [Seen(told, "stacks")])
+        return accuse(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
+                      [Seen(told, "stacks")])
     if unseen(members):
-        return told_of(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
-                     f"nothing is known of {unseen(members)}", None, "")
-    return told_of(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
-                 "that line serves several groups; see the path between them and the GPUs", None, "possible")
+        return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
+                      f"nothing is known of {unseen(members)}", None, "")
+    return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
+                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
@@ -304,8 +312,8 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
 
 def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Seen) -> Picture:
     slowest = [v for v in base.ranks if (v.host, v.pid) == who]
-    return told_of(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
-                 [seen], f"py-spy top --pid {slowest[0].pid}")
+    return accuse(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
+                  [seen], f"py-spy top --pid {slowest[0].pid}")
 
 
 def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:

@@ -1,19 +1,30 @@
-"""A job over several hosts: which looks belong together, which ranks none covers, where a path drops what is sent. Python >= 3.9."""
+"""A job over several hosts: which looks belong together, which ranks none covers, where a path drops data. Python >= 3.9."""
 from __future__ import annotations
 
 import calendar
 import collections
 import contextlib
+import dataclasses
 import itertools
 import re
 import shlex
 import time
-from typing import Dict, List, Optional, Pattern, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Pattern, Sequence, Set, Tuple
 
 from nccl_runbook.core.facts import Gap, counted, grouped
 from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
-from nccl_runbook.hang.live.judge_picture import Picture, Seen, names, told_of
-from nccl_runbook.hang.live.judge_ranks import INIT, WAITING, main_stacks, of_ras, waits_in
+from nccl_runbook.hang.live.judge_ranks import (
+    INIT,
+    WAITING,
+    Picture,
+    Seen,
+    accuse,
+    by_ras,
+    communicators,
+    main_stacks,
+    names,
+    waits_in,
+)
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
 _INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
@@ -58,18 +69,18 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     left = size - len({r.rank for r, _ in members} - {None}) - sum(r.rank is None for r, _ in members) - len(missing_ranks(members, bare))
     if left <= 0:
         return ""
-    told = [(r, c) for r, look in members if not isinstance(look.ras, Gap) for c in look.ras]
-    by_ras = {x.host for _, c in told for x in c.ranks} - {x.host for r, c in told for x in of_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
+    joined = [(r, c) for r, look in members for c in communicators(look)]
+    looked_at = {x.host for r, c in joined for x in by_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
     by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
-    hosts = sorted(by_ras or by_slurm or _spoken_to(members))
-    none = f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare)
-    return f"{left} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts) + none
+    hosts = sorted({x.host for _, c in joined for x in c.ranks} - looked_at or by_slurm or _spoken_to(members))
+    return (f"{left} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts)
+            + f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare))
 
 
 def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
     """Addresses, of the inner network as a rule, to which the ranks are connected and which are of no host that was looked at."""
     links = [s for r, _ in members for s in sockets(r) if s.state == "ESTABLISHED"]
-    return {found[1] for s in links if (found := whom.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
+    return {address[1] for s in links if (address := whom.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
 
 
 def stale(members: Members) -> Dict[str, float]:
@@ -93,11 +104,11 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
         return None
     asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]
-    seen = [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked]
     address, _, port = asked[0][1].remote.rpartition(":")
-    why = f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}"
-    line = f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}"
-    return told_of(base, "unreachable", accused, why, "network-path-blocked", "likely", seen, line)
+    return accuse(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}",
+                  "network-path-blocked", "likely",
+                  [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked],
+                  f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
@@ -107,16 +118,16 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     accused = [v for v in base.ranks if (v.host, v.pid) in lone and v.does in AT_REST]
     if not accused or 0 in {v.rank for v in accused}:
         return None
-    said, others = lone[accused[0].host, accused[0].pid].variables, sum(_has_store(r) for r, _ in members)
-    address, port = said.get("MASTER_ADDR", ""), said["MASTER_PORT"]
+    variables, others = lone[accused[0].host, accused[0].pid].variables, sum(_has_store(r) for r, _ in members)
+    address, port = variables.get("MASTER_ADDR", ""), variables["MASTER_PORT"]
     line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
-    told = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
+    alone = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
-        why = f"{names(accused)} {told}, where the ranks should meet: rank 0 is not there yet, or {address} is not its host here"
-        return told_of(base, "unknown", [], why, None, "", (), line)
+        return accuse(base, "unknown", [], f"{names(accused)} {alone}, where the ranks should meet: rank 0 is not there yet, or "
+                      f"{address} is not its host here", None, "", (), line)
     seen = [Seen(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
-    why = f"{told}, where {counted(others, 'other')} have met: there {address} is not rank 0's host, or a firewall refuses it"
-    return told_of(base, "unreachable", accused, why, "rendezvous-misconfigured", "likely", seen, line)
+    return accuse(base, "unreachable", accused, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
+                  "host, or a firewall refuses it", "rendezvous-misconfigured", "likely", seen, line)
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
@@ -125,12 +136,12 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
-    told = ", ".join(" and ".join(path) for path in sorted(paths)[:4])
-    why = f"what ranks send between {told} is not acknowledged: the path drops it (firewall, link), or a host is down"
-    held = [s for one in paths.values() for s in one[:2]]
+    why = (f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
+           "it (firewall, link), or a host is down")
+    held = [s for links in paths.values() for s in links[:2]]
     seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]
-    return told_of(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
+    return accuse(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
                    f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
 
 
@@ -145,3 +156,45 @@ def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
     return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in sockets(r)
                    if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]]
                    if address in homes or _INNER.match(s.remote))
+
+
+# --- looks at several hosts made one
+
+def together(looks: Iterable[Live]) -> List[Live]:
+    """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid namespace beside it. What is
+    named by a pid or by localhost is a job of one host, unless ranks of another one meet at the same port and only together they are
+    those of one job: then somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
+    looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
+    jobs: List[Members] = []
+    for part in grouped(((r.job, _place(r.job, look)), (r, look)) for look in looks for r in look.ranks).values():
+        if whole := next((job for job in jobs if _halves(job, part)), None):
+            whole += part
+        else:
+            jobs.append(part)
+    titles = [next((r.job for r, _ in job if " in net:" not in r.job), job[0][0].job) for job in jobs]
+    own = {id(r): f"{title} on {job[0][1].host}" if titles.count(title) > 1 else title for title, job in zip(titles, jobs) for r, _ in job}
+    return [dataclasses.replace(look, ranks=[dataclasses.replace(r, job=own[id(r)]) for r in look.ranks]) for look in looks]
+
+
+def _told_apart(looks: List[Live]) -> List[Live]:
+    boots = grouped((look.host, look.boot_id) for look in looks if look.ranks)
+    return [dataclasses.replace(look, host=f"{look.host} ({_address(look)}pid namespace {look.boot_id.rpartition('[')[2].rstrip(']')})")
+            if len(set(boots.get(look.host, ()))) > 1 else look for look in looks]
+
+
+def _address(look: Live) -> str:
+    own = {s.local.rpartition(":")[0] for r in look.ranks for s in sockets(r) if s.state == "ESTABLISHED"}
+    return next((f"{address}, " for address in sorted(own) if not address.startswith(("127.", "[::1]"))), "")
+
+
+def _place(job: str, look: Live) -> str:
+    return look.boot_id if job.startswith(("children of ", "session ")) else look.boot_id.partition(" ")[0] if " in net:" in job else ""
+
+
+def _halves(some: Members, others: Members) -> bool:
+    """They are different ranks of as many, more than a host was to have, of different hosts, and meet at one port, some at localhost."""
+    both, numbers = [*some, *others], [{r.rank for r, _ in part} for part in (some, others)]
+    sizes, ports = {r.world_size for r, _ in both}, {r.variables.get("MASTER_PORT") for r, _ in both}
+    return (len(sizes) == len(ports) == 1 and None not in sizes | ports | numbers[0] | numbers[1] and not numbers[0] & numbers[1]
+            and all((r.local_world_size or 0) < (r.world_size or 0) for r, _ in both)
+            and not {look.host for _, look in some} & {look.host for _, look in others} and any(" in net:" in r.job for r, _ in both))

@@ -1,11 +1,15 @@
-"""What one rank does, by a few samples of its process: waits in a collective, works, sleeps elsewhere, is stopped. Python >= 3.9."""
+"""What one rank does, by a few samples of its process: waits in a collective, works, sleeps elsewhere, is stopped.
+
+And the picture of a job that is made of such ranks. Python >= 3.9.
+"""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
@@ -51,25 +55,27 @@ def view(rank: LiveRank, look: Live) -> RankView:
     stack = next(reversed(main_stacks(rank)), None)
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
-    inside = [{one.tid for one in s.stacks if waits_in(one)} for s in rank.samples if not isinstance(s.stacks, Gap)]
     # sleep() has no frame of its own, join() and what waits for a queue have
-    if does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1]) and (working := set.intersection(*inside)):
-        return view(_led_by(min(working), rank), look)
+    if does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1]):
+        inside = ({s.tid for s in sample.stacks if waits_in(s)} for sample in rank.samples if not isinstance(sample.stacks, Gap))
+        if working := set.intersection(*inside):
+            return view(_led_by(min(working), rank), look)
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
 
 
 def _led_by(tid: int, rank: LiveRank) -> LiveRank:
     """The same with that thread in the place of the main one."""
     return dataclasses.replace(rank, samples=[
-        dataclasses.replace(s, **{name: found if isinstance(found, Gap) else sorted(found, key=lambda one: one.tid != tid)
-                                  for name, found in (("threads", s.threads), ("stacks", s.stacks))}) for s in rank.samples])
+        dataclasses.replace(s, threads=sorted(s.threads, key=lambda thread: thread.tid != tid),
+                            stacks=s.stacks if isinstance(s.stacks, Gap) else sorted(s.stacks, key=lambda stack: stack.tid != tid))
+        for s in rank.samples])
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
     """ "all_reduce 4711", where the flight recorder has that call as the newest of its group and not completed."""
-    groups = [] if isinstance(rank.recorder, Gap) else rank.recorder
-    open_ones = [g for g in groups if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
-    return f"{open_ones[0].op} {open_ones[0].enqueued}" if len(open_ones) == 1 else where
+    opened = [f"{g.op} {g.enqueued}" for g in ([] if isinstance(rank.recorder, Gap) else rank.recorder)
+              if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
+    return opened[0] if len(opened) == 1 else where
 
 
 def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
@@ -101,8 +107,8 @@ def is_still(rank: LiveRank) -> bool:
     """Its main thread only waited, in one place, from the second sample to the last."""
     first, last = rank.samples[min(1, len(rank.samples) - 1)], rank.samples[-1]
     before, after, moments = first.threads[0], last.threads[0], sum(rank.main_thread.values())
-    waiting = max((n for what, n in rank.main_thread.items() if what[:1] in "SDTt"), default=0)
-    return (moments > 0 and waiting >= STILL_SHARE * moments and after.cpu_s - before.cpu_s <= STILL_CPU_S
+    longest = max((n for what, n in rank.main_thread.items() if what[:1] in "SDTt"), default=0)
+    return (moments > 0 and longest >= STILL_SHARE * moments and after.cpu_s - before.cpu_s <= STILL_CPU_S
             and after.switches - before.switches <= STILL_SWITCHES_PER_S * (last.at_s - first.at_s) and len(set(places(rank))) <= 1)
 
 
@@ -165,11 +171,10 @@ def waits_in(stack: Stack) -> str:
 
 def words_of(stack: Optional[Stack]) -> str:
     """ "save_pretrained, train.py:812"; the innermost call beside it where that is a library's."""
-    frame = own_frame(stack) if stack else None
-    if stack is None or frame is None:
+    if stack is None or (frame := own_frame(stack)) is None:
         return ""
-    inner = stack.frames[0]
-    return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}" + (f" (in {inner.function})" if inner != frame else "")
+    inner = f" (in {stack.frames[0].function})" if stack.frames[0] != frame else ""
+    return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}{inner}"
 
 
 def holds_gil(rank: LiveRank) -> bool:
@@ -180,7 +185,7 @@ def holds_gil(rank: LiveRank) -> bool:
     return bool(inner) and all(s.owns_gil and s.is_active and s.frames[:1] == inner for s in stacks) and not _LOOP.search(inner[0].function)
 
 
-def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int],
+def by_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank: Optional[int],
            world_size: Optional[int]) -> List[RasRank]:
     """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host, in containers above all; a
     communicator of the whole job has the job's ranks."""
@@ -188,11 +193,15 @@ def of_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank
     return rows if len(rows) == 1 else []
 
 
+def communicators(look: Live) -> List[RasCommunicator]:
+    return [] if isinstance(look.ras, Gap) else look.ras
+
+
 def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
     """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None where RAS did not tell."""
-    both = [[sum(r.launched.values()) for c in ([] if isinstance(look.ras, Gap) else look.ras)
-             for r in of_ras(c, ranks(c), rank.pid, rank.rank, rank.world_size) if not r.missing]
-            for ranks in (lambda c: c.ranks, lambda c: c.later)]
+    both = [[sum(r.launched.values()) for c in communicators(look)
+             for r in by_ras(c, getattr(c, when), rank.pid, rank.rank, rank.world_size) if not r.missing]
+            for when in ("ranks", "later")]
     return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
 
 
@@ -200,6 +209,71 @@ def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
     """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the pids of another namespace."""
     if isinstance(look.gpus, Gap):
         return None
-    by_ras = {(r.pid, r.nvml_index) for c in ([] if isinstance(look.ras, Gap) else look.ras)
-              for r in of_ras(c, c.ranks, rank.pid, rank.rank, rank.world_size)}
-    return next((g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids or (rank.pid, g.nvml_index) in by_ras), None)
+    indices = {r.nvml_index for c in communicators(look) for r in by_ras(c, c.ranks, rank.pid, rank.rank, rank.world_size)}
+    return next((g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids or g.nvml_index in indices), None)
+
+
+# --- a whole job
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One piece of evidence: what, and where it was seen."""
+
+    text: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable, symmetric, healthy, unknown;
+    ``status``: as of a hypothesis, "" for none; ``decides``: what to do or collect next, as a line to paste."""
+
+    job: str
+    kind: str
+    sentence: str
+    culprits: List[RankView]
+    victims: List[RankView]
+    ranks: List[RankView]
+    world_size: Optional[int] = None
+    collective: str = ""
+    cause: Optional[str] = None
+    status: str = ""
+    evidence: List[Seen] = dataclasses.field(default_factory=list)
+    not_seen: List[str] = dataclasses.field(default_factory=list)
+    decides: str = ""
+
+
+def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str,
+           seen: Iterable[Seen] = (), decides: str = "") -> Picture:
+    """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
+    late = set(accused)
+    victims = [v for v in base.ranks if v not in late and v.does in WAITING]
+    collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
+    sentence = why
+    if accused:
+        hosts = sorted({v.host for v in accused})[:4] if len({v.host for v in base.ranks}) > 1 else []
+        sentence = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} {why}"
+    if victims and accused:
+        sentence += f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for {'it' if len(accused) == 1 else 'them'}"
+        sentence += f" in {collective}" * bool(collective)
+    own = (Seen(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
+    return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
+                               status=status, evidence=[*seen, *own], decides=decides or stack_line(accused or victims))
+
+
+def names(views: List[RankView]) -> str:
+    return rank_names([v.rank if v.rank is not None else f"(pid {v.pid})" for v in views])
+
+
+def rank_names(ranks: Sequence[object]) -> str:
+    """At most eight of them."""
+    more = f" and {len(ranks) - 8} more" if ranks[8:] else ""
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}{more}"
+
+
+def is_are(accused: List[RankView]) -> str:
+    return "is" if len(accused) == 1 else "are"
+
+
+def stack_line(views: Iterable[RankView]) -> str:
+    return next((f"py-spy dump --native --pid {v.pid}" for v in views if v.pid), "")
