@@ -80,7 +80,7 @@ def test_weight_sync_choice_names_what_was_faster_here():
 
 
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
-    rows = tables("sync_choice")["topology"]
+    rows = tables("sync/choice")["topology"]
     assert all(set(row["order"]) <= set(METHODS) and set(row) == {"title", "order", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
     names = {name.split(",")[0] for method in METHODS for name, lines in sync_choice.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
@@ -96,7 +96,7 @@ def test_areal_s_lines_are_those_of_each_tag():
 
 def test_the_row_that_fits_is_marked_in_words():
     marked = [row[0].text.endswith(" (here)") for row in choice_table("one-gpu").rows]
-    assert sum(marked) == 1 and list(tables("sync_choice")["topology"])[marked.index(True)] == "one-gpu" and "(here)" not in repr(choice_table())
+    assert sum(marked) == 1 and list(tables("sync/choice")["topology"])[marked.index(True)] == "one-gpu" and "(here)" not in repr(choice_table())
 
 
 def test_a_fit_comes_from_two_sizes_and_sweeps_are_rows():
@@ -127,7 +127,7 @@ def test_own_sync_phases_fires_with_the_longest_phase_of_the_slowest_rank(tmp_pa
     own = sync_trace.collect(str(log))
     found = sync_choice.own_sync(own)
     assert figures(found) == [("22.100", "rank 0", "20.600", "control")]
-    assert found[0].evidence[0].source == f"{log}:2" and found[0].remedy[0].text == tables("sync_choice")["own"]["advice"]["control"]
+    assert found[0].evidence[0].source == f"{log}:2" and found[0].remedy[0].text == tables("sync/choice")["own"]["advice"]["control"]
     assert "rank 1  2.100   0.400  0.600    0.500  0.600" in repr(own_table(own))
 
 

@@ -148,7 +148,7 @@ class _Clock:
 
 def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Walk | Gap],
             rounds: int = 3, stopped: Callable[[], str] = never) -> Comparison | Gap:
-    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: evidence.arms.Arms; ``walk``: judges which
+    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
     if not arms.named:
         return Gap("absent", "no two set-ups were named")

@@ -13,7 +13,7 @@ TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "refused
 
 
 def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
-    """A picture of planning.groups.Group: one row a group, one column a GPU, in each the ranks that sit there. ``of_node``: GPUs of a
+    """A picture of plan.groups.Group: one row a group, one column a GPU, in each the ranks that sit there. ``of_node``: GPUs of a
     node, where there may be several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
     rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
@@ -34,7 +34,7 @@ def intended_tables(intended: Any) -> list[Table]:
 
 @titled("Your allocation")
 def intended_table(intended: Any) -> Table:
-    """planning.intended.Intended, or the Gap in its place."""
+    """plan.intended.Intended, or the Gap in its place."""
     if intended.placed is None:
         return Table("", ["group"], [], f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty")
     return dataclasses.replace(

@@ -148,7 +148,7 @@ class _Results:
 
 def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap], pairs: Union[Pairs, Gap], budget_s: float,
            identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
-    """Which GPU or link it is, where the ladder failed. ``identify``: planning.group_testing.identify, which asks for the rounds."""
+    """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which asks for the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing is None or isinstance(singles, Gap):
         return Gap("not-run", "no world of several GPUs failed")

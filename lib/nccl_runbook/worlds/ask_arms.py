@@ -103,7 +103,7 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
 def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
     """The control, every arm that can act, the control again, and *clean* where the environment may be to blame. Needs two ranks.
 
-    ``budget_s``: seconds; ``halve``: planning.halving.halve, which names the guilty variables.
+    ``budget_s``: seconds; ``halve``: search.halving.halve, which names the guilty variables.
     """
     if len(devices) < 2:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
