@@ -94,6 +94,17 @@ def test_its_steps_and_parameters_are_those_of_the_notebooks(pyz: Path) -> None:
         assert parameters == {n: p.default for n, p in house.read_cell(ROOT / "notebooks" / f"{step}.ipynb").items()}
 
 
+def test_it_looks_under_the_oldest_python_that_it_promises(pyz: Path, tmp_path: Path) -> None:
+    """A name that came after 3.9, such as enum.StrEnum, is no syntax that the linter sees."""
+    found = [p for p in (shutil.which("python3.9"), *map(str, Path.home().glob(".pyenv/versions/3.9.*/bin/python"))) if p]
+    python = next((p for p in found if subprocess.run([p, "-c", ""], capture_output=True).returncode == 0), None)
+    if python is None:
+        pytest.skip("no Python 3.9 here")
+    ended = look(pyz, "--step", "01-gpu-visibility", "--budget", "30", "--json", str(tmp_path / "look.json"), python=python)
+    assert ended.returncode == 0, ended.stderr
+    assert [record["step"] for record in json.loads((tmp_path / "look.json").read_text())] == ["01-gpu-visibility"]
+
+
 def test_an_old_python_is_told_so_in_one_sentence(pyz: Path) -> None:
     found = [p for v in ("3.8", "3.6", "2.7") for p in (shutil.which(f"python{v}"), *Path.home().glob(f".pyenv/versions/{v}.*/bin/python")) if p]
     old = [p for p in map(str, found) if subprocess.run([p, "-c", ""], capture_output=True).returncode == 0]

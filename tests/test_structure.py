@@ -48,10 +48,14 @@ def is_module(name: str) -> bool:
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that a file names in an import, wherever it stands."""
-    found = set()
+    """Every module that a file imports as it runs, wherever the import stands."""
+    found, typed = set(), set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            typed |= {id(inner) for inner in ast.walk(node)}
+        elif id(node) in typed:
+            continue
+        elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
@@ -95,6 +99,9 @@ def test_folders_stay_small() -> None:
 @pytest.mark.parametrize("path", [p for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())], ids=lambda p: str(p.relative_to(LIB)))
 def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
+    off_node = [m for m in imports(path) if (ROOT / "lib" / m.replace(".", "/")).with_suffix(".py").is_file()
+                and not runs_on_node("/".join(m.split(".")[1:]) + ".py")]
+    assert not off_node or path == LIB / "__init__.py", "open_step is loaded at its first use, which is not on the node"
     assert outside <= FOREIGN_ON_NODE | (BESIDE if room_of(path) == "ranks" else set())
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 

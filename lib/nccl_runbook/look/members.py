@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 WHOLE_ROOMS = ("core", "launch", "look", "placement", "ranks", "search")
-OFF_NODE = ("core/parameters.py", "core/records.py")
+OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/facts.py")
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
 MORE = ("__init__.py", "machine/guard.py", "machine/nvml_child.py", "report/__init__.py", "report/markup.py")
 TEMPLATES = ("report/templates/frame.html", "report/templates/style.css")
@@ -11,7 +11,7 @@ TEMPLATES = ("report/templates/frame.html", "report/templates/style.css")
 def runs_on_node(path: str) -> bool:
     """Whether ``path``, relative to the package and with slashes, runs where the job runs."""
     room, _, leaf = path.partition("/")
-    if path in (*OFF_NODE, "hang/facts.py"):
+    if path in OFF_NODE:
         return False
     if room in WHOLE_ROOMS or path in MORE or path.startswith("hang/live/"):
         return True

@@ -9,9 +9,10 @@ import pkgutil
 import re
 import string
 from html import escape
-from typing import Callable, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.core.findings import Remedy
+if TYPE_CHECKING:
+    from nccl_runbook.core.findings import Remedy
 
 # translucent, so that they read on light and dark; a word always says what the colour says
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
