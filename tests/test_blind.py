@@ -47,6 +47,6 @@ def test_the_stand_in_for_nvml_breaks_one_call_and_passes_the_others_on(tmp_path
     asked = ("import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())\n"
              "try: n.nvmlDeviceGetHandleByIndex(0)\nexcept n.NVMLError as e: print(e)")
     with fake_nvml("healthy") as folder:
-        shim = nvml_shim.build(f"{folder}/libnvidia-ml.so.1", tmp_path)
-        said = subprocess.run([sys.executable, "-c", asked], env={**os.environ, "LD_LIBRARY_PATH": shim}, capture_output=True, text=True)
+        nvml_shim.build(f"{folder}/libnvidia-ml.so.1", tmp_path)
+        said = subprocess.run([sys.executable, "-c", asked], env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, capture_output=True, text=True)
     assert said.stdout.split("\n")[:2] == ["4", "Unknown Error"], said.stderr

@@ -113,7 +113,7 @@ def runner_of(lab_pid: int) -> int:
     until = time.monotonic() + 15
     while time.monotonic() < until:
         for pid in children(lab_pid):
-            if b"nccl_runbook.__main__" in _command(pid):
+            if b"nccl_runbook\0run" in _command(pid):
                 return pid
         time.sleep(0.05)
     raise AssertionError("no run was started")

@@ -358,7 +358,7 @@ def test_the_file_that_cannot_be_written_is_the_one_that_is_named(tmp_path: Path
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
 def test_another_users_process_is_said_to_be_unreadable(tmp_path: Path) -> None:
     mine = subprocess.Popen(["sleep", "30"])
-    code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook import look_live; look_live.look([{mine.pid}], 0, print)"
+    code = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534); from nccl_runbook.look import live; live.look([{mine.pid}], 0, print)"
     try:
         ended = subprocess.run([sys.executable, "-c", "import nccl_runbook.look.live, nccl_runbook.hang.live.ask\n" + code], env=with_library(),
                                capture_output=True, text=True)

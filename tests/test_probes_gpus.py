@@ -25,7 +25,7 @@ from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
 PACKAGE = Path(nccl_runbook.__file__).parent
-CHILD = PACKAGE / "probes" / "nvml_child.py"
+CHILD = PACKAGE / "machine" / "nvml_child.py"
 
 
 def seen(scenario: str, pid: int = 0, deadline_s: float = 10.0) -> NvmlView | Gap:

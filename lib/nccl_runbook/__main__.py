@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
 
-# each is a file of this folder
+# each is a file of cli/
 COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang", "dev")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
@@ -35,7 +35,7 @@ def app(listed: bool = False) -> Any:
 
 def _help(command: str) -> str | None:
     """The docstring of a command, read and not imported."""
-    source = Path(__file__).with_name(f"{command}.py").read_text(encoding="utf-8")
+    source = (Path(__file__).parent / "cli" / f"{command}.py").read_text(encoding="utf-8")
     return next(ast.get_docstring(n) for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == command)
 
 
