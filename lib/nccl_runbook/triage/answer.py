@@ -65,7 +65,9 @@ def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: 
     findings = [f for f in findings if not (dumps and f.id == "log-not-read" and HANG_READS in f.title)]
     led = dumps is not None and dumps.leads(kept)
     if dumps and led:
-        verdict, sentence, (kept, findings) = "broken", dumps.sentence, _behind_dumps(kept, findings, dumps)
+        guess = " (possible)" * (dumps.finding.status == "possible")
+        verdict, sentence = "broken", f"Broken: {dumps.finding.title}{guess}"
+        kept, findings = _behind_dumps(kept, findings, dumps)
     return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps, led)
 
 
