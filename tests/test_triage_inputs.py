@@ -95,6 +95,16 @@ def test_the_command_says_what_each_file_is(tmp_path):
     assert "The dumps and stacks among these files" in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
 
 
+@pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [
+    ("skip", "broken", 3, "rank 2"), ("slow", "degraded", 3, "rank 3"), ("none", "unknown", 4, "4 ranks")])
+def test_dumps_alone_lead_whatever_they_show(folder: str, verdict: str, code: int, rank: str) -> None:
+    """Complete dumps prove no health, and what `hang` has read is not unread."""
+    told = run_cli("triage", ROOT / "tests/data/hang" / folder, "--json")
+    answer = json.loads(told.stdout)
+    assert (answer["verdict"], answer["exit_code"], told.returncode) == (verdict, code, code) and rank in answer["sentence"]
+    assert not [f for f in answer["files"] if f["problem"]] and "nccl-runbook hang" not in told.stdout
+
+
 def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tmp_path):
     (tmp_path / "a.log").write_text(DUPLICATE)
     (tmp_path / "b.log").write_text(hung(1))

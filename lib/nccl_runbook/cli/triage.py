@@ -85,7 +85,7 @@ def document(given: Answer, code: int) -> dict[str, Any]:
 
 def text(given: Answer) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.triage.answer import HANG_READS
+    from nccl_runbook.triage.answer import READ_BY_HANG
     from nccl_runbook.triage.judge import where
     from nccl_runbook.triage.table import against_table, ranks_table, there_tables
 
@@ -110,7 +110,7 @@ def text(given: Answer) -> str:
         quoted = {(e.file, e.line) for one in given.hypotheses for e in one.evidence[:4]}
         rows = [f"   {t.times} x {_cut(t.first.text)}" for t in logs.unknown[:8] if (t.first.file, t.first.line) not in quoted]
         lines += ["Lines that look like errors and are not known:"] * bool(rows) + rows
-    files = [f for f in logs.files if not (dumps and HANG_READS in f.kind + f.problem)]
+    files = [f for f in logs.files if not (dumps and f.kind.startswith(READ_BY_HANG))]
     lines += [f"{f.name} is {f.kind}" for f in files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in files if f.problem or f.left_out]
     lines += [f"\n{DUMPS}: {dumps.sentence}"] if dumps and not given.led else []

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections import Counter
+from textwrap import shorten
 
 from nccl_runbook.causes.causes import fitting, recognise
 from nccl_runbook.causes.failures import usual
@@ -114,7 +115,8 @@ def _accused(hang: Hang, found: Graph) -> list[Accused]:
 def _ended(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
     waited, raised = {r for w in found.all() for r in w.on | w.perhaps}, _raised(hang)
-    dead = [Accused(line.rank, "dead", f"ended with an error of its own: {line.text[:120]}", frame_of(hang, line.rank), (_line(line),))
+    dead = [Accused(line.rank, "dead", f"ended with an error of its own: {shorten(line.text, 120, placeholder=' ...')}",
+                    frame_of(hang, line.rank), (_line(line),))
             for line in raised if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1)]
     return dead + [Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
                    for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited]

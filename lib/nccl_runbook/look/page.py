@@ -87,7 +87,7 @@ def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fix: str = "") -> str:
-    """One page. ``ended``: how the command ends, "" where it judges nothing; ``fix``: the section of report/fixes.py."""
+    """One page. ``ended``: how the command ends, "" where it judges nothing; ``fix``: the section that report/markup.py writes."""
     word = verdict(pictures)
     taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
     lead = pictures[0].sentence if pictures else "no rank was found"

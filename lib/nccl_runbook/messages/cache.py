@@ -14,7 +14,10 @@ PREFIX = "catalogue-"
 def folder() -> Path:
     """Where the files lie; it need not exist. RuntimeError if there is no home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "nccl-runbook"
+    place = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    if not place.is_absolute():
+        raise RuntimeError(f"HOME is no absolute path: {place.parent}")
+    return place / "nccl-runbook"
 
 
 def read(name: str) -> bytes | None:

@@ -6,7 +6,7 @@ import dataclasses
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.facts import FileRead, LogLine
 from nccl_runbook.messages.clues import version
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.judge import current
@@ -15,6 +15,7 @@ from nccl_runbook.triage.judge import Decides, Hypothesis
 from nccl_runbook.triage.judge_against import Comparison
 
 HANG = "nccl-runbook hang "
+READ_BY_HANG = ("a flight-recorder dump", "stacks of ")
 HANG_READS = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
 
 
@@ -30,6 +31,18 @@ class Dumps:
         """Whether they show that the job is broken, and the log does not show it more surely."""
         surer = self.finding.status == "possible" and any(h.status == "established" for h in hypotheses)
         return self.finding.severity is Severity.BROKEN and not surer
+
+    @property
+    def verdict(self) -> str:
+        """As of a log: what is complete in the dumps proves no health."""
+        return {Severity.BROKEN: "broken", Severity.WARN: "degraded"}.get(self.finding.severity, "unknown")
+
+    def headline(self, logs: Logs) -> str:
+        """One true line at the top."""
+        word = {"broken": "Broken", "degraded": "Likely"}.get(self.verdict, "Unknown")
+        sure = f" ({self.finding.status})" if word == "Broken" and self.finding.status in ("possible", "likely") else ""
+        unread = "; no log was read" if word == "Unknown" and not _were_read(logs) else ""
+        return f"{word}: {self.finding.title.rstrip('.')}{unread}{sure}."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +66,8 @@ class Answer:
 def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", dumps: Dumps | None = None) -> Answer:
     """Judge the logs alone, then beside a good run and beside dumps. ``good`` and ``bad``: names of the compared logs."""
     recorded, logs = logs, current(logs)
+    if dumps:
+        logs = dataclasses.replace(logs, files=[*map(_given_to_hang, logs.files)])
     found = [_after_hang(h, dumps) if dumps else h for h in judge.judge(logs)]
     slower = bool(compared and compared.slower)
     kept = [h for h in found if h.cause != "benign" or not slower]
@@ -62,13 +77,23 @@ def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: 
     if compared and (not kept or slower and all(h.status == "possible" for h in kept)):
         sentence = compared.sentence
     findings = judge_against.beside([*judge.findings(logs, found), *_read_again(recorded)], compared, good, bad)
-    findings = [f for f in findings if not (dumps and f.id == "log-not-read" and HANG_READS in f.title)]
-    led = dumps is not None and dumps.leads(kept)
+    led = dumps is not None and (dumps.leads(kept) or not _were_read(logs))
     if dumps and led:
-        guess = " (possible)" * (dumps.finding.status == "possible")
-        verdict, sentence = "broken", f"Broken: {dumps.finding.title}{guess}"
+        verdict, sentence = dumps.verdict, dumps.headline(logs)
         kept, findings = _behind_dumps(kept, findings, dumps)
     return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps, led)
+
+
+def _were_read(logs: Logs) -> bool:
+    """Whether any log says anything."""
+    return any(f.lines and not f.problem for f in logs.files)
+
+
+def _given_to_hang(file: FileRead) -> FileRead:
+    """What `hang` has read is not unread."""
+    if HANG_READS not in file.kind + file.problem:
+        return file
+    return dataclasses.replace(file, kind=(file.problem or file.kind).partition(":")[0], problem="")
 
 
 def _read_again(recorded: Logs) -> list[Finding]:
@@ -89,7 +114,7 @@ def _after_hang(hypothesis: Hypothesis, dumps: Dumps) -> Hypothesis:
     """Nobody is sent to `hang`, which has read what is there."""
     decides = hypothesis.decides
     if decides.line.startswith(HANG):
-        decides = dataclasses.replace(decides, line=dumps.next)
+        decides = dataclasses.replace(decides, line=dumps.next, why="what the dumps leave open")
     remedy = (dataclasses.replace(r, lines=tuple(line for line in r.lines if not line.startswith(HANG))) for r in hypothesis.remedy)
     return dataclasses.replace(hypothesis, decides=decides, remedy=tuple(remedy))
 

@@ -24,7 +24,7 @@ class Switch:
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How the tags of one row read a string; the fields are explained in allocation.toml. ``tag``: the one that was asked for."""
+    """How the tags of one row read a string; the fields are explained in tags.toml. ``tag``: the one that was asked for."""
 
     tag: str
     tags: tuple[str, ...]
