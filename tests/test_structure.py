@@ -23,7 +23,7 @@ PACKAGE = "nccl_runbook"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
-MOST_FLOORS, MOST_FILES, MOST_STATEMENTS = 7, 12, 16_700  # 16,917 before rooms by subject; 15,500 is the goal
+MOST_FLOORS, MOST_FILES, MOST_STATEMENTS = 7, 12, 16_695  # 16,917 before rooms by subject; 15,500 is the goal
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -101,7 +101,8 @@ def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
     off_node = [m for m in imports(path) if (ROOT / "lib" / m.replace(".", "/")).with_suffix(".py").is_file()
                 and not runs_on_node("/".join(m.split(".")[1:]) + ".py")]
-    assert not off_node or path == LIB / "__init__.py", "open_step is loaded at its first use, which is not on the node"
+    if path != LIB / "__init__.py":  # it loads open_step at its first use, which is not on the node
+        assert not off_node
     assert outside <= FOREIGN_ON_NODE | (BESIDE if room_of(path) == "ranks" else set())
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
 
