@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import json
 import re
 import subprocess
@@ -144,6 +145,14 @@ def test_requirements_are_those_of_pyproject_and_the_pinned_torch() -> None:
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+", listed.pop("torch"))
     assert listed == declared
     assert not {"torch", "jupyterlab", "pynvml"} & {re.split(r"[<>=]", line)[0] for line in project["dependencies"]}
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    direct = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| direct dependency |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in row.split("|")[1].strip().split(", ")}
+    assert named == {re.split(r"[<>=]", line)[0] for line in direct} | {"torch"}
 
 
 HEADINGS = ["Parameters", "Look", "Judge", "Report", "Next"]
