@@ -309,7 +309,7 @@ def disk(sync, clock):
 
 
 def fast(sync, clock):
-    """Sixteen files, threads and pinned buffers, checksums on both sides: ranks/fast_disk.py."""
+    """Sixteen files, threads and pinned buffers, checksums on both sides: fast_disk.py."""
     path = sync.path("weights")
 
     def write():

@@ -1,7 +1,7 @@
 """One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer, the others are the engines.
 
-Standard library, torch (>= 2.2, Python >= 3.9) and three files beside it: sync_ways.py, the methods, sync_bytes.py, the tensors, and
-fast_disk.py, which a trainer can take as it is. It runs under the runbook's engine and under torchrun:
+Standard library, torch (>= 2.2, Python >= 3.9) and two files beside it: sync_ways.py, the methods, and sync_bytes.py, the tensors; and
+fast_disk.py of lib/, which a trainer can take as it is. It runs under the runbook's engine and under torchrun:
     torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk --spec '{"head": [...], ...}' --directory /tmp/sync
 Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and compare: stale,
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
@@ -19,10 +19,14 @@ import time
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another interpreter's packages
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import fast_disk  # noqa: E402
 import sync_bytes  # noqa: E402
 import sync_ways  # noqa: E402
+
+del sys.path[:2]
 
 FAULTS = ("corrupt", "stale", "torn", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
