@@ -17,12 +17,12 @@ import ctypes
 import errno
 import fcntl
 import functools
-import heapq
 import itertools
 import json
 import os
 import re
 import secrets
+import sys
 import threading
 import time
 
@@ -41,10 +41,10 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
-    """Too little room: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
-    def __init__(self, where, needed, free, limit="space"):
-        super().__init__(errno.ENOSPC, f"not enough {limit} for the weights: {needed} bytes needed beside the old ones, {free} free", where)
-        self.what, self.needed, self.free = f"{limit} in {where}", needed, free
+    """Too little of ``what`` there is: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
+    def __init__(self, what, needed, free):
+        super().__init__(errno.ENOSPC, f"not enough {what} for the weights: {needed} bytes needed beside the old ones, {free} free")
+        self.what, self.needed, self.free = what, needed, free
 
 
 class Torn(ValueError):
@@ -64,8 +64,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     sweep(path)
     shards = [_Shard(names, tensors) for names in _balanced(tensors, lanes)]
     needed = sum(len(s.header) + s.size for s in shards)
-    if (found := room(parent))[0] < needed + SPARE_BYTES:
-        raise NotEnough(parent, needed, *found)
+    check_room(parent, needed)
     folder, lock = _new_folder(path)
     try:
         for number, shard in enumerate(shards, 1):
@@ -79,7 +78,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
         _in_threads(_fsync, [parent] if fsync else [])
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NotEnough(parent, needed, room(parent)[0]) from error
+            raise NotEnough(f"space in {parent}", needed, room(parent)[0]) from error
         raise
     finally:
         _let_go(lock)
@@ -116,15 +115,29 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
 
 def room(folder, cgroup="/sys/fs/cgroup"):
     """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm, where unused page cache is free."""
-    limits = [((found := os.statvfs(folder)).f_bavail * found.f_frsize, "space")]
+    disk = os.statvfs(folder)
+    limits = [(disk.f_bavail * disk.f_frsize, "space")]
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
-        with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-            limits += [(int(line.split()[1]) << 10, "memory") for line in lines if line.startswith("MemAvailable")]
+        limits.append((free_memory(), "memory"))
         with contextlib.suppress(OSError), contextlib.ExitStack() as files:
             most, used, stat = (files.enter_context(open(f"{cgroup}/memory.{name}")).read() for name in ("max", "current", "stat"))
             free = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")) - int(used)
             limits += [(int(limit) + free, "memory of this container") for limit in most.split() if limit != "max"]
     return min(limits)
+
+
+def check_room(folder, needed):
+    """Raise NotEnough unless so many bytes can be written below ``folder``."""
+    free, limit = room(folder)
+    if free < needed + SPARE_BYTES:
+        raise NotEnough(f"{limit} in {folder}", needed, free)
+
+
+def free_memory():
+    """Bytes of memory that processes can have; more than anybody needs if the kernel does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), sys.maxsize)
+    return sys.maxsize
 
 
 def sweep(path):
@@ -213,14 +226,15 @@ def _device_of(tensors):
 
 
 def _balanced(tensors, lanes):
-    """Names in at most ``lanes`` lists of about the same number of bytes: the largest first, each to the shortest list."""
+    """Names in at most ``lanes`` lists of about the same number of bytes: the largest first, each to the list with the fewest."""
     size = {name: t.numel() * t.element_size() for name, t in tensors.items()}
-    lists = [(0, i, []) for i in range(max(1, min(lanes, len(tensors))))]
+    lists = [[] for _ in range(max(1, min(lanes, len(tensors))))]
+    filled = [0] * len(lists)
     for name in sorted(size, key=size.get, reverse=True):
-        bytes_, i, names = heapq.heappop(lists)
-        heapq.heappush(lists, (bytes_ + size[name] + 1, i, names))
-        names.append(name)
-    return [names for _, _, names in lists]
+        fewest = filled.index(min(filled))
+        lists[fewest].append(name)
+        filled[fewest] += size[name] + 1
+    return lists
 
 
 def _write_index(folder, shards, sums):
@@ -276,21 +290,18 @@ def _weights(device):
 
 
 def _in_lanes(device, work, items):
-    """``work(lane, item)`` for every item, in threads of a lane each; after a failure no other item is begun."""
-    stop, gpu, own = threading.Event(), device.type == "cuda", threading.local()
+    """``work(lane, item)`` for every item, in threads of a lane each; what a failure finds not begun is left undone."""
+    own = threading.local()
     _weights(device)
-    torch.cuda.current_stream(device).synchronize() if gpu else None  # so that other streams see what was computed
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # so that other streams see what was computed
 
-    def one(item):
-        try:
-            own.lane = getattr(own, "lane", None) or _Lane(device)
-            with torch.no_grad(), torch.cuda.stream(own.lane.stream):
-                return None if stop.is_set() else work(own.lane, item)
-        except BaseException:
-            stop.set()
-            raise
+    def in_lane(item):
+        own.lane = getattr(own, "lane", None) or _Lane(device)
+        with torch.no_grad(), torch.cuda.stream(own.lane.stream):
+            return work(own.lane, item)
 
-    return _in_threads(one, items)
+    return _in_threads(in_lane, items)
 
 
 def _in_threads(work, items):
@@ -347,7 +358,8 @@ def _read(lane, task, verify):
                 sums.append(lane.checksum(stage, size))
             for view, part in ((v, p) for (v, _), p in zip(chunk, stage[:size].split([n for _, n in chunk])) if v is not None):
                 view.copy_(part, non_blocking=True)
-    lane.stream.synchronize() if lane.gpu else None
+    if lane.gpu:
+        lane.stream.synchronize()
     wrong = [i for i, found in enumerate(torch.stack(sums).tolist() if sums else [], start) if [found] != stored.sums[i:i + 1]]
     if wrong:
         raise Torn(f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on")

@@ -31,7 +31,7 @@ NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", 
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
-BESIDE = {"check", "sync_ways", "sync_bytes", "fast_disk"}
+BESIDE = {"check", "sync_bytes", "sync_shapes", "sync_ways", "fast_disk"}
 
 
 def sources(room: str = "") -> list[Path]:

@@ -27,7 +27,8 @@ __all__ = ["Engine", "EngineError"]
 _FORK_MAY_DIFFER = re.compile(
     r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
-_BESIDE = {"weight_sync.py": ("nccl_runbook/ranks/sync_ways.py", "nccl_runbook/ranks/sync_bytes.py", "fast_disk.py")}  # what it imports
+# what a rank file imports
+_BESIDE = {"weight_sync.py": (*(f"nccl_runbook/ranks/{n}.py" for n in ("check", "sync_bytes", "sync_shapes", "sync_ways")), "fast_disk.py")}
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000

@@ -287,40 +287,30 @@ def disk(sync, clock):
     def write():
         with clock.host("gather"):
             tensors = {n: t.cpu() for n, t in zip(sync.names, sync.shaped)}
-        with clock.host("write"):
-            sync.check_room()
-            if ours:
-                fast_disk.save(tensors, path, lanes=1, checksums=False)
-            else:
-                library().torch.save_file(tensors, path + ".part", metadata={"format": "pt"})
-                os.replace(path + ".part", path)
+        fast_disk.check_room(sync.args.directory, sync.total)
+        if ours:
+            fast_disk.save(tensors, path, lanes=1, checksums=False)
+        else:
+            library().torch.save_file(tensors, path + ".part", metadata={"format": "pt"})
+            os.replace(path + ".part", path)
 
     def read():
-        with clock.host("load"):
-            if ours:
-                fast_disk.load(path, dict(zip(sync.names, sync.shaped)), rows=sync.rows)
-            else:
-                with library().safe_open(path, framework="pt", device="cpu") as file:
-                    for i, name in enumerate(sync.names):
-                        sync.views[i].copy_(sync.own(i, file.get_tensor(name).view(-1).view(torch.uint8)))
-            clock.wait()
+        if ours:
+            fast_disk.load(path, dict(zip(sync.names, sync.shaped)), rows=sync.rows)
+        else:
+            with library().safe_open(path, framework="pt", device="cpu") as file:
+                for i, name in enumerate(sync.names):
+                    sync.views[i].copy_(sync.own(i, file.get_tensor(name).view(-1).view(torch.uint8)))
 
     return sync.by_file(clock, path, write, read)
 
 
 def fast(sync, clock):
     """Sixteen files, threads and pinned buffers, checksums on both sides: fast_disk.py."""
-    path = sync.path("weights")
-
-    def write():
-        with clock.host("write"):
-            fast_disk.save(dict(zip(sync.names, sync.shaped)), path, clean=False)
-
-    def read():
-        with clock.host("load"):
-            fast_disk.load(path, dict(zip(sync.names, sync.shaped)), rows=sync.rows)
-
-    return sync.by_file(clock, path, write, read, lambda: fast_disk.sweep(path))
+    path, tensors = sync.path("weights"), dict(zip(sync.names, sync.shaped))
+    return sync.by_file(
+        clock, path, write=lambda: fast_disk.save(tensors, path, clean=False),
+        read=lambda: fast_disk.load(path, tensors, rows=sync.rows), tidy=lambda: fast_disk.sweep(path))
 
 
 # name -> its way; sync/facts.py lists the same names, in the order in which they are tried

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.ranks.sync_shapes import tensors
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
 _PREFIX = "model.layers.{i}."
@@ -95,14 +96,6 @@ class Listed:
     def spec(self, layers: int = 0) -> dict[str, Any]:
         return {"name": self.name, "dtype": "bfloat16", "head": self.head, "layers": min(layers, self.layers) if layers else self.layers,
                 "layers_of": self.layers, "prefix": self.prefix, "layer": self.layer, "experts": self.experts, "tail": self.tail}
-
-
-def tensors(spec: dict[str, Any]) -> list[tuple[str, list[int]]]:
-    """Every tensor's name and shape, in the order in which they are stored."""
-    layer = [*spec["layer"], *((spec["experts"]["prefix"].format(e=e) + name, shape) for e in range(spec.get("experts", {}).get("count", 0))
-                               for name, shape in spec["experts"]["each"])]
-    middle = [(spec["prefix"].format(i=i) + name, shape) for i in range(spec["layers"]) for name, shape in layer]
-    return [*((n, s) for n, s in spec["head"]), *middle, *((n, s) for n, s in spec["tail"])]
 
 
 def size_bytes(spec: dict[str, Any]) -> int:
