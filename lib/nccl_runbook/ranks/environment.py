@@ -24,10 +24,8 @@ SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 
 
 def emit(event):
-    line = (json.dumps(event) + "\n").encode()
-    fd = int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1"))
-    while line:
-        line = line[os.write(fd, line):]
+    with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def tried(function, *arguments):

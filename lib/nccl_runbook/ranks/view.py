@@ -25,10 +25,8 @@ BUS_ID_SIZE = 32
 
 
 def emit(event):
-    line = (json.dumps(event) + "\n").encode()
-    fd = int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1"))
-    while line:
-        line = line[os.write(fd, line):]
+    with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def read(path):

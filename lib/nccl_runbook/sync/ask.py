@@ -4,6 +4,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -112,8 +113,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
 
 def _allows_one_gpu(version: str) -> bool:
     """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a bounded time."""
-    parts = version.split(".")
-    return len(parts) > 1 and parts[0].isdecimal() and parts[1].isdecimal() and (int(parts[0]), int(parts[1])) >= (2, 30)
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 30)
 
 
 def _sweep(parent: str) -> None:
@@ -185,11 +185,9 @@ def _variants(ranks: List[RankResult]) -> List[SyncVariant]:
 
 
 def _times(ranks: List[RankResult]) -> List[SyncTime]:
-    """One SyncTime for each repeat that every rank finished."""
-    by_rank = [r.named("sync") for r in ranks]
-    found = []
-    for events in zip(*by_rank):
-        trainer, engine = events[0], max(events[1:] or events, key=lambda e: e["seconds"])
-        longest = max(e["seconds"] for e in events)
-        found.append(SyncTime(trainer["repeat"], longest, trainer["phases"], engine["phases"], trainer["fsync_s"]))
-    return found
+    """One SyncTime for each repeat that every rank finished; the trainer reports first."""
+    return [
+        SyncTime(
+            repeat=events[0]["repeat"], seconds=max(e["seconds"] for e in events), trainer=events[0]["phases"],
+            engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"], fsync_s=events[0]["fsync_s"])
+        for events in zip(*(r.named("sync") for r in ranks))]
