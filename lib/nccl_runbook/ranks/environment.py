@@ -93,13 +93,6 @@ def kept(env, names, secret):
     return allowed
 
 
-def is_same(one, other):
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
-
-
 def shared_memory(path):
     """Size of a block, blocks, free blocks, and the mount's device number."""
     told = os.statvfs(path)
@@ -118,7 +111,7 @@ def look(request):
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     words = env.get("LD_PRELOAD", "").replace(":", " ").split()
-    preloaded = [p for p in paths if any(is_same(root + p, root + w) if "/" in w else os.path.basename(p) == w for w in words)]
+    preloaded = [p for p in paths if any(tried(os.path.samefile, root + p, root + w) is True if "/" in w else os.path.basename(p) == w for w in words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
     found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + re.sub("^~", lambda _: home, g))}

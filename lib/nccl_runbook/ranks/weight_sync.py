@@ -31,7 +31,6 @@ import sync_ways  # noqa: E402
 
 del sys.path[:2]
 
-FAULTS = ("corrupt", "stale", "torn", "die")
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
 SMALL = 16                # a part of every tensor, for t = N a + B / b from two sizes
@@ -53,7 +52,7 @@ def arguments():
     parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--cpu", action="store_true", help="keep the tensors on the CPU, also where there is a GPU")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
+    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die")
     return parser.parse_args()
 
 
