@@ -20,6 +20,7 @@ import functools
 import itertools
 import json
 import os
+import pathlib
 import re
 import secrets
 import sys
@@ -41,7 +42,7 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
-    """Too little of ``what`` there is: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
+    """Bytes ``needed`` and ``free`` of ``what``. Raised before anything is written, or once it was removed again."""
     def __init__(self, what, needed, free):
         super().__init__(errno.ENOSPC, f"not enough {what} for the weights: {needed} bytes needed beside the old ones, {free} free")
         self.what, self.needed, self.free = what, needed, free
@@ -105,7 +106,7 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
             into = {n: torch.empty(e["shape"], dtype=_TYPES[e["dtype"]], device=device) for s in shards for n, e in s.entries.items()}
         for missing in set(into) - set(index["weight_map"]):
             raise KeyError(f"not among the weights in {path}: {missing}")
-        tasks = [(s, at, chunks[at:at + RUN]) for s in shards for chunks in [list(_chunks(s.segments(into, rows or {})))]
+        tasks = [(s, at, chunks[at:at + RUN]) for s in shards for chunks in [_chunks(s.segments(into, rows or {}))]
                  for at in range(0, len(chunks), RUN)]
         _in_lanes(_device_of(into), lambda lane, task: _read(lane, task, verify), tasks)
     finally:
@@ -119,10 +120,10 @@ def room(folder, cgroup="/sys/fs/cgroup"):
     limits = [(disk.f_bavail * disk.f_frsize, "space")]
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
         limits.append((free_memory(), "memory"))
-        with contextlib.suppress(OSError), contextlib.ExitStack() as files:
-            most, used, stat = (files.enter_context(open(f"{cgroup}/memory.{name}")).read() for name in ("max", "current", "stat"))
-            free = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")) - int(used)
-            limits += [(int(limit) + free, "memory of this container") for limit in most.split() if limit != "max"]
+        with contextlib.suppress(OSError):
+            most, used, stat = (pathlib.Path(cgroup, f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+            inactive = sum(int(n) for n in re.findall("^inactive_file (.*)", stat, re.M))
+            limits += [(int(limit) + inactive - int(used), "memory of this container") for limit in most.split() if limit != "max"]
     return min(limits)
 
 
@@ -238,25 +239,26 @@ def _balanced(tensors, lanes):
 
 
 def _write_index(folder, shards, sums):
-    metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: found for s, found in zip(shards, sums) if found}}
-    with open(os.path.join(folder, INDEX), "w", encoding="utf-8") as file:
-        json.dump({"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}, file)
+    metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
+    index = {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}
+    pathlib.Path(folder, INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def _read_index(folder):
     with open(os.path.join(folder, INDEX), "rb") as file:
-        found = _json(file.read(HEADER_BYTES), INDEX)
-    files, metadata = found.get("weight_map"), found.get("metadata")
+        index = _json(file.read(HEADER_BYTES), INDEX)
+    files, metadata = index.get("weight_map"), index.get("metadata")
     if not (isinstance(files, dict) and isinstance(metadata, dict) and isinstance(metadata.get(SUMS, {}), dict)
             and all(isinstance(file, str) for file in files.values())):
         raise Torn(f"torn file: {INDEX} has no weight_map or no metadata")
-    return found
+    return index
 
 
 def _json(text, name):
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
+        document = json.loads(text)
+        if isinstance(document, dict):
+            return document
     raise Torn(f"torn file: {name} holds no JSON object")
 
 
@@ -311,18 +313,17 @@ def _in_threads(work, items):
 
 def _chunks(segments):
     """Lists of (view or None, bytes) of CHUNK bytes together; the last one shorter."""
-    found, left = [], CHUNK
+    chunks, left = [], 0
     for view, size in segments:
         at = 0
         while at < size:
-            n = min(size - at, left)
-            found.append((None if view is None else view[at:at + n], n))
-            at, left = at + n, left - n
             if not left:
-                yield found
-                found, left = [], CHUNK
-    if found:
-        yield found
+                chunks.append([])
+                left = CHUNK
+            n = min(size - at, left)
+            chunks[-1].append((None if view is None else view[at:at + n], n))
+            at, left = at + n, left - n
+    return chunks
 
 
 def _write(lane, folder, shard, checksums):
@@ -383,9 +384,10 @@ def _place(path):
 
 def _new_folder(path):
     """A folder beside ``path`` and a descriptor that holds its lock, which ends with this process however it ends."""
-    held, (parent, name) = None, os.path.split(path)
-    while held is None:  # again where another save took it for a left-over before it was locked
-        os.mkdir(folder := os.path.join(parent, f".{name}.{secrets.token_hex(8)}"))
+    held = None
+    while held is None:  # again if another save took it for a left-over before it was locked
+        folder = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(8)}")
+        os.mkdir(folder)
         held = _hold(folder, fcntl.LOCK_EX)
     return folder, held
 
@@ -408,5 +410,6 @@ def _let_go(held):
 
 
 def _fsync(path):
-    os.fsync(opened := os.open(path, os.O_RDONLY))
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
     os.close(opened)
