@@ -361,7 +361,7 @@ def _read(lane, task, verify):
                 view.copy_(part, non_blocking=True)
     if lane.gpu:
         lane.stream.synchronize()
-    wrong = [i for i, found in enumerate(torch.stack(sums).tolist() if sums else [], start) if [found] != stored.sums[i:i + 1]]
+    wrong = [i for i, total in enumerate(torch.stack(sums).tolist() if sums else [], start) if [total] != stored.sums[i:i + 1]]
     if wrong:
         raise Torn(f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on")
 

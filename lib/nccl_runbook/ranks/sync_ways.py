@@ -91,13 +91,13 @@ def shares(spans, total):
     bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
     edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
     names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
-    found, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0  # now: the bits of all that runs
+    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0  # now: the bits of all that runs
     for at, step, bit in [*edges, (total, 0, 0)]:
         at = min(max(at, last), total)
-        found[names[now & -now]] += at - last
+        seconds[names[now & -now]] += at - last
         running[bit] += step
         now, last = now | bit if running[bit] else now & ~bit, at
-    return {p: s for p, s in found.items() if s > 0}
+    return {p: s for p, s in seconds.items() if s > 0}
 
 
 def tell(sync, message):

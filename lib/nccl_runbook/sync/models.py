@@ -119,10 +119,10 @@ def _bounded(model: Model, path: str) -> Model:
 
 def _from_path(path: Path) -> Model:
     if path.is_dir():
-        found = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json") if (path / n).is_file()]
-        if not found:
+        files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json") if (path / n).is_file()]
+        if not files:
             raise ValueError(f"{path} holds no config.json and no safetensors files")
-        path = found[0]
+        path = files[0]
     if path.suffix == ".safetensors":
         return _listed(path.name, _header(path))
     document = _json(path, path.stat().st_size)
@@ -140,10 +140,10 @@ def _from_config(path: Path, config: dict[str, Any]) -> Model:
         raise ValueError(f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index")
 
     def number(*names: str) -> int:
-        found = next((config[n] for n in names if config.get(n) is not None), None)
-        if type(found) is not int or not 0 < found < _MOST:
+        value = next((config[n] for n in names if config.get(n) is not None), None)
+        if type(value) is not int or not 0 < value < _MOST:
             raise ValueError(f"{path}: {names[0]} is missing, or no number that a model has")
-        return found
+        return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")
     return decoder(path.parent.name or str(path), kind, hidden, heads=heads, layers=number("num_hidden_layers"),

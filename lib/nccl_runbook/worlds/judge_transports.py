@@ -14,7 +14,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge import narrowed
-from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
+from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Outcomes, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
 NOT_NARROWED = Gap("not-run")
@@ -65,11 +65,11 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
     return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
 
 
-def seen(arms: Arms, message: bool) -> Seen:
+def in_words(arms: Arms, message: bool) -> Outcomes:
     """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
     control, again, clean = arms.control, arms.control.again, arms.clean
     failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
-    return Seen(
+    return Outcomes(
         control="lost" if control.world.ended == "lost" else "pass" if control.passed else failed,
         after=_word(arms.control_after),
         arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
@@ -95,7 +95,7 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
     fault = None if control.passed else explain("control-fails", "your environment as it is", control.world, control.again)
-    decision = decide(seen(arms, fault is not None and fault.cause is not None))
+    decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
         return [narrowed(_control_fails(arms, decision, fault), pairs)]
     if decision.kind != "inconclusive":
