@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
-from nccl_runbook.core.redact import Redactor, plain
+from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.logs.file import HELD
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
     """2 for wrong usage, 1 where the runbook itself fails."""
-    put(f"nccl-runbook: {sentence}", sys.stderr)
+    say(f"nccl-runbook: {sentence}")
     sys.exit(code)
 
 
@@ -78,7 +78,7 @@ def put(text: str, stream: TextIO) -> None:
 
 def say(line: str) -> None:
     """Progress, on standard error."""
-    put(plain(Redactor(os.environ).text(line)), sys.stderr)
+    put(Redactor(os.environ).text(line), sys.stderr)
 
 
 def tell(answer: Any) -> None:
@@ -93,20 +93,19 @@ def tell(answer: Any) -> None:
     if isinstance(answer, str):
         said = _NEXT.sub(lambda m: m[1] + called, redactor.text(answer))
     else:
-        said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
-    put(plain(said), sys.stdout)
+        said = escaped(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow))
+    put(said, sys.stdout)
 
 
 def write(path: Path, text: str) -> None:
-    """The page as a whole, without secrets; leaves with a sentence where it cannot be written."""
+    """The page as a whole, readable for whom the umask lets, as it is to be passed on; leaves with a sentence where it cannot be written."""
     from nccl_runbook.core.records import write_text
 
-    clean = plain(Redactor(os.environ).text(text))
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
-            path.write_text(clean, encoding="utf-8", errors="replace")
+            path.write_text(text, encoding="utf-8", errors="replace")
         else:
-            write_text(path, clean)
+            write_text(path, text, 0o666)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 

@@ -45,6 +45,7 @@ def run(
     from nccl_runbook.core.parameters import ParameterError
     from nccl_runbook.core.records import RecordError
 
+    os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:

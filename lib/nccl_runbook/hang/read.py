@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import file as dump_file
@@ -48,12 +49,12 @@ def collect(paths: list[str] | str) -> Hang:
     times, world = Times(readings, inputs.stamps()), _Members(readings, {r.rank for r in logged.ranks})
     odd, late = _odd(readings), latecomers(readings)
     groups = [_group(key, ranks, certain, readings, inputs.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
-    return Hang(
+    return Redactor(os.environ).json(Hang(
         sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
         [_dump(rank, reading, inputs.names[rank], times, odd[rank], late.get(rank)) for rank, reading in sorted(readings.items())],
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
         _channels(readings, world, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
-        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks)
+        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks))
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:

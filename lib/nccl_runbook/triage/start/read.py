@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs import file as log_file
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.triage.start.facts import LogRead, Message, Start
@@ -35,7 +36,7 @@ def collect(symptom: str, log: str) -> Start:
         told = LogRead(read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
     else:
         told = read
-    return Start(symptom.strip(), log.strip(), told, messages, devices(), driver())
+    return Redactor(os.environ).json(Start(symptom.strip(), log.strip(), told, messages, devices(), driver()))
 
 
 def devices(folder: Path = Path("/dev")) -> list[str]:
