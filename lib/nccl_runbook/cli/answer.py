@@ -98,7 +98,7 @@ def tell(answer: Any) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """The page as a whole, readable for whom the umask lets, as it is to be passed on; leaves with a sentence where it cannot be written."""
+    """The page as a whole, with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be written."""
     from nccl_runbook.core.records import write_text
 
     try:

@@ -141,7 +141,8 @@ def _values(text: str) -> str:
         begin, end = _inside(text, start, value)
         if kind == "named" and _HEADER_NAME.search(lead["name"]) and begin == start:
             end = _HEADER.match(text, start).end() if _HEADER.match(text, start) else end
-        if kind == "argument" and not _HARMLESS.fullmatch(text[begin:end]) or kind == "named" and is_secret(lead["name"][-80:], text[begin:end]):
+        told = text[begin:end]
+        if is_secret(lead["name"][-80:], told) if kind == "named" else not _HARMLESS.fullmatch(told):
             parts += [text[done:begin], _mask(kind)]
             done = end
     return "".join([*parts, text[done:]])

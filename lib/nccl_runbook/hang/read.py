@@ -22,9 +22,8 @@ from nccl_runbook.hang.dumps.columns import Column, Reading
 from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
 from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.logs import file as log_file
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.sources import SHORT_ENDS, Source, sources
 from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
 from nccl_runbook.messages import read as logs
 from nccl_runbook.messages.facts import Logs, RankLog
@@ -325,9 +324,8 @@ def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
     last: dict[int, Count] = {}
     until = time.monotonic() + logs.LIMIT_S
     for source in (s for s in sources(paths) if s.name in names):
-        read = log_file.read(source.name) if source.plain else None  # of such a one both ends are enough
-        packed = ((n, row.decode("utf-8", "replace")) for n, row in enumerate(itertools.chain.from_iterable(source.rows(until)), 1))
-        for number, text in packed if read is None else [] if isinstance(read, Gap) else read.lines:
+        numbered = (row for rows in source.rows(until, ends=SHORT_ENDS) for row in enumerate(rows, source.lines + 1))
+        for number, text in ((number, raw.decode("utf-8", "replace")) for number, raw in numbered):
             if not (match := _MINIBATCHES.search(text)) or not (who := said(text)):
                 continue
             rank = rank_of_name(source.name) if who.rank is None else who.rank

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.core.facts import Gap, to_json, utc_now
-from nccl_runbook.core.redact import Redactor, Terminal, plain
+from nccl_runbook.core.redact import Redactor, Terminal
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.hang.live import judge as live_rules
 from nccl_runbook.hang.live.facts import Live

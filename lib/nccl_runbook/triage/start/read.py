@@ -13,7 +13,9 @@ from pathlib import Path
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.logs import file as log_file
+from nccl_runbook.logs.file import named
+from nccl_runbook.logs.sources import LogLines
+from nccl_runbook.logs.sources import read as read_ends
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.triage.start.facts import LogRead, Message, Start
 from nccl_runbook.triage.start.symptoms import matching, symptoms
@@ -28,10 +30,10 @@ def collect(symptom: str, log: str) -> Start:
     ``log``: one path, or several separated by a colon.
     """
     given = [(0, line) for line in symptom.strip().splitlines()[:1000]]
-    read = _read(log_file.named(log))
-    rows = read.lines if isinstance(read, log_file.LogLines) else []
+    read = _read(named(log))
+    rows = read.lines if isinstance(read, LogLines) else []
     messages, seen = _look(given + rows)
-    if isinstance(read, log_file.LogLines):
+    if isinstance(read, LogLines):
         short = "" if seen == len(given) + len(rows) else f"looking stopped after {LIMIT_S:.0f} s and {seen} lines"
         told = LogRead(read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
     else:
@@ -53,15 +55,16 @@ def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
     return found[1] if found else Gap("failed", f"{path} has no version that is known here")
 
 
-def _read(paths: list[str]) -> log_file.LogLines | Gap | None:
+def _read(paths: list[str]) -> LogLines | Gap | None:
     """The lines of all of them, one after the other; the first Gap where none can be read, None without a path."""
-    folders = {path for path in paths if os.path.isdir(os.path.expanduser(path))}  # of a thousand ranks, say, and 07 reads it anyway
-    told = [Gap("not-run", f"{path} is a folder: 07-logs reads it") if path in folders else log_file.read(path) for path in paths]
-    whole = [t for t in told if isinstance(t, log_file.LogLines)]
-    if len(told) < 2 or not whole:
-        return told[0] if told else None
-    left_out = "; ".join(filter(None, (t.detail if isinstance(t, Gap) else t.left_out for t in told)))
-    return log_file.LogLines(sum(t.size_bytes for t in whole), [row for t in whole for row in t.lines], left_out)
+    folders = [path for path in paths if os.path.isdir(os.path.expanduser(path))]  # of a thousand ranks, say, and 07 reads it anyway
+    if folders == paths and paths:
+        return Gap("not-run", f"{paths[0]} is a folder: 07-logs reads it")
+    read = read_ends([path for path in paths if path not in folders])
+    if not folders or isinstance(read, Gap):
+        return read if paths else None
+    left_out = "; ".join(filter(None, [*(f"{path} is a folder: 07-logs reads it" for path in folders), read.left_out]))
+    return dataclasses.replace(read, left_out=left_out)
 
 
 def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:
