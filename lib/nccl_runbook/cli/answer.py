@@ -115,6 +115,12 @@ def program() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
 
 
+def command(*hidden: str) -> str:
+    """The line that repeats this call, without secrets and without words that are ours; each word by itself, before a shell's quotes."""
+    redactor = Redactor(os.environ)
+    return redactor.text(shlex.join([program(), *(redactor.text(word) for word in sys.argv[1:] if word not in hidden)]))
+
+
 def judged(seen: Environment | Gap) -> dict[str, str]:
     """The software of the first role, as a page names it."""
     said = [(role.torch, role.torch_cuda, role.reported) for role in getattr(seen, "roles", [])[:1]]
@@ -125,17 +131,17 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.core.records import Judged, Record, read
+    from nccl_runbook.core.records import Judged, Record, clean
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    redactor, found = Redactor(os.environ), worst_first(findings)
+    found = worst_first(findings)
     status, reason = step_status(found)
     record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
                     tables=to_json(list(tables)))
-    clean = read(Record, redactor.json(to_json(record)))
-    command = redactor.text(shlex.join([program(), *sys.argv[1:]]))
-    document = verdict_document(RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step]), [clean])
+    redactor = Redactor(os.environ)
+    shown = clean(record, redactor)
+    document = verdict_document(RunInfo(id=step, started=record.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [clean]))
+    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [shown]))

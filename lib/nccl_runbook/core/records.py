@@ -125,6 +125,11 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     write_texts({path: text}, mode)
 
 
+def clean(record: Record, redactor: Redactor) -> Record:
+    """The record without secrets."""
+    return read(Record, redactor.json(to_json(record)))
+
+
 def save(record: Record, path: Path, redactor: Redactor) -> None:
     """Write the record without secrets."""
     write_text(path, json_text(record, redactor))

@@ -11,6 +11,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import select
 import stat
 import sys
@@ -31,6 +32,8 @@ MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
+MAX_KEY_LINES = 200  # an RSA key of 16,384 bits has 197
+_KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
 BOTH_ENDS = 512 << 20, 64 << 20  # read of the beginning and of the end of one text; between them one piece of SAMPLED
 SHORT_ENDS = 2 << 20, 2 << 20
 SAMPLED = 16
@@ -66,7 +69,7 @@ class Source:
     def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "", budget: list[int] | None = None) -> None:
         """``budget``: how many bytes may be read of it, and of what it shares that list with."""
         self.name, self.size, self.problem = name, size, problem
-        self.left_out, self.lines = "", 0
+        self.left_out, self.lines, self._of_key = "", 0, 0
         self._file, self._head, self._budget = file, b"", budget or [sys.maxsize]
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
@@ -118,6 +121,8 @@ class Source:
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
+            if self._of_key or b"PRIVATE KEY-----" in chunk:
+                rows = list(map(self._without_key, rows))
             yield rows
             self.lines += len(rows)
             if time.monotonic() > until:
@@ -129,6 +134,14 @@ class Source:
         if skipped:
             between = f"{mib(skipped)} between both ends were not read"
             self.left_out = f"{between}; {self.left_out}" if self.left_out else between
+
+    def _without_key(self, row: bytes) -> bytes:
+        """The row; masked if it is one of a private key, which only the line above all its rows tells."""
+        self._of_key -= self._of_key > 0
+        if b"-----BEGIN " in row or b"-----END " in row:
+            self._of_key = MAX_KEY_LINES * (b"-----END " not in row)
+            return row
+        return _KEY_LINE.sub(b"[redacted:key]", row) if self._of_key else row
 
     def _text(self) -> Iterator[bytes]:
         if self._file is None:
