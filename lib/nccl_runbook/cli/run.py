@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -45,6 +44,7 @@ def run(
     from nccl_runbook.core.parameters import ParameterError
     from nccl_runbook.core.records import RecordError
 
+    os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
@@ -59,7 +59,7 @@ def run(
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
             gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
-            command=shlex.join([answer.program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
+            command=answer.command(_WITH_STDIN))
         book = Book(plan, options, lambda line: answer.put(line, sys.stderr if json else sys.stdout))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:

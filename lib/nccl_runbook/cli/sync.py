@@ -1,7 +1,6 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
 from __future__ import annotations
 
-import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from nccl_runbook.book.plan import UsageError, duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
+from nccl_runbook.core.records import clean
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import EngineError
 from nccl_runbook.launch.interpreters import InterpreterError
@@ -110,8 +110,8 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
             received: int) -> None:
     findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
-    record = step.record
-    info = RunInfo(id="sync", started=record.started, command=shlex.join([answer.program(), *sys.argv[1:]]), planned=[STEP],
+    record = clean(step.record, step.redactor)
+    info = RunInfo(id="sync", started=record.started, command=answer.command(), planned=[STEP],
                    asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
     document = verdict_document(info, [record])
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"

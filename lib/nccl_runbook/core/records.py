@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Finding
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, escaped
 
 SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
@@ -93,12 +93,14 @@ def read(wanted: Any, data: Any) -> Any:
 
 def json_text(value: Any, redactor: Redactor) -> str:
     """The value or the facts in it as the text of a file, without secrets."""
-    return json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False) + "\n"
+    return escaped(json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False)) + "\n"
 
 
-def write_texts(texts: Mapping[Path, str]) -> None:
+def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that is full leaves the old ones
-    as they belong together. Mode 0600."""
+    as they belong together. ``mode``: as far as the umask allows."""
+    umask = os.umask(0o077)
+    os.umask(umask)
     made: list[str] = []
     try:
         for path, text in texts.items():
@@ -109,6 +111,7 @@ def write_texts(texts: Mapping[Path, str]) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+                os.fchmod(file.fileno(), mode & ~umask)
         for path, temporary in zip(texts, made):
             os.replace(temporary, path)
     except BaseException:
@@ -117,9 +120,14 @@ def write_texts(texts: Mapping[Path, str]) -> None:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """The same for one file: a reader sees the old one or the new one, never a part."""
-    write_texts({path: text})
+    write_texts({path: text}, mode)
+
+
+def clean(record: Record, redactor: Redactor) -> Record:
+    """The record without secrets."""
+    return read(Record, redactor.json(to_json(record)))
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:

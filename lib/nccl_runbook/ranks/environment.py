@@ -89,7 +89,7 @@ def kept(env, names, secret):
     hidden = [v for n, v in env.items() if re.search(secret, n) and len(v) >= 6]
     allowed = {n: v for n, v in env.items() if re.fullmatch(names, n)}
     for value in sorted(hidden, key=len, reverse=True):
-        allowed = {n: v.replace(value, "[redacted]") for n, v in allowed.items()}
+        allowed = {n: v.replace(value, "[redacted:variable]") for n, v in allowed.items()}
     return allowed
 
 
