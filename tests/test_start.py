@@ -108,7 +108,7 @@ def test_of_a_long_log_both_ends_are_read_and_the_rest_is_told(tmp_path, monkeyp
 
 def test_an_endless_archive_is_not_unpacked_to_its_end(tmp_path):
     path = tmp_path / "bomb.gz"
-    for content in (b"\0", b"a\n" * 1000, b"\n"):
+    for content in (b"\0", (b"a" * 99 + b"\n") * 100, b"\n"):
         path.write_bytes(gzip.compress(content * ((256 << 20) // len(content))))
         assert "and no further" in quickest(lambda: log_sources.read([str(path)])).left_out
     path.write_bytes(gzip.compress(os.urandom(3 << 20))[:-100_000])
