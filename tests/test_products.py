@@ -94,3 +94,34 @@ def test_a_run_shows_none_in_any_of_its_files(tmp_path: Path) -> None:
     assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode in (3, 4)
     assert {path.name: found for path in files if (found := leaks(path.read_text()))} == {}
     assert [path for path in out.rglob("*") if path.stat().st_mode & 0o077] == []
+
+
+def test_own_patterns_are_masked_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("bluebird-\\d+\n\n(?i)PROJECT x\n")
+    (tmp_path / "wrong.txt").write_text("fine\n(never closed\n")
+    (tmp_path / "job.log").write_text(f"{KNOWN} of bluebird-42, project X\n")
+    ended = run_cli("triage", tmp_path / "job.log", "--redact", tmp_path / "own.txt", "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    for text in (ended.stdout, page):
+        assert "bluebird" not in text and "project X" not in text and "[redacted:own], [redacted:own]" in text
+    for name, line in (("wrong.txt", "line 2"), ("none.txt", "none.txt")):
+        wrong = run_cli("triage", tmp_path / "job.log", "--redact", tmp_path / name)
+        assert wrong.returncode == 2 and line in wrong.stderr and wrong.stdout == ""
+
+
+def test_no_terminal_page_or_document_gets_a_character_that_acts(tmp_path: Path) -> None:
+    odd = "\u202egnp\u2066\u061c\u200f\x9b31m\x1b]0;PWNED\x07"
+    (tmp_path / "job.log").write_text(f"{KNOWN} {odd}\nRuntimeError: {odd}\n")
+    (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/1", "step": odd, "status": "ok", "started": "x"}))
+    calls = [("triage", tmp_path / "job.log", "--context", odd, "--html", tmp_path / "page.html"), ("triage", tmp_path / "job.log", "--json", "--context", odd),
+             ("triage", tmp_path / f"none{odd}"), ("run", "--record", tmp_path / "r.json"), ("run", "--step", odd), ("run", f"--{odd}"), (odd,),
+             ("look", "--record", tmp_path / "r.json"), ("plan", odd), ("env", tmp_path / odd.replace("/", ""))]
+    texts = [text for call in calls for ended in [run_cli(*call)] for text in (ended.stdout, ended.stderr)] + [(tmp_path / "page.html").read_text()]
+    acts = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+    assert [text[max(0, found.start() - 80) : found.end() + 20] for text in texts for found in acts.finditer(text)] == []
+
+
+def test_a_record_with_a_text_of_megabytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "ok", "started": "x", "reason": "x" * 60_000_000}))
+    ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", timeout=15)
+    assert ended.returncode == 2 and "MiB" in ended.stderr and not (tmp_path / "out").exists()

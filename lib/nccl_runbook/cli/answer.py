@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
-from nccl_runbook.core.redact import Redactor, escaped
+from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
 from nccl_runbook.logs.file import HELD
 
 if TYPE_CHECKING:
@@ -32,15 +32,26 @@ def _known(word: str) -> str:
     return word
 
 
+def _own_patterns(path: str) -> str:
+    try:
+        if path and own_patterns(path):
+            os.environ[OWN_PATTERNS] = os.path.abspath(path)
+    except (OSError, ValueError) as error:
+        leave(f"--redact: {error}")
+    return path
+
+
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
-    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption"):
+    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
     words = f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}."
+    own = "Mask what these expressions match, too."
     return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
             "JsonOption": Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")],
+            "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns, help=own)],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]}[name]
 
 

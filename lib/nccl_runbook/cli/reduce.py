@@ -48,6 +48,7 @@ def reduce(
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs, a new or empty one.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
     from nccl_runbook.compare import reduction

@@ -37,6 +37,7 @@ def run(
     notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""

@@ -58,6 +58,7 @@ def sync(
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
     pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer, engines (vLLM: EngineCore): sample stacks for --budget.")] = [],  # noqa: B006
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

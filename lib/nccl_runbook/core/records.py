@@ -22,6 +22,7 @@ from nccl_runbook.core.redact import Redactor, escaped
 
 SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
+TEXT_BYTES = 4 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
@@ -151,6 +152,8 @@ def load_all(path: Path) -> list[Record]:
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
         data = path.read_bytes()
+        if max(map(len, data.split(b'"'))) > TEXT_BYTES:
+            raise RecordError(f"{path} is not a record of this runbook (it holds a text of more than {TEXT_BYTES >> 20} MiB)")
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     try:

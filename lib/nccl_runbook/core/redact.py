@@ -14,19 +14,20 @@ import json
 import pkgutil
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Pattern, Tuple
 from urllib.parse import quote
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 KINDS = {"variable": "value of a secret variable", "named": "value behind a telling name", "token": "token of a known form",
-         "url": "password in a URL", "argument": "secret argument of a command", "key": "private key"}
+         "url": "password in a URL", "argument": "secret argument of a command", "key": "private key", "own": "match of your own patterns"}
+OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
 
 
 def _tables() -> Dict[str, Dict[str, str]]:
     """The sections of secrets.toml, each row of which is one line."""
     found: Dict[str, Dict[str, str]] = {}
-    for line in (pkgutil.get_data(__package__, "secrets.toml") or b"").decode().splitlines():
+    for line in (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode().splitlines():
         if line.startswith("["):
             section = found.setdefault(line.strip("[]"), {})
         elif row := re.match(r"\"?([^\"#]+?)\"? = '([^']*)'", line):
@@ -157,6 +158,18 @@ def _inside(text: str, start: int, value: re.Match) -> Tuple[int, int]:
     return start, start + len(bare or value[0])
 
 
+def own_patterns(path: str) -> List[Pattern[str]]:
+    """The expressions of a file, one a line; ValueError names the line of one that is none, OSError the file."""
+    found = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                found += [re.compile(line.rstrip("\n"))] if line.strip() else []
+            except re.error as error:
+                raise ValueError(f"{path}, line {number}: {line.strip()} is no expression ({error})") from None
+    return found
+
+
 class Redactor:
     """Knows the secret values of one environment; immutable, so that one may be shared between threads."""
 
@@ -166,8 +179,12 @@ class Redactor:
         longest_first = sorted(values, key=len, reverse=True)
         self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
 
+        self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
+
     def text(self, text: str) -> str:
         """The text without secrets."""
+        for own in self._own:
+            text = own.sub(_mask("own"), text)
         if self._values:
             text = self._values.sub(_mask("variable"), text)
         text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), text))

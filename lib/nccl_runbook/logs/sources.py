@@ -34,6 +34,8 @@ _KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
 BOTH_ENDS = 512 << 20, 64 << 20  # read of the beginning and of the end of one text; between them one piece of SAMPLED
 SHORT_ENDS = 2 << 20, 2 << 20
 SAMPLED = 16
+END_BYTES = 4096  # looked at of each of too many files
+_LIKE_AN_ERROR = re.compile(rb"(?i)error|traceback|fatal|abort|segmentation|killed|NCCL WARN|timed? ?out|\bXid\b")
 BLANK_BYTES = 16 << 20  # without a line end: no log
 UNPACKED_BYTES, UNPACKED_TIMES = 32 << 20, 200  # a file that unpacks to more, and to more times its size, is made to be endless
 _ZIP = b"PK\x03\x04"
@@ -198,63 +200,86 @@ def _wide(head: bytes) -> str:
 
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
-    count, typed = 0, Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
-    for path in dict.fromkeys(named(paths) if isinstance(paths, str) else paths):
-        before = count
-        for source in [typed] if path == "-" else _below(os.path.expanduser(path), 0):
-            count += 1
-            if count > MAX_FILES:
-                yield Source(path, 0, None, f"more than {MAX_FILES} files: name fewer")
-                return
-            yield source
-        if count == before:
-            yield Source(path, 0, None, "holds no file to read (hidden files and links are left out)")
+    nothing = "holds no file to read (hidden files and links are left out)"
+    given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
+    listed = [one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]]
+    if len(listed) > MAX_FILES:
+        yield Source(f"{len(listed)} files", 0, None, f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer")
+    for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed):
+        if problem:
+            yield Source(path, 0, None, problem)
+        elif path == "-":
+            yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
+        else:
+            yield from _opened(path)
 
 
-def _below(path: str, depth: int) -> Iterator[Source]:
+def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Each file below a path; with a sentence if it cannot be read."""
     try:
-        kind = os.stat(path)
-        if stat.S_ISDIR(kind.st_mode):
-            if depth >= MAX_DEPTH:
-                yield Source(path, 0, None, f"folders nest deeper than {MAX_DEPTH}")
-                return
-            if depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
-                yield Source(path, 0, None, "is a virtual environment, which holds no logs")
-                return
+        mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            is_text = stat.S_ISREG(mode) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
+            yield path, "" if is_text else "is no regular file: pipe it to standard input and name it -"
+        elif depth >= MAX_DEPTH:
+            yield path, f"folders nest deeper than {MAX_DEPTH}"
+        elif depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
+            yield path, "is a virtual environment, which holds no logs"
+        else:
             for name in sorted(os.listdir(path)):
                 inner = os.path.join(path, name)
                 if not os.path.islink(inner) and not name.startswith("."):
-                    yield from _below(inner, depth + 1)
-        elif stat.S_ISREG(kind.st_mode):
-            yield from _opened(path, kind.st_size)
-        elif stat.S_ISFIFO(kind.st_mode) and path.startswith(HELD):  # <(kubectl logs pod-0)
-            with piped(path) as file:
-                yield Source(path, 0, file)
-        else:
-            yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")
+                    yield from _listed(inner, depth + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        yield path, f"cannot be read: {_why(error)}"
+
+
+def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of too many files those that end in an error, then the newest; in their own order."""
+    def worth(one: tuple[str, str]) -> tuple[bool, float]:
+        try:
+            with open(one[0], "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - END_BYTES))
+                return bool(_LIKE_AN_ERROR.search(file.read(END_BYTES))), os.fstat(file.fileno()).st_mtime
+        except (OSError, ValueError):
+            return False, 0.0
+
+    best = set(sorted(listed, key=worth, reverse=True)[:MAX_FILES])
+    return [one for one in listed if one in best]
+
+
+def _opened(path: str) -> Iterator[Source]:
+    try:
+        with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
+            yield from _unpacked(path, file)
+    except OSError as error:
         yield Source(path, 0, None, f"cannot be read: {_why(error)}")
 
 
-def _opened(path: str, size: int) -> Iterator[Source]:
-    with open(path, "rb") as file:
-        head = file.read(8)
-        file.seek(0)
-        packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
-        try:
-            tar = packed.read(512)[257:262] == b"ustar"
-            packed.seek(0)
-        except _BROKEN:
-            tar = False
-        budget = None if packed is file and not head.startswith(_ZIP) else [max(UNPACKED_BYTES, UNPACKED_TIMES * size)]
-        if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
-            yield Source(path, size, packed, budget=budget)  # type: ignore[arg-type]
-            return
-        try:
-            with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
-                yield from _members(path, _files(archive), budget)
-        except (*_BROKEN, NotImplementedError) as error:
-            yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
+def _unpacked(path: str, file: BinaryIO) -> Iterator[Source]:
+    """The text of a file, or those of an archive."""
+    if not file.seekable():
+        yield Source(path, 0, file)
+        return
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
+    file.seek(0)
+    packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
+    try:
+        tar = packed.read(512)[257:262] == b"ustar"
+        packed.seek(0)
+    except _BROKEN:
+        tar = False
+    budget = None if packed is file and not head.startswith(_ZIP) else [max(UNPACKED_BYTES, UNPACKED_TIMES * size)]
+    if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
+        yield Source(path, size, packed, budget=budget)  # type: ignore[arg-type]
+        return
+    try:
+        with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
+            yield from _members(path, _files(archive), budget)
+    except (*_BROKEN, NotImplementedError) as error:
+        yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
 
 
 def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, Callable[[], Any]]]:
