@@ -35,9 +35,10 @@ def laid(memory, sizes):
 
 
 class Pattern:
-    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of CHUNK words over and over,
-    plus a number that no other round of that repeat (below 512 GiB) and no other repeat of that round (below 65,536) has. Stale words
-    therefore all differ, as do those of another round; within a round all but one in 65,536."""
+    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of
+    CHUNK words over and over, plus a number that no other round of that repeat (below 512 GiB) and no other
+    repeat of that round (below 65,536) has. Stale words therefore all differ, as do those of another round;
+    within a round all but one in 65,536."""
 
     def __init__(self, device):
         words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5), dtype=torch.int16)
@@ -45,15 +46,16 @@ class Pattern:
         self.scratch, self.unequal = torch.empty_like(self.base), torch.empty_like(self.base, dtype=torch.bool)
 
     def lay(self, sizes, tensors, starts):
-        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at byte ``starts`` of the whole
-        one, of ``sizes`` bytes."""
+        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at
+        byte ``starts`` of the whole one, of ``sizes`` bytes."""
         bounds = [0, *itertools.accumulate(padded(size) // 2 for size in sizes)]
         places = [bound + start // 2 for bound, start in zip(bounds, starts)]
         self.bounds = torch.tensor(bounds, device=self.base.device)
         self.pieces = [piece for run in runs(places, tensors) for piece in self.cut(*run)]
 
     def cut(self, place, words):
-        """(place, words, the base to add to, number of the round) of each part of a run that lies in one round."""
+        """(place, words, the base to add to, number of the round) of each part of a run that lies in one
+        round."""
         for first in range(place // CHUNK * CHUNK, place + len(words), CHUNK):
             a, b = max(first, place), min(first + CHUNK, place + len(words))
             yield a, words[a - place:b - place], self.base[a - first:b - first], first // CHUNK

@@ -57,7 +57,8 @@ def container_signs():
 
 
 def pci_gpus():
-    """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's bus here."""
+    """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's
+    bus here."""
     drivers = {}
     for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
         if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS):
@@ -92,12 +93,14 @@ class Driver:
         return f"cuInit: error {code} {(name.value or b'').decode()}: {(meaning.value or b'').decode()}"
 
     def count(self):
-        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch 2.11)."""
+        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch
+        2.11)."""
         number = ctypes.c_int()
         return number.value if self.code == 0 and self.library.cuDeviceGetCount(ctypes.byref(number)) == 0 else None
 
     def identity(self, index):
-        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver does not say."""
+        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver
+        does not say."""
         device, raw, bus = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(BUS_ID_SIZE)
         if self.library is None or self.library.cuDeviceGet(ctypes.byref(device), index) != 0:
             return "", ""
@@ -110,7 +113,8 @@ class Driver:
 
 
 def mapped_nccl(torch):
-    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as {"reason", "detail"}."""
+    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as
+    {"reason", "detail"}."""
     paths = [line.split(None, 5)[-1].strip() for line in read("/proc/self/maps").splitlines() if "libnccl.so" in line]
     if not paths:
         nothing = {"reason": "absent", "detail": "importing torch mapped no libnccl"}

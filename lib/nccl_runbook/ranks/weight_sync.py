@@ -20,7 +20,8 @@ import time
 import torch
 import torch.distributed as dist
 
-# fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another interpreter's packages
+# fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another
+# interpreter's packages
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import check  # noqa: E402
@@ -57,7 +58,8 @@ def arguments():
 
 
 def together(action=lambda: None, *args):
-    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where one could not."""
+    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
+    one could not."""
     failure = None
     try:
         action(*args)
@@ -104,7 +106,8 @@ class Sync:
         self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
 
     def lay_out(self, shapes):
-        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in bytes."""
+        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
+        bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
         self.rows, self.starts, self.own_shapes = {}, [], []
@@ -125,7 +128,8 @@ class Sync:
         return min(max(mib << 20, max(self.sizes)), self.total)
 
     def staging(self):
-        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes pass through the CPU."""
+        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes
+        pass through the CPU."""
         method, largest = self.args.method, self.bucket_bytes(max(self.mib))
         if method.endswith(("flat", "pinned")):
             return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
@@ -150,7 +154,8 @@ class Sync:
                 raise fast_disk.NotEnough(f"memory on GPU {self.device.index}", needed, free)
 
     def prepare(self):
-        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement itself."""
+        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
+        itself."""
         self.memory, self.pattern = sync_bytes.slabs(self.own_sizes, self.device), sync_bytes.Pattern(self.device)
         if self.args.method.startswith("disk"):
             sync_ways.library()
@@ -171,7 +176,8 @@ class Sync:
         self.opened = {}
 
     def run(self):
-        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and engines that are busy."""
+        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and
+        engines that are busy."""
         together(self.check_memory)
         self.prepare()
         timeout = datetime.timedelta(seconds=self.args.timeout)
@@ -227,7 +233,8 @@ class Sync:
         return os.path.join(self.args.directory, name)
 
     def by_file(self, clock, path, write, read, tidy=lambda: None):
-        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The path, on the trainer."""
+        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The
+        path, on the trainer."""
         try:
             if self.rank:
                 with clock.host("wait"):
@@ -262,7 +269,8 @@ class Sync:
 
 
 def fsync(path):
-    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not wait for it."""
+    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not
+    wait for it."""
     began = time.perf_counter()
     for file in [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]:
         fast_disk._fsync(file)

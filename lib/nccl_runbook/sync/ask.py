@@ -32,12 +32,14 @@ _RUN_AS = {"nccl-one-gpu": "nccl-flat"}
 def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual", directory: str = "",
             repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1,
             say: Callable[[str], None] = lambda _: None) -> SyncRuns:
-    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say`` hears of each.
+    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say``
+    hears of each.
 
-    ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
-    ``directory``: where the disk methods write, the temporary folder if empty; nothing is left there, nor in /dev/shm. ``methods``:
-    usual, all, or names; nccl-flat@64+512 takes buckets of 64 MiB, then of 512. ``busy``: edges of the matrices that engines multiply in
-    further syncs; ``tp``: ranks of one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
+    ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each
+    rank of the engines; ``directory``: where the disk methods write, the temporary folder if empty; nothing
+    is left there, nor in /dev/shm. ``methods``: usual, all, or names; nccl-flat@64+512 takes buckets of 64
+    MiB, then of 512. ``busy``: edges of the matrices that engines multiply in further syncs; ``tp``: ranks of
+    one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
     """
     ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
     options = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
@@ -74,7 +76,8 @@ def _numbers(name: str, text: str, least: int) -> str:
 
 
 def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List[str]:
-    """Methods by name; "usual" and "all" leave out what cannot start on these devices. Raises ValueError for one that does not exist."""
+    """Methods by name; "usual" and "all" leave out what cannot start on these devices. Raises ValueError for
+    one that does not exist."""
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
         few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")
@@ -112,7 +115,8 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
 
 
 def _allows_one_gpu(version: str) -> bool:
-    """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a bounded time."""
+    """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a
+    bounded time."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 30)
 
 

@@ -9,7 +9,8 @@ from nccl_runbook.placement.placement import Placement
 from nccl_runbook.sync.facts import METHODS, SyncArm, SyncRuns
 from nccl_runbook.sync.judge_choice import choice
 
-# not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path ends in a digit
+# not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path
+# ends in a digit
 RESTS_ON = ("plan", "runs", *(f"runs.arms.{m}{buckets}" for m in METHODS if m != "nccl-one-gpu" for buckets in ("", "@*[0-9]")))
 
 SLOWER = 2.0              # times; below that disk against NCCL is no news
@@ -83,7 +84,8 @@ def _shared(runs: SyncRuns, plan: Placement) -> bool:
 
 
 def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """NCCL refuses two ranks on one GPU. Expected where they sit there; where UUIDs differ, the bus ids must be equal (NCCL to 2.29)."""
+    """NCCL refuses two ranks on one GPU. Expected where they sit there; where UUIDs differ, the bus ids must
+    be equal (NCCL to 2.29)."""
     known = recognise(_messages(arm)) if arm.method.startswith("nccl") else None
     if known is None or known[0].id != "duplicate-gpu":
         return None
@@ -107,8 +109,8 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
 
 
 def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's echo, a hang of the
-    experimental mode) tells nothing about this machine either."""
+    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's
+    echo, a hang of the experimental mode) tells nothing about this machine either."""
     if not (arm.method.startswith("nccl") and _shared(runs, plan)) or recognise(_messages(arm)):
         return None
     cause = causes()["trainer-and-engine-share-gpu"]

@@ -15,8 +15,8 @@ FASTER = 1.5  # times; another method that is so much faster than the one the ta
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs differ, by what its own log says
-    carried it; else ""."""
+    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs
+    differ, by what its own log says carried it; else ""."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
@@ -54,7 +54,8 @@ def choice(runs: SyncRuns) -> Finding | None:
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
-    """The longest phase of the longest sync, of all processes together where that is known, else of one: where the user's seconds go."""
+    """The longest phase of the longest sync, of all processes together where that is known, else of one:
+    where the user's seconds go."""
     if isinstance(own, Gap) or not own.syncs:
         return [Finding("own-sync-not-seen", Severity.UNKNOWN, own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
     slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values()))

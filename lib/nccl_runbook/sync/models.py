@@ -27,7 +27,8 @@ _HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Tensors outside the layers, those of one layer, as all are alike, and those of each expert in a layer."""
+    """Tensors outside the layers, those of one layer, as all are alike, and those of each expert in a
+    layer."""
 
     name: str
     head: list[list[Any]]
@@ -40,7 +41,8 @@ class Model:
     def spec(self, layers: int = 0) -> dict[str, Any]:
         """What a rank needs to make the tensors, as JSON of about 1 kB.
 
-        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
+        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for
+        all.
         """
         return {"name": self.name, "dtype": "bfloat16", "head": self.head,
                 "layers": min(layers, self.layers) if layers else self.layers, "layers_of": self.layers,
@@ -49,7 +51,8 @@ class Model:
 
 def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
             head_dim: int, vocab: int, tied: bool, experts: int = 0) -> Model:
-    """A decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the embedding."""
+    """A decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the
+    embedding."""
     gated = [["gate_proj.weight", [intermediate, hidden]], ["up_proj.weight", [intermediate, hidden]],
              ["down_proj.weight", [hidden, intermediate]]]
     mlp = {"qwen3_moe": [],
@@ -67,7 +70,8 @@ def decoder(name: str, template: str, hidden: int, intermediate: int, layers: in
 
 
 def _attention(template: str, hidden: int, query: int, key: int, head_dim: int) -> list[list[Any]]:
-    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole query and key."""
+    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole
+    query and key."""
     norms = {"olmo2": (query, key)}.get(template, (head_dim, head_dim) if template.startswith("qwen3") else ())
     rows = []
     for letter, out in (("q", query), ("k", key), ("v", key)):
@@ -94,7 +98,8 @@ def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
 
 
 def find(name: str) -> Model:
-    """The model of that name, its organisation and upper case optional; or that of a config.json, a safetensors file or index, or a folder.
+    """The model of that name, its organisation and upper case optional; or that of a config.json, a
+    safetensors file or index, or a folder.
 
     ValueError names the nearest one that is known, or what is wrong with the file.
     """

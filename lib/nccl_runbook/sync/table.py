@@ -12,7 +12,8 @@ from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
-    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
+    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that
+    two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
     rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
              Cell("its own" if s.place else "none")] for s in plan.seats]
@@ -31,7 +32,8 @@ def methods_table(runs: SyncRuns) -> Table:
 
 @titled("With one thing changed")
 def sweeps_table(runs: SyncRuns) -> Table:
-    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
+    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from
+    two sizes."""
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
     return Table(

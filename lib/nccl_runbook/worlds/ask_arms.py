@@ -24,14 +24,15 @@ PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9
 DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
-# what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build, stays, and so does multicast
-# off: an arm switches nothing on
+# what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build,
+# stays, and so does multicast off: an arm switches nothing on
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
 STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
          "CUDA_(HOME|PATH)", "TORCH_CUDA_ARCH_LIST", *LOGGED)
-# an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm has to do before ("": none);
-# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. "P2P off
-# fails": at once beside a control that passes; beside one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
+# an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm
+# has to do before ("": none); later ones only with DEEP_S or where the control fails. The first are narrowed
+# by the later ones, which cost less bandwidth. "P2P off fails": at once beside a control that passes; beside
+# one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
 ARMS = {
     "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
     "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),
@@ -101,7 +102,8 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
 
 
 def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
-    """The control, every arm that can act, the control again, and *clean* where the environment may be to blame. Needs two ranks.
+    """The control, every arm that can act, the control again, and *clean* where the environment may be to
+    blame. Needs two ranks.
 
     ``budget_s``: seconds; ``halve``: search.halving.halve, which names the guilty variables.
     """
@@ -138,8 +140,8 @@ def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[s
 
 
 def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
-    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the arms are only checked, and
-    what passes is repeated and timed: it may be what one runs with meanwhile."""
+    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the
+    arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
     done: Dict[str, Union[Trial, Gap]] = dict.fromkeys(envs, Gap("not-run", SPENT))
@@ -150,7 +152,8 @@ def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) 
 
 
 def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
-    """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference hangs on."""
+    """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference
+    hangs on."""
     variables, control = steering(os.environ), arms.control
     if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
         return dataclasses.replace(arms, clean=Gap("not-run", "no variable here steers NCCL"))
@@ -185,14 +188,15 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:
-    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where speed tells nothing."""
+    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where
+    speed tells nothing."""
     slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
 
 
 def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
-    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at once, for then it is no
-    single GPU or link, and each that hangs costs seconds."""
+    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
+    once, for then it is no single GPU or link, and each that hangs costs seconds."""
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
         return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
     gpus = sorted(arms.control.world.request.devices)

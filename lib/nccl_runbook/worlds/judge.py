@@ -141,7 +141,8 @@ def gpus(group: tuple[int, ...] | list[int]) -> str:
 
 
 def culprits(diagnosed: Diagnosis) -> str:
-    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; "" where nothing is named."""
+    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; ""
+    where nothing is named."""
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} work by themselves, and nothing works across"
     bad = [f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus)
@@ -150,7 +151,8 @@ def culprits(diagnosed: Diagnosis) -> str:
 
 
 def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
-    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing ``worlds`` say so."""
+    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing
+    ``worlds`` say so."""
     hellos = {gpu: rank.first("hello") or {} for w in worlds for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
     buses = {gpu: hellos.get(gpu, {}).get("pci_bus_id") for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})}
     named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
@@ -159,7 +161,8 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
 
 
 def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
-    """The finding of a control that fails, with what was seen of two GPUs at a time in the same environment."""
+    """The finding of a control that fails, with what was seen of two GPUs at a time in the same
+    environment."""
     if isinstance(pairs, Gap):
         return fault
     ran = [p for p in pairs.pairs if not any(w is not None and w.ended == "lost" for w in (p.trial.world, p.trial.again))]
@@ -195,8 +198,8 @@ def _without(failed: list[Group]) -> list[int]:
 
 
 def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
-    """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing ones: it may sit behind
-    another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
+    """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing
+    ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
     around = Remedy("you", f"Until that is mended run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
                     "every other pair that was tried passes.")
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):

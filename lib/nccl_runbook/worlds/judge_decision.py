@@ -15,16 +15,17 @@ POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
-# passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it comes and goes
+# passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
+# comes and goes
 UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once", "passed 1 of 1": "it was not repeated"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
-    """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the control at the end) of AGAIN,
-    ``arms`` by name of ARM, without those that cannot act here; ``clean`` of CLEAN. ``settled``: clean passes and the guilty variables
-    were proven; ``connected``: the control was seen to use something; ``message``: whether the ranks' own words or their end name the
-    cause."""
+    """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the
+    control at the end) of AGAIN, ``arms`` by name of ARM, without those that cannot act here; ``clean`` of
+    CLEAN. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control was seen
+    to use something; ``message``: whether the ranks' own words or their end name the cause."""
 
     control: str
     after: str = "not run"
@@ -37,7 +38,8 @@ class Outcomes:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``kind`` of KINDS; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with ``status``, or None; ``why``."""
+    """``kind`` of KINDS; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with
+    ``status``, or None; ``why``."""
 
     kind: str
     why: str
@@ -47,7 +49,8 @@ class Decision:
 
 
 def decide(outcomes: Outcomes) -> Decision:
-    """One decision for every input. Only an arm that passes with proof, while everything without it fails again, names a transport."""
+    """One decision for every input. Only an arm that passes with proof, while everything without it fails
+    again, names a transport."""
     unsteady = _unsteady(outcomes)
     if outcomes.control == "pass":
         return Decision("inconclusive", unsteady) if unsteady else Decision("healthy", "the environment as it is passes")
@@ -64,7 +67,8 @@ def decide(outcomes: Outcomes) -> Decision:
 
 
 def _unsteady(outcomes: Outcomes) -> str:
-    """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if it did not."""
+    """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if
+    it did not."""
     if outcomes.control == "once of twice":
         return "it comes and goes: the control failed and then passed"
     if outcomes.control == "once of once":
@@ -85,8 +89,9 @@ def cures(outcomes: Outcomes) -> list[str]:
 
 
 def suspects(outcomes: Outcomes) -> frozenset[str]:
-    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that takes away more than one that
-    passed and fails nevertheless does so for a reason of its own: it leaves another way, such as sockets."""
+    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that
+    takes away more than one that passed and fails nevertheless does so for a reason of its own: it leaves
+    another way, such as sockets."""
     passed = [REMOVES[name] for name, word in outcomes.arms.items() if word == "pass" or word in UNSURE]
     failed = (REMOVES[name] for name, word in outcomes.arms.items() if word in FAILING)
     kept = frozenset().union(*(f for f in failed if not any(p <= f for p in passed)))

@@ -24,7 +24,8 @@ _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)"
 
 
 def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
-    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a log."""
+    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a
+    log."""
     if isinstance(world.transports, Gap):
         return None
     return sum(n for name, n in {**world.transports, **world.algorithms}.items() if name.startswith(prefixes))
@@ -50,7 +51,8 @@ def acted(arm: Arm, control: Trial) -> bool | None:
 
 
 def outcome(arm: Arm, control: Trial) -> str:
-    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else how it failed."""
+    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else
+    how it failed."""
     if isinstance(arm.trial, Gap):
         return "not run"
     world, again = arm.trial.world, arm.trial.again
@@ -66,7 +68,8 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
 
 
 def in_words(arms: Arms, message: bool) -> Outcomes:
-    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
+    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves
+    what is wrong."""
     control, again, clean = arms.control, arms.control.again, arms.clean
     failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
     return Outcomes(
@@ -87,7 +90,8 @@ def _word(trial: Trial | Gap) -> str:
 
 
 def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
-    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between which GPUs."""
+    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between
+    which GPUs."""
     if isinstance(arms, Gap):
         severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
         return [Finding("transports-not-run", severity, arms.detail or str(arms))]
@@ -120,14 +124,16 @@ def _control_passes(arms: Arms) -> list[Finding]:
 
 
 def _fallback(arm: Arm, trial: Trial) -> Finding:
-    """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an alarm."""
+    """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an
+    alarm."""
     fault = explain("fallback-fails", f"with {arm.name}", trial.world, trial.again)
     title = f"{fault.title} (not what your job uses: the control passed)"
     return Finding("fallback-fails", Severity.NOTE, title, fault.evidence)
 
 
 def _environment_costs(arms: Arms) -> list[Finding]:
-    """The environment passes, and is clearly slower than the same without its variables; those it hangs on were found by halving."""
+    """The environment passes, and is clearly slower than the same without its variables; those it hangs on
+    were found by halving."""
     if not isinstance(arms.guilty, Guilty) or not isinstance(arms.clean, Arm) or not isinstance(arms.clean.trial, Trial):
         return []
     slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
@@ -145,7 +151,8 @@ def _unset(text: str, names: Iterable[str]) -> Remedy:
 
 
 def switched_off_already(arms: Arms) -> list[Finding]:
-    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on cards without P2P."""
+    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on
+    cards without P2P."""
     taken = arms.control.world.set_by_environment
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):
@@ -220,7 +227,8 @@ def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
 
 
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
-    """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
+    """A variable of the environment is to blame: proven by halving, or at least that the same passes without
+    all of them."""
     guilty, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
     names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables  # confounded: others do it too
     named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items() if re.fullmatch(pattern, k)]

@@ -48,7 +48,8 @@ def singles_table(singles: Singles) -> Table:
 
 @titled("Every pair of GPUs")
 def pairs_table(pairs: Pairs) -> Table:
-    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
+    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against
+    the best one."""
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
