@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from nccl_runbook.core.facts import grouped
 
-REHEARSAL_SHARE = 8  # on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
+# on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
+REHEARSAL_SHARE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Placement:
     def shared(self) -> list[list[int]]:
         """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30 by bus id, from
         then on by UUID)."""
-        return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place and len(ranks) > 1]
+        return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place
+                and len(ranks) > 1]
 
 
 def place(cuda_indices: Sequence[int | None]) -> Placement:

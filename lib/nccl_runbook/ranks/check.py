@@ -22,7 +22,8 @@ import torch.distributed as dist
 
 OPS = ("barrier", "all_reduce", "broadcast", "all_gather", "send_recv")
 WRONG_VALUES = 6
-SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20  # sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+# sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20
 ROOM = 6  # times the size that one operation with its check may take of a GPU's memory
 PERIOD = 251  # prime, so that a shift by any power of two shows
 
@@ -34,7 +35,8 @@ def emit(event, **fields):
     if fd:
         os.write(int(fd), (json.dumps(fields) + "\n").encode())
     else:
-        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t") and v not in (None, ""))
+        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t")
+                         and v not in (None, ""))
         print("[rank%s] %s %s" % (rank_and_size()[0], event, words), flush=True)
 
 
@@ -54,17 +56,23 @@ def meeting_point():
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", default=",".join(OPS), help="comma-separated: " + ", ".join(OPS))
     parser.add_argument("--sizes", default="4,16777216", help="bytes, comma-separated")
     parser.add_argument("--repeats", type=int, default=3, help="timed samples an operation and size")
-    parser.add_argument("--iterations", type=int, default=5, help="operations of one sample on GPUs, which share a synchronisation")
+    parser.add_argument("--iterations", type=int, default=5,
+                        help="operations of one sample on GPUs, which share a synchronisation")
     parser.add_argument("--backend", default="auto", choices=("auto", "nccl", "gloo"))
-    parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
+    parser.add_argument("--devices", default="",
+                        help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--leave", action="store_true", help="end with the last result, and leave the process group as it is")
-    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)  # deepspeed passes it
+    parser.add_argument("--leave", action="store_true",
+                        help="end with the last result, and leave the process group as it is")
+    parser.add_argument("--fault", default="",
+                        help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
+    # deepspeed passes it
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -80,12 +88,14 @@ def pick_device(devices, local_rank, on_cpu):
 
 def identity(device):
     """Which device this is, by what cannot be renumbered."""
-    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "torch": torch.__version__}
+    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+              "torch": torch.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         fields.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
         if hasattr(properties, "pci_bus_id"):
-            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id,
+                                                       properties.pci_device_id)
     return fields
 
 
@@ -95,7 +105,8 @@ def join(backend, timeout_s, rank, size):
     path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
     if not path:
         meeting_point()
-    dist.init_process_group(backend, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s),
+    dist.init_process_group(backend, rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=timeout_s),
                             store=dist.FileStore(path, size) if path else None)
     return dist.distributed_c10d._get_default_store()
 
@@ -164,7 +175,8 @@ class Operation:
 
     def exchange(self):
         """A ring: send to the next rank, receive from the previous one."""
-        pair = [dist.P2POp(dist.isend, self.send, self.next), dist.P2POp(dist.irecv, self.received, self.previous)]
+        pair = [dist.P2POp(dist.isend, self.send, self.next),
+                dist.P2POp(dist.irecv, self.received, self.previous)]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
 
@@ -175,7 +187,8 @@ class Operation:
             return [(None, self.send, total)]
         arrived = {"broadcast": {0: self.send}, "send_recv": {self.previous: self.received},
                    "all_gather": dict(enumerate(self.received.split(self.part)))}.get(self.op, {})
-        return [(source, got, pattern(len(got), self.device, source + self.round)) for source, got in arrived.items()]
+        return [(source, got, pattern(len(got), self.device, source + self.round))
+                for source, got in arrived.items()]
 
     def wrong(self):
         """None, or the first wrong element: where, what it is, what it should be, how many, and whose it
@@ -184,7 +197,8 @@ class Operation:
             differ = (got != wanted).nonzero()
             if len(differ):
                 at = int(differ[0])  # got: a text, as JSON has no NaN
-                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
+                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]),
+                        "count": len(differ), "from_rank": source}
         return None
 
     def verified(self, round_number):
@@ -232,7 +246,8 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
     after = operation.verified(1)
     wrong = before or after
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
-    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size), **timing)
+    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size),
+         **timing)
     return wrong is None, bus_factor(op, size) * size_bytes / timing["median_s"] / 1e9 if times and size > 1 else None
 
 
@@ -267,7 +282,8 @@ def fail():
 FAULTS = {
     "corrupt": lambda: None,  # the operations spoil what they send
     "exit": lambda: sys.exit(3),
-    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100) for number in range(1 << 20)),
+    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100)
+                                           for number in range(1 << 20)),
     "ignore-term": lambda: wait_for_ever(signal.SIG_IGN),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "raise": fail,
@@ -289,7 +305,8 @@ def check(args):
     rank, size, local_rank = rank_and_size()
     local_rank = local_rank if args.local_rank is None else args.local_rank
     device = pick_device(args.devices, local_rank, args.backend == "gloo")
-    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
+    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(),
+         host=os.uname().nodename, python=sys.executable,
          **identity(device))
     prepare(device)
     emit("begin", what="init")
@@ -323,7 +340,8 @@ def check(args):
         dist.destroy_process_group()
     emit("bye", right=right)
     code = 0 if right else WRONG_VALUES
-    if dist.is_initialized():  # exit handlers that take Gloo's group apart can abort a healthy rank (torch 2.13: 2 of 8 under torchrun)
+    # exit handlers that take Gloo's group apart can abort a healthy rank (torch 2.13: 2 of 8 under torchrun)
+    if dist.is_initialized():
         sys.stdout.flush()
         os._exit(code)
     return code

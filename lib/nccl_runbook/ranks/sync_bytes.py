@@ -20,7 +20,8 @@ def padded(size):
 def slabs(sizes, device):
     """Memory for tensors of so many bytes, touched."""
     room = [padded(size) for size in sizes]
-    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device) for bucket in buckets_of(room, SLAB)]
+    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device)
+            for bucket in buckets_of(room, SLAB)]
 
 
 def laid(memory, sizes):
@@ -41,7 +42,8 @@ class Pattern:
     within a round all but one in 65,536."""
 
     def __init__(self, device):
-        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5), dtype=torch.int16)
+        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5),
+                              dtype=torch.int16)
         self.base = words.to(device)
         self.scratch, self.unequal = torch.empty_like(self.base), torch.empty_like(self.base, dtype=torch.bool)
 
@@ -72,7 +74,8 @@ class Pattern:
             torch.any(torch.ne(self.scratch[:len(words)], words, out=self.unequal[:len(words)]), 0, out=flag)
         for place, words, base, number in itertools.compress(self.pieces, flags.tolist()):
             at = place + (words != base + self.added(number, repeat)).nonzero().flatten()
-            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1, return_counts=True)
+            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1,
+                                           return_counts=True)
             for index, count in zip(tensors.tolist(), counts.tolist()):
                 words_by_tensor[index] = words_by_tensor.get(index, 0) + count
         return words_by_tensor

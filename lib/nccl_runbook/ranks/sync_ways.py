@@ -18,8 +18,10 @@ import torch.distributed as dist
 
 FIRST = 504  # bytes of a message that go with its length
 LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy (H200: 9 us a launch)
-PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")  # what counts where two overlap: the first of these
-LAUNCH = " launch"  # what the host does to queue a phase's work, and to learn that it is done: counts for that phase where nothing runs
+# what counts where two overlap: the first of these
+PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")
+# what the host does to queue a phase's work, and to learn that it is done: counts for that phase where nothing runs
+LAUNCH = " launch"
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 
 
@@ -35,7 +37,8 @@ class Span:
 
     def __exit__(self, kind, *_):
         if kind is None:
-            self.clock.spans.append((self.phase, self.first - self.clock.began, time.perf_counter() - self.clock.began))
+            self.clock.spans.append((self.phase, self.first - self.clock.began,
+                                     time.perf_counter() - self.clock.began))
 
 
 class Clock:
@@ -84,7 +87,8 @@ class Clock:
         """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
         self.wait()
         self.seconds = time.perf_counter() - self.began
-        self.spans += [(p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3) for p, a, b in self.events]
+        self.spans += [(p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3)
+                       for p, a, b in self.events]
         self.phases = shares(self.spans, self.seconds)
 
 
@@ -94,7 +98,8 @@ def shares(spans, total):
     bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
     edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
     names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
-    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0  # now: the bits of all that runs
+    # now: the bits of all that runs
+    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0
     for at, step, bit in [*edges, (total, 0, 0)]:
         at = min(max(at, last), total)
         seconds[names[now & -now]] += at - last
@@ -156,7 +161,8 @@ def _send(sync, clock, bucket):
     """Tensors straight from and to where they lie, or by way of a buffer where they have to be cut, or to
     pass through the CPU."""
     if not sync.staged:
-        with clock.queued("wire", sync.wire):  # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
+        # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
+        with clock.queued("wire", sync.wire):
             for i in bucket:
                 dist.broadcast(sync.views[i], 0, group=sync.data)
         return
@@ -239,7 +245,8 @@ def _copy(sync, clock, group):
             for i in part:
                 sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
             if small and stream is sync.wire:
-                torch._foreach_copy_([sync.views[i] for i in small], [sync.own(i, sync.opened[i]) for i in small], non_blocking=True)
+                torch._foreach_copy_([sync.views[i] for i in small],
+                                     [sync.own(i, sync.opened[i]) for i in small], non_blocking=True)
 
 
 def ipc_flat(sync, clock):
@@ -251,8 +258,10 @@ def ipc_flat(sync, clock):
                 for part, i in zip(sync.stage[k % 2][:sum(sizes)].split(sizes), bucket):
                     part.copy_(sync.views[i], non_blocking=True)
             clock.notice("pack")
-        with clock.host("control" if sync.rank == 0 else "wait"):  # the message of a bucket also says that the one before last is free
-            handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
+        # the message of a bucket also says that the one before last is free
+        with clock.host("control" if sync.rank == 0 else "wait"):
+            handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened
+                           else [])
             clock.wait()
         acknowledge(sync, clock)
         with clock.host("control"):
@@ -266,12 +275,14 @@ def ipc_flat(sync, clock):
 def handle(view):
     """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13:
     UntypedStorage._share_cuda_), as JSON."""
-    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x for x in view.untyped_storage()._share_cuda_()]
+    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x
+              for x in view.untyped_storage()._share_cuda_()]
     return {"storage": packed, "at": view.storage_offset(), "n": view.numel()}
 
 
 def opened(message):
-    storage = torch.UntypedStorage._new_shared_cuda(*(base64.b64decode(x["b"]) if isinstance(x, dict) else x for x in message["storage"]))
+    storage = torch.UntypedStorage._new_shared_cuda(*(base64.b64decode(x["b"]) if isinstance(x, dict) else x
+                                                      for x in message["storage"]))
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[message["at"]:message["at"] + message["n"]]
 
 
@@ -326,8 +337,10 @@ def fast(sync, clock):
 
 # name -> its way; sync/facts.py lists the same names, in the order in which they are tried
 METHODS = {
-    "nccl-flat": flat, "nccl-list": listed, "nccl-per-tensor": per_tensor, "nccl-pinned": flat, "ipc-direct": ipc, "ipc-flat": ipc_flat,
-    "ipc-per-tensor": ipc, "fast-disk": fast, "fast-disk-shm": fast, "gloo-flat": flat, "gloo-per-tensor": per_tensor, "disk-shm": disk,
+    "nccl-flat": flat, "nccl-list": listed, "nccl-per-tensor": per_tensor, "nccl-pinned": flat,
+    "ipc-direct": ipc, "ipc-flat": ipc_flat,
+    "ipc-per-tensor": ipc, "fast-disk": fast, "fast-disk-shm": fast, "gloo-flat": flat,
+    "gloo-per-tensor": per_tensor, "disk-shm": disk,
     "disk": disk,
 }
 

@@ -13,11 +13,13 @@ from typing import Callable, Dict, FrozenSet, Generator, Iterable, List, Optiona
 Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
-ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+ENOUGH_PARTNERS = 4
 REPEATS = 20  # runs that give the rate of a fault that comes and goes
 MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
 Z95 = 1.959964
-CONFIRM = 4  # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
+# how often the smallest group that fails is run once more at the end, and half as often the largest that pass
+CONFIRM = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +63,15 @@ class _Outcomes:
         self.gpus: Group = tuple(gpus)
         self.left = most_runs(len(gpus)) - REPEATS
         self.known: Dict[FrozenSet[int], bool] = {}
-        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)  # where every pair is known, every partner counts
+        # where every pair is known, every partner counts
+        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)
 
     def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not
         known."""
         here = frozenset(group)
-        return max((passed for known, passed in self.known.items() if (here <= known if passed else known <= here)), default=None)
+        return max((passed for known, passed in self.known.items()
+                    if (here <= known if passed else known <= here)), default=None)
 
     def run(self, groups: Round) -> Generator[Round, Answers, Answers]:
         self.left -= len(groups)
@@ -139,7 +143,8 @@ def _identify(outcomes: _Outcomes) -> Walk:
     if not sides and not bad:
         return (yield from _count(outcomes, rest))
     if not bad and (yield from _is_split(outcomes, sides)):
-        return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)), within=outcomes.smallest)
+        return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)),
+                         within=outcomes.smallest)
     if not sides or len(sides) > 2 and len(sides[0]) < 2:
         return Diagnosis("unclear", within=outcomes.smallest)
     return (yield from _located(outcomes, bad, sides))
@@ -152,7 +157,8 @@ def _no_two(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, b
     teams, passed = [rest] if len(rest) <= 10 else [rest[:6], rest[6:12]], False
     for turn in range(len(teams[0])):
         if not passed or len(rest) <= MATRIX_MOST:
-            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2) if (i + j) % len(t) == turn]
+            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2)
+                     if (i + j) % len(t) == turn]
             passed = any((yield from outcomes.ask(*pairs))) or passed
     return len(rest) > 2 and not passed
 
@@ -192,7 +198,8 @@ def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> Generator[Roun
     if len(group) == 1:
         return group
     first = yield from _partners(outcomes, gpu, group[: len(group) // 2])
-    return first if len(first) >= outcomes.enough else [*first, *(yield from _partners(outcomes, gpu, group[len(group) // 2 :]))]
+    return first if len(first) >= outcomes.enough else [*first,
+                                                        *(yield from _partners(outcomes, gpu, group[len(group) // 2 :]))]
 
 
 def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
@@ -205,7 +212,8 @@ def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> Generator[Round, A
         # look like a split
         for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
-            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from outcomes.ask(*across))) if fine]
+            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from outcomes.ask(*across)))
+                      if fine]
             if passed:
                 yield from outcomes.recurs(passed, True)
                 return False
@@ -216,7 +224,8 @@ def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Wal
     """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a
     link."""
     links, stars = [], []
-    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())):
+    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides)
+                             for g in (side if at else ())):
         for side in larger:
             row = yield from _partners(outcomes, gpu, [g for g in side if g not in stars])
             every = len(row) >= max(2, len(side)) and not any(outcomes.known_to_pass([gpu, g]) for g in outcomes.gpus if g != gpu)
@@ -231,7 +240,8 @@ def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Wal
         good = [g for g in outcomes.gpus if g not in faulty and g not in gone]
         if stars and len(good) < 2 or not (yield from outcomes.passes(good)):
             return Diagnosis("unclear", within=outcomes.smallest)
-    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=outcomes.smallest)
+    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs,
+                     within=outcomes.smallest)
 
 
 def _count(outcomes: _Outcomes, rest: List[int]) -> Walk:
@@ -280,7 +290,8 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
     """The diagnosis where every pair was tried and just these failed: what a search would find if larger
     groups fail by their pairs."""
-    return _followed(identify(sorted(gpus)), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
+    return _followed(identify(sorted(gpus)),
+                     lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
 
 
 def _followed(walk: Walk, answer: Callable[[Round], Answers]) -> Diagnosis:

@@ -15,7 +15,8 @@ def placement_table(plan: Any) -> Table:
     """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that
     two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
-    rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
+    rows = [[f"rank {s.rank}", s.role, s.place or "CPU",
+             Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
              Cell("its own" if s.place else "none")] for s in plan.seats]
     return Table("", ["rank", "role", "device", "GPU"], rows)
 
@@ -54,7 +55,8 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
-    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
+    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"],
+             r["overlap"], r["shared"], r["colocated"]]
             for key, r in table("sync/choice")["topology"].items()]
     return Table(
         "Which way to move the weights",
@@ -96,7 +98,8 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if steady is None or arm.first_s is None:
         return [method, "", "", "", "", "", word]
     rate = runs.size_bytes / steady.seconds / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine), word]
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer),
+            _phases(steady.engine), word]
 
 
 def _phases(phases: dict[str, float]) -> str:

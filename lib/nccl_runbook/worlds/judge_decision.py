@@ -9,15 +9,18 @@ from nccl_runbook.causes.toml import table
 
 # the words that outcomes and answers are told in
 _TABLE = table("worlds/transports")
-CONTROL, AGAIN, ARM, CLEAN, KINDS = (_TABLE["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
+CONTROL, AGAIN, ARM, CLEAN, KINDS = (_TABLE["words"][name]
+                                     for name in ("control", "again", "arm", "clean", "kinds"))
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
-POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm, (to, cause) in _TABLE["points_to"].items()}
+POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None)
+                                                for arm, (to, cause) in _TABLE["points_to"].items()}
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
 # passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
 # comes and goes
-UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once", "passed 1 of 1": "it was not repeated"}
+UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once",
+          "passed 1 of 1": "it was not repeated"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +60,13 @@ def decide(outcomes: Outcomes) -> Decision:
     if outcomes.control == "lost":
         return Decision("inconclusive", "the runbook's own process was killed under the ranks")
     if outcomes.message and outcomes.control in FAILING:
-        return Decision("explained", "the ranks' own words, or how they ended, say it", "" if unsteady else next(iter(cures(outcomes)), ""))
+        return Decision("explained", "the ranks' own words, or how they ended, say it",
+                        "" if unsteady else next(iter(cures(outcomes)), ""))
     if unsteady:
         return Decision("inconclusive", unsteady)
     if outcomes.clean == "pass":
-        return Decision("variable", "it passes without the variables of the environment", "clean", "env-conflict",
+        return Decision("variable", "it passes without the variables of the environment", "clean",
+                        "env-conflict",
                         "established" if outcomes.settled else "likely")
     return _by_arms(outcomes)
 
@@ -75,8 +80,10 @@ def _unsteady(outcomes: Outcomes) -> str:
         return "the control failed and was not repeated"
     if outcomes.control == "pass":
         once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
-        apart = len(once) > 1 and not frozenset.intersection(*once.values())  # else it may be the way round that they share
-        return ("the control passed before the arms and failed after them: seen 1 of 2" if outcomes.after == "fail" else
+        # else it may be the way round that they share
+        apart = len(once) > 1 and not frozenset.intersection(*once.values())
+        return ("the control passed before the arms and failed after them: seen 1 of 2"
+                if outcomes.after == "fail" else
                 f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times" if apart else "")
     same = [name for name, word in outcomes.arms.items() if word == "no effect"]
     same += ["clean, once of twice"] * (outcomes.clean == "once of twice") + ["the control again"] * (outcomes.after == "pass")
@@ -85,7 +92,8 @@ def _unsteady(outcomes: Outcomes) -> str:
 
 def cures(outcomes: Outcomes) -> list[str]:
     """Arms that pass with proof, those first that take away least."""
-    return sorted((name for name, word in outcomes.arms.items() if word == "pass"), key=lambda name: len(REMOVES[name]))
+    return sorted((name for name, word in outcomes.arms.items() if word == "pass"),
+                  key=lambda name: len(REMOVES[name]))
 
 
 def suspects(outcomes: Outcomes) -> frozenset[str]:
@@ -110,9 +118,13 @@ def _by_arms(outcomes: Outcomes) -> Decision:
         why = f"{'no single transport: ' * (kind == 'sockets')}it passes with {arm} and fails without"
         return Decision(kind, why, arm, cause, cause and status)
     if unproven:
-        return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}" for name in unproven))
+        return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}"
+                                                  for name in unproven))
     # what P2P and SHM off leaves in use
-    untried = {"not run", "lost"} & {outcomes.clean, *map(outcomes.arms.get, ("IB off", "P2P, SHM and IB off", "interface pinned"))}
+    untried = {"not run", "lost"} & {outcomes.clean,
+                                     *map(outcomes.arms.get,
+                                          ("IB off", "P2P, SHM and IB off", "interface pinned"))}
     if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
-        return Decision("not-the-transport", "it fails over sockets alone and without the variables of the environment too")
+        return Decision("not-the-transport",
+                        "it fails over sockets alone and without the variables of the environment too")
     return Decision("inconclusive", "too few of the tests were run to tell")
