@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from nccl_runbook.core.records import clean
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import EngineError
 from nccl_runbook.launch.interpreters import InterpreterError
+from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
 from nccl_runbook.machine import ask_users as users
@@ -67,7 +67,7 @@ def sync(
         answer.leave("--trace or --pid: name one of them" if pid else "--areal is the tag of an --allocation: name that, too")
     stop.end()  # until something is measured
     stopped = stop.Stop()
-    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
+    with own_folder("nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,

@@ -1,26 +1,24 @@
 """Weight syncs, one world a method: what was moved, how fast, and whether every byte arrived."""
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 
 _FOLDER = "nccl-runbook-sync-"
-# a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
-_STALE_S = 60.0
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
 _KEPT_S = 12.0          # of the budget for each method that is still to come: a world and a first sync
@@ -49,27 +47,29 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
     if tp < 1 or (len(devices) - 1) % tp:
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
-    parent, name = os.path.abspath(directory or tempfile.gettempdir()), f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"
+    parent = os.path.abspath(directory or tempfile.gettempdir())
+    sweep([parent, _SHM] if local else [])
     if local and any("disk" in m and "shm" not in m for m in chosen) and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK):
         raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
     arms: Dict[str, Union[SyncArm, Gap]] = {}
     say(f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: running {chosen[0]}")
     for method, following in zip(chosen, [*chosen[1:], ""]):
-        place = _SHM if "shm" in method else parent
-        _sweep(place)
-        try:
-            left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
-            share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
-            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name),
-                                            options, share_s)
-        finally:
-            # the ranks remove it themselves unless they were killed
-            shutil.rmtree(os.path.join(place, name), ignore_errors=True)
+        left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
+        share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
+        with _folder(method, _SHM if "shm" in method else parent, local) as folder:
+            worlds[method] = world = _world(engine, method, spec, devices, folder, options, share_s)
         arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
         then = f"; running {following}" if following and not engine.stopped() else ""
         say(f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}")
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
+
+
+def _folder(method: str, place: str, local: bool) -> ContextManager[str]:
+    """Where a disk method writes; behind a prefix the ranks make it and remove it."""
+    if local and "disk" in method and os.access(os.path.join(place, ""), os.W_OK | os.X_OK):
+        return own_folder(_FOLDER, place)
+    return contextlib.nullcontext(os.path.join(place, f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"))
 
 
 def _numbers(name: str, text: str, least: int) -> str:
@@ -128,29 +128,6 @@ def _allows_one_gpu(version: str) -> bool:
     """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a
     bounded time."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 30)
-
-
-def _sweep(parent: str) -> None:
-    """Remove what a run that was killed in the middle of a sync left here: a gigabyte or more."""
-    try:
-        for entry in os.scandir(parent):
-            ours = entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False)
-            if ours and time.time() - entry.stat().st_mtime > _STALE_S and not _held(entry.path):
-                shutil.rmtree(entry.path, ignore_errors=True)
-    except OSError:
-        pass  # no such folder, or not ours to list: the rank that writes there says so
-
-
-def _held(folder: str) -> bool:
-    """Whether a living trainer writes there: it locks its folder."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(opened)
-    return False
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
