@@ -15,7 +15,7 @@ from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.plan import frameworks
-from nccl_runbook.plan import judge as allocation_rules
+from nccl_runbook.plan import judge as rules_of_plans
 from nccl_runbook.plan import read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, parse
@@ -80,7 +80,7 @@ def plan(
         asked = Site(gpus or len(seen or ()), launcher, nodes, update)  # 0 and "" where the command line says nothing
         plans, left_out = _plans(target, asked, rules)
         if seen is not None:
-            plans = [dataclasses.replace(p, devices=allocation_rules.judge_devices(p.placed.groups, seen) if p.placed else []) for p in plans]
+            plans = [dataclasses.replace(p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)) for p in plans]
     except ValueError as error:
         answer.leave(error)
     code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
@@ -96,7 +96,7 @@ def _devices() -> list[Identity]:
     view = nvml.view()
     if isinstance(view, Gap):
         raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
-    return allocation_rules.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _plans(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Plan], list[str]]:
@@ -210,11 +210,11 @@ def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: li
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        refused = allocation_rules.refused(text, why, rules)
+        refused = rules_of_plans.refused(text, why, rules)
         return Plan(where, text, "areal", site.launcher, site.gpus, refused, error=why.error, rules=rules)
     placed = place(mode, site)
-    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *allocation_rules.about_tag(rules, site)))
-    finding = allocation_rules.judge(text, mode, placed, rules, site)
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site)))
+    finding = rules_of_plans.judge(text, mode, placed, rules, site)
     return Plan(where, text, "areal", site.launcher, site.gpus, finding, mode, placed, rules=rules)
 
 
@@ -224,7 +224,7 @@ def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, 
     gpus = _sized(asked, script.gpus or int(per_node if per_node.isdecimal() else 0)).gpus
     launch = frameworks.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(where, "", known.name, "", gpus, allocation_rules.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
+    return Plan(where, "", known.name, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
 
 
 def document(one: Plan) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
     named = [e.strip() for e in value.split(",")] if value else []
     shown = read_selection(value, gpus).shown if value is not None else range(len(gpus))
     found = []
-    for index, gpu in enumerate(gpus[place] for place in shown):
+    for index, gpu in enumerate(gpus[i] for i in shown):
         if not isinstance(gpu, Gap):
             slice_ = named[index] if index < len(named) and named[index].upper().startswith("MIG-") else ""
             found.append(Identity(index, slice_ or str(gpu.uuid), "" if isinstance(gpu.pci_bus_id, Gap) else gpu.pci_bus_id))
