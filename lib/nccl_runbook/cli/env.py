@@ -79,7 +79,8 @@ def variable_of(finding: Finding) -> str:
 def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
     rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
              "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows}
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows,
+            "settings": {r.name: r.variables for r in seen.roles}}
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
