@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.logs.facts import FileRead
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,15 +21,6 @@ class Message:
 
 
 @dataclasses.dataclass(frozen=True)
-class LogRead:
-    """How much of a log was read. ``size_bytes``: of the file; ``lines``: looked at; ``left_out``: one sentence about the rest, or ""."""
-
-    size_bytes: int
-    lines: int
-    left_out: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Start:
     """What was brought, and what can be said of this host before anything runs.
 
@@ -38,7 +30,7 @@ class Start:
 
     symptom: str
     log_path: str
-    log: LogRead | Gap | None
+    log: FileRead | Gap | None
     messages: list[Message]
     devices: list[str] | Gap = Gap("absent", "not asked")
     driver: str | Gap = Gap("absent", "not asked")

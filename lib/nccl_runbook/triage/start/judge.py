@@ -36,16 +36,12 @@ def where(message: Message) -> str:
     return line + (f", {message.times} times" if message.times > 1 else "")
 
 
-def _decided_by(steps: tuple[str, ...]) -> Evidence:
-    who = f"{steps[0]} decides it" if steps else "no single step decides it, so all run"
-    return Evidence(f"a message only, no test was run: {who}", "plan")
-
-
 def message_points_to_cause(message: Message) -> list[Finding]:
     """A known message makes its cause possible; only an experiment can establish it or rule it out."""
     found = []
     for cause in (causes()[name] for name in _BEHIND.get(message.id, (message.id,))):
-        evidence = (Evidence(message.text, where(message)), _decided_by(decides(message)))
+        who = next((f"{step} decides it" for step in decides(message)), "no single step decides it, so all run")
+        evidence = (Evidence(message.text, where(message)), Evidence(f"a message only, no test was run: {who}", "plan"))
         fix = usual(cause.id, "possible")
         found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, fix, cause.id, "possible"))
     return found

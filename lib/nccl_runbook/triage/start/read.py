@@ -13,8 +13,9 @@ from pathlib import Path
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.logs import file as log_file
+from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.messages.matcher import Matcher
-from nccl_runbook.triage.start.facts import LogRead, Message, Start
+from nccl_runbook.triage.start.facts import Message, Start
 from nccl_runbook.triage.start.symptoms import matching, symptoms
 
 LIMIT_S = 5.0  # a log made to be slow must not hold up the reader
@@ -32,7 +33,7 @@ def collect(symptom: str, log: str) -> Start:
     messages, seen = _look(given + rows)
     if isinstance(read, log_file.LogLines):
         short = "" if seen == len(given) + len(rows) else f"looking stopped after {LIMIT_S:.0f} s and {seen} lines"
-        told = LogRead(read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
+        told = FileRead(log.strip(), read.size_bytes, max(0, seen - len(given)), "; ".join(filter(None, (read.left_out, short))))
     else:
         told = read
     return Start(symptom.strip(), log.strip(), told, messages, devices(), driver())
@@ -72,7 +73,7 @@ def _look(rows: list[tuple[int, str]]) -> tuple[list[Message], int]:
             return list(found.values()), index
         for kind, name in _names(line) if number == 0 or index in worth else ():  # 0: the reader's own words
             first = found.get((kind, name))
-            new = Message(kind, name, number, _around(line), 1)
+            new = Message(kind, name, number, line.strip()[:TEXT_CHARACTERS], 1)
             found[kind, name] = dataclasses.replace(first, times=first.times + 1) if first else new
     return list(found.values()), len(rows)
 
@@ -87,9 +88,3 @@ def _names(line: str) -> Iterator[tuple[str, str]]:
         yield "cause", known[0].id
     for symptom in matching(line):
         yield "symptom", symptom.id
-
-
-def _around(line: str) -> str:
-    text = line.strip()
-    return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 3] + "..."
-
