@@ -21,6 +21,7 @@ import pytest
 import test_structure as house
 from book_samples import run_cli, with_library
 from fake_nvml import fake_nvml
+from live_worlds import free_port
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
@@ -329,6 +330,15 @@ def test_a_full_disk_takes_nobodys_answer(pyz: Path, tmp_path: Path) -> None:
         rank.wait()
     assert ended.returncode == 1 and f"/run/tiny/l.json: {os.strerror(errno.ENOSPC)}" in ended.stderr, ended.stderr
     assert f"{rank.pid}" in ended.stdout and "not seen: " in ended.stdout, ended.stdout
+
+
+def test_the_rank_that_moves_weights_runs_from_the_file(pyz: Path, tmp_path: Path) -> None:
+    """Its neighbours lie beside it there, and fast_disk.py at the top."""
+    spec = json.dumps({"head": [["w", [8, 8]]], "layer": [], "layers": 0, "prefix": "", "tail": []})
+    asked = ["--rank", "weight_sync.py", "--method", "fast-disk", "--spec", spec, "--directory", tmp_path / "w", "--cpu"]
+    port = str(free_port())
+    ended = look(pyz, *asked, RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    assert ended.returncode == 0 and ended.stdout.count("fast-disk") == 5, ended.stderr
 
 
 def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:

@@ -27,7 +27,8 @@ __all__ = ["Engine", "EngineError"]
 _FORK_MAY_DIFFER = re.compile(
     r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
-_BESIDE = {"weight_sync.py": ("sync_ways.py", "sync_bytes.py", "fast_disk.py")}  # rank files that another one imports
+# what a rank file imports
+_BESIDE = {"weight_sync.py": (*(f"nccl_runbook/ranks/{n}.py" for n in ("check", "sync_bytes", "sync_shapes", "sync_ways")), "fast_disk.py")}
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000
@@ -191,8 +192,8 @@ class Engine:
         running = self._running[number] = _Running(number, request, self.log_dir / name if self.log_dir else None)
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
-        for name in (request.entry, *_BESIDE.get(request.entry, ())):
-            link.send_source(name)
+        for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ())):
+            link.send_source(path)
         link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
                   unset=[k for k, v in request.env.items() if v is None], ranks=[self._own(request, r) for r in range(request.world_size)],
                   deadline_s=request.deadline_s, stall_s=request.stall_s, held=held)

@@ -6,9 +6,9 @@ import atexit
 import contextlib
 import json
 import os
-import pkgutil
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 _LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
@@ -18,9 +18,9 @@ class EngineError(RuntimeError):
     """The warm process did not come up; the message says why in one sentence."""
 
 
-def source_of(room: str, name: str) -> bytes:
-    """A source file of ours, also from inside a zip; FileNotFoundError if there is none of that name."""
-    return pkgutil.get_data(f"nccl_runbook.{room}", name) or b""
+def source_of(path: str) -> bytes:
+    """A source file of ours by its path below lib/, also from inside a zip; OSError if there is none."""
+    return __loader__.get_data(str(Path(__file__).parents[2] / path))
 
 
 class WarmLink:
@@ -60,7 +60,7 @@ class WarmLink:
             self._leave()
             return
         threading.Thread(target=self._read_errors, name="warm process stderr", daemon=True).start()
-        source = source_of("launch", "warm.py")
+        source = source_of("nccl_runbook/launch/warm.py")
         self._write(b"%d\n" % len(source) + source)
         for line in self.process.stdout:
             self._take(line)
@@ -97,11 +97,11 @@ class WarmLink:
     def send(self, **request: Any) -> None:
         self._write((json.dumps(request) + "\n").encode())
 
-    def send_source(self, entry: str) -> None:
-        """The rank file, once: where the interpreter runs it may not exist on disk."""
-        if entry not in self._sent:
-            self._sent.add(entry)
-            self.send(do="source", entry=entry, text=source_of("ranks", entry).decode())
+    def send_source(self, path: str) -> None:
+        """What a rank runs or imports, once: where the interpreter runs it may not exist on disk."""
+        if path not in self._sent:
+            self._sent.add(path)
+            self.send(do="source", entry=Path(path).name, text=source_of(path).decode())
 
     @property
     def alive(self) -> bool:

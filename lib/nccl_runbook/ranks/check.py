@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 OPS = ("barrier", "all_reduce", "broadcast", "all_gather", "send_recv")
-FAULTS = ("corrupt", "exit", "flood", "ignore-term", "kill", "raise", "skip", "stop")
 WRONG_VALUES = 6
 SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20  # sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
 ROOM = 6  # times the size that one operation with its check may take of a GPU's memory
@@ -69,39 +68,35 @@ def arguments():
     return parser.parse_args()
 
 
-def pick_device(args, local_rank):
-    """The device of this rank, current from here on; the CPU where CUDA shows none or Gloo is asked for."""
-    if args.backend == "gloo" or (not args.devices and not torch.cuda.is_available()):
+def pick_device(devices, local_rank, on_cpu):
+    """The device of this rank, current from here on; the CPU if it is asked for, or CUDA shows no device and none is named."""
+    if on_cpu or (not devices and not torch.cuda.is_available()):
         return torch.device("cpu")
-    index = int(args.devices.split(",")[local_rank]) if args.devices else local_rank
+    index = int(devices.split(",")[local_rank]) if devices else local_rank
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def identity(device):
     """Which device this is, by what cannot be renumbered."""
-    said = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "torch": torch.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        said.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
+        fields.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
         if hasattr(properties, "pci_bus_id"):
-            said["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
-    return said
+            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+    return fields
 
 
-def join(args, device, rank, size):
-    """Meet the other ranks: over a private file where the engine names one (nothing listens), else over the launcher's env://."""
-    backend = args.backend if args.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
-    options = {"timeout": datetime.timedelta(seconds=args.timeout), "rank": rank, "world_size": size}
-    if args.device_id and device.type == "cuda":
-        options["device_id"] = device
+def join(backend, timeout_s, rank, size, **options):
+    """Meet the other ranks: over a private file if the engine names one (nothing listens), else over the launcher's env://."""
     path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
     if path:
         options["store"] = dist.FileStore(path, size)
     else:
         meeting_point()
-    dist.init_process_group(backend, **options)
-    return backend, options.get("store") or dist.distributed_c10d._get_default_store()
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s), **options)
+    return dist.distributed_c10d._get_default_store()
 
 
 def least(store, key, mine, rank, size):
@@ -137,35 +132,30 @@ def pattern(count, device, seed):
 
 
 class Operation:
-    """One collective at one size: fresh input, run it, what should have come out."""
+    """One collective at one size: fresh input, ``run`` it, what should have come out."""
 
     def __init__(self, op, size_bytes, device, rank, size, corrupt):
         self.op, self.device, self.rank, self.size, self.corrupt = op, device, rank, size, corrupt
         self.count = max(1, size_bytes // 4)
         self.part = max(1, self.count // size)
         self.previous, self.next = (rank - 1) % size, (rank + 1) % size
+        self.run = {
+            "barrier": lambda: barrier(device),
+            "all_reduce": lambda: dist.all_reduce(self.send),
+            "broadcast": lambda: dist.broadcast(self.send, src=0),
+            "all_gather": lambda: dist.all_gather_into_tensor(self.received, self.send),
+            "send_recv": self.exchange,
+        }[op]
         self.fill(0)
 
     def fill(self, round_number):
         """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one element that it sends."""
         self.round = round_number
-        count = self.part if self.op == "all_gather" else self.count
+        count, arriving = (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
         self.send = pattern(count, self.device, self.rank + round_number)
         if self.corrupt:
             self.send[count // 2] += 1000
-        self.received = torch.full((self.part * self.size if self.op == "all_gather" else self.count,), -1.0, device=self.device)
-
-    def run(self):
-        if self.op == "barrier":
-            dist.barrier(device_ids=[self.device.index]) if self.device.type == "cuda" else dist.barrier()
-        elif self.op == "all_reduce":
-            dist.all_reduce(self.send)
-        elif self.op == "broadcast":
-            dist.broadcast(self.send, src=0)
-        elif self.op == "all_gather":
-            dist.all_gather_into_tensor(self.received, self.send)
-        else:
-            self.exchange()
+        self.received = torch.full((arriving,), -1.0, device=self.device)
 
     def exchange(self):
         """A ring: send to the next rank, receive from the previous one."""
@@ -178,14 +168,9 @@ class Operation:
         if self.op == "all_reduce":
             total = pattern(self.count, self.device, 0) * self.size + self.size * (self.size - 1) / 2 + self.size * self.round
             return [(None, self.send, total)]
-        if self.op == "broadcast":
-            return [(0, self.send, pattern(self.count, self.device, self.round))]
-        if self.op == "all_gather":
-            return [(r, self.received[r * self.part : (r + 1) * self.part], pattern(self.part, self.device, r + self.round))
-                    for r in range(self.size)]
-        if self.op == "send_recv":
-            return [(self.previous, self.received, pattern(self.count, self.device, self.previous + self.round))]
-        return []
+        arrived = {"broadcast": {0: self.send}, "send_recv": {self.previous: self.received},
+                   "all_gather": dict(enumerate(self.received.split(self.part)))}.get(self.op, {})
+        return [(source, got, pattern(len(got), self.device, source + self.round)) for source, got in arrived.items()]
 
     def wrong(self):
         """None, or the first wrong element: where, what it is, what it should be, how many, and whose it was."""
@@ -195,6 +180,17 @@ class Operation:
                 at = int(differ[0])  # got: a text, as JSON has no NaN
                 return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
         return None
+
+    def verified(self, round_number):
+        """``wrong()`` of one run with fresh buffers."""
+        self.fill(round_number)
+        self.run()
+        settle(self.device)
+        return self.wrong()
+
+
+def barrier(device):
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
 
 
 def bus_factor(op, size):
@@ -221,25 +217,20 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
     """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a second (None: not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
-    operation.run()
-    settle(device)
-    wrong = operation.wrong()
-    times = []
+    before, times = operation.verified(0), []
     for _ in range(repeats):
-        dist.barrier(device_ids=[device.index]) if device.type == "cuda" else dist.barrier()
+        barrier(device)
         times.append(sample(operation, device, iterations if device.type == "cuda" else 1))
-    operation.fill(1)
-    operation.run()
-    settle(device)
-    wrong = wrong or operation.wrong()
+    after = operation.verified(1)
+    wrong = before or after
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
     emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size), **timing)
     return wrong is None, bus_factor(op, size) * size_bytes / timing["median_s"] / 1e9 if times and size > 1 else None
 
 
-def every_size(op, asked, most, slowest, run):
-    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. Above ``most`` bytes, and where ``slowest(rate)``
-    shows a way on which the largest would take minutes, a smaller size stands in, on every rank alike, and an event says so."""
+def every_size(op, asked, most, run):
+    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. A smaller size stands in for those above ``most``
+    bytes, and for the largest if ``run`` reports a rate at which they would take minutes; an event says so."""
     right, done, why = True, set(), "what is free on the GPU"
     for size_bytes in sorted(asked):
         if size_bytes > most:
@@ -249,42 +240,53 @@ def every_size(op, asked, most, slowest, run):
         done.add(min(size_bytes, most))
         fine, rate = run(op, min(size_bytes, most))
         right = fine and right
-        if rate is not None and SLOW_FROM <= size_bytes < max(asked):
-            rate = slowest("%s-%d" % (op, size_bytes), rate)
-            if rate < SLOW_GB_PER_S and SLOW_BYTES < most:
-                most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
+        if rate is not None and rate < SLOW_GB_PER_S and SLOW_BYTES < most:
+            most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
     return right
 
 
+def wait_for_ever(on_term):
+    signal.signal(signal.SIGTERM, on_term)
+    time.sleep(3600)
+
+
+def fail():
+    raise RuntimeError("injected on rank %d" % rank_and_size()[0])
+
+
+# what a rank does that is broken on purpose, for tests of the runbook
+FAULTS = {
+    "corrupt": lambda: None,  # the operations spoil what they send
+    "exit": lambda: sys.exit(3),
+    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100) for number in range(1 << 20)),
+    "ignore-term": lambda: wait_for_ever(signal.SIG_IGN),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "raise": fail,
+    "skip": lambda: wait_for_ever(signal.SIG_DFL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
 def inject(fault, rank):
-    """Be broken on purpose, for tests of the runbook; True where the rank is to corrupt what it sends."""
+    """Be broken if this rank is to be; True if it is to corrupt what it sends."""
     kind, _, where = fault.partition("@")
-    if not fault or int(where) != rank:
+    if where != str(rank):
         return False
-    if kind in ("kill", "stop"):
-        os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-    elif kind == "raise":
-        raise RuntimeError("injected on rank %d" % rank)
-    elif kind == "exit":
-        sys.exit(3)
-    elif kind == "flood":
-        for number in range(1 << 20):
-            print("flood %08d %s" % (number, "x" * 100))
-    elif kind in ("ignore-term", "skip"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "ignore-term" else signal.SIG_DFL)
-        time.sleep(3600)
+    FAULTS[kind]()
     return kind == "corrupt"
 
 
 def check(args):
     rank, size, local_rank = rank_and_size()
-    device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
+    local_rank = local_rank if args.local_rank is None else args.local_rank
+    device = pick_device(args.devices, local_rank, args.backend == "gloo")
     emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
-         torch=torch.__version__, **identity(device))
+         **identity(device))
     prepare(device)
     emit("begin", what="init")
     began = time.perf_counter()
-    backend, store = join(args, device, rank, size)
+    backend = {"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend
+    store = join(backend, args.timeout, rank, size, **({"device_id": device} if args.device_id and device.type == "cuda" else {}))
     emit("init", backend=backend, seconds=round(time.perf_counter() - began, 4))
     right = True
     asked = [int(s) for s in args.sizes.split(",")]
@@ -293,15 +295,15 @@ def check(args):
     corrupt = inject(args.fault, rank)
 
     def run(op, size_bytes):
-        return measure(op, size_bytes, device, rank, size, args.repeats, args.iterations, corrupt)
-
-    def slowest(key, rate):
-        return least(store, key, rate, rank, size)
+        """Whether all values are right, and the rate by which larger sizes are narrowed: that of the slowest rank, so that all do alike."""
+        fine, rate = measure(op, size_bytes, device, rank, size, args.repeats, args.iterations, corrupt)
+        narrows = rate is not None and SLOW_FROM <= size_bytes < max(asked)
+        return fine, least(store, "%s-%d" % (op, size_bytes), rate, rank, size) if narrows else None
 
     for op in args.ops.split(","):
         if op == "send_recv" and size == 1:
             continue  # nobody to send to
-        right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, slowest, run)) and right
+        right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run)) and right
     emit("begin", what="destroy")
     # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a sixth of healthy worlds hung
     # there with torch 2.2, which joins threads under the GIL

@@ -64,7 +64,7 @@ class Pattern:
 
     def differing(self, repeat):
         """Number of words that differ, by the index of each tensor that has any."""
-        found, flags = {}, torch.zeros(len(self.pieces), dtype=torch.bool, device=self.base.device)
+        words_by_tensor, flags = {}, torch.zeros(len(self.pieces), dtype=torch.bool, device=self.base.device)
         for flag, (_, words, base, number) in zip(flags, self.pieces):
             torch.add(base, self.added(number, repeat), out=self.scratch[:len(words)])
             torch.any(torch.ne(self.scratch[:len(words)], words, out=self.unequal[:len(words)]), 0, out=flag)
@@ -72,8 +72,8 @@ class Pattern:
             at = place + (words != base + self.added(number, repeat)).nonzero().flatten()
             tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1, return_counts=True)
             for index, count in zip(tensors.tolist(), counts.tolist()):
-                found[index] = found.get(index, 0) + count
-        return found
+                words_by_tensor[index] = words_by_tensor.get(index, 0) + count
+        return words_by_tensor
 
     @staticmethod
     def added(number, repeat):
@@ -82,24 +82,24 @@ class Pattern:
 
 def runs(places, tensors):
     """(place, words) of what lies end to end, both in memory and in the whole."""
-    found, ends = [], None
+    merged, ends = [], None
     for place, tensor in zip(places, tensors):
         here, size = (tensor.untyped_storage().data_ptr(), tensor.storage_offset()), tensor.numel()
         if ends == (*here, place):
-            found[-1][2] += size
+            merged[-1][2] += size
         else:
-            found.append([place, tensor, size])
+            merged.append([place, tensor, size])
         ends = (here[0], here[1] + size, place + size // 2)
-    return [(place, tensor.as_strided((size,), (1,)).view(torch.int16)) for place, tensor, size in found]
+    return [(place, tensor.as_strided((size,), (1,)).view(torch.int16)) for place, tensor, size in merged]
 
 
 def buckets_of(sizes, limit):
     """Indices of consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
-    found, room = [], 0
+    buckets, room = [], 0
     for index, size in enumerate(sizes):
-        if not found or size > room:
-            found.append([])
+        if not buckets or size > room:
+            buckets.append([])
             room = limit
-        found[-1].append(index)
+        buckets[-1].append(index)
         room -= size
-    return found
+    return buckets

@@ -25,10 +25,8 @@ BUS_ID_SIZE = 32
 
 
 def emit(event):
-    line = (json.dumps(event) + "\n").encode()
-    fd = int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1"))
-    while line:
-        line = line[os.write(fd, line):]
+    with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def read(path):
@@ -60,12 +58,12 @@ def container_signs():
 
 def pci_gpus():
     """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's bus here."""
-    found = {}
+    drivers = {}
     for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
         if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS):
             driver = os.path.join(folder, "driver")
-            found[os.path.basename(folder)] = os.path.basename(os.path.realpath(driver)) if os.path.exists(driver) else ""
-    return found
+            drivers[os.path.basename(folder)] = os.path.basename(os.path.realpath(driver)) if os.path.exists(driver) else ""
+    return drivers
 
 
 def surroundings():
@@ -137,16 +135,16 @@ def add_gpus(torch, driver, gpus):
 def cuda(torch):
     driver = Driver()
     nccl, nccl_path = mapped_nccl(torch)
-    seen = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
+    fields = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
             "nccl_path": nccl_path, "gpus": [], "error": "", "error_code": driver.code, "peer_access": []}
     try:
         torch.cuda.init()
-        add_gpus(torch, driver, seen["gpus"])
-        count = len(seen["gpus"])
-        seen["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
+        add_gpus(torch, driver, fields["gpus"])
+        count = len(fields["gpus"])
+        fields["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch compiled without CUDA (torch 2.13)
-        seen["error"] = "\n".join(filter(None, (str(error).split("\nCUDA kernel errors")[0], driver.text)))
-    return seen
+        fields["error"] = "\n".join(filter(None, (str(error).split("\nCUDA kernel errors")[0], driver.text)))
+    return fields
 
 
 def main():

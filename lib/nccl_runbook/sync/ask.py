@@ -4,6 +4,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -39,7 +40,7 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
     further syncs; ``tp``: ranks of one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
     """
     ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
-    told = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
+    options = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
     if tp < 1 or (len(devices) - 1) % tp:
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
@@ -55,7 +56,7 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
         try:
             left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
             share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
-            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), told, share_s)
+            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), options, share_s)
         finally:
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
         arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
@@ -91,7 +92,7 @@ def _buckets(method: str) -> str:
     return _numbers(method, method.partition("@")[2].replace("+", ",") or _BUCKET_MIB, 1)
 
 
-def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, told: List[str],
+def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, options: List[str],
            left_s: float) -> Union[World, Gap]:
     if engine.stopped():
         return Gap("not-run", engine.stopped())
@@ -102,7 +103,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):
         return Gap("unsupported", f"NCCL {engine.judged()['nccl'] or 'of unknown version'} has no mode for two ranks on one GPU; 2.30 has")
     name = method.partition("@")[0]
-    args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")), "--buckets", _buckets(method), *told]
+    args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")), "--buckets", _buckets(method), *options]
     args += ["--directory", folder] if "disk" in method else []
     args += ["--cpu"] if devices[0] is None else []
     env = {**(LOGGED if method.startswith("nccl") else {}), **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
@@ -112,8 +113,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
 
 def _allows_one_gpu(version: str) -> bool:
     """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a bounded time."""
-    parts = version.split(".")
-    return len(parts) > 1 and parts[0].isdecimal() and parts[1].isdecimal() and (int(parts[0]), int(parts[1])) >= (2, 30)
+    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 30)
 
 
 def _sweep(parent: str) -> None:
@@ -185,11 +185,9 @@ def _variants(ranks: List[RankResult]) -> List[SyncVariant]:
 
 
 def _times(ranks: List[RankResult]) -> List[SyncTime]:
-    """One SyncTime for each repeat that every rank finished."""
-    by_rank = [r.named("sync") for r in ranks]
-    found = []
-    for events in zip(*by_rank):
-        trainer, engine = events[0], max(events[1:] or events, key=lambda e: e["seconds"])
-        longest = max(e["seconds"] for e in events)
-        found.append(SyncTime(trainer["repeat"], longest, trainer["phases"], engine["phases"], trainer["fsync_s"]))
-    return found
+    """One SyncTime for each repeat that every rank finished; the trainer reports first."""
+    return [
+        SyncTime(
+            repeat=events[0]["repeat"], seconds=max(e["seconds"] for e in events), trainer=events[0]["phases"],
+            engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"], fsync_s=events[0]["fsync_s"])
+        for events in zip(*(r.named("sync") for r in ranks))]

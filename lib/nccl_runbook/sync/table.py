@@ -43,10 +43,10 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
     fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
     rows = []
     for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
-        told = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
+        fitted = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
         size = v.size_bytes / 1e9
         rows.append([arm.method, v.bucket_mib, f"{v.busy} x {v.busy}" if v.busy else "idle", f"{size:.3f}",
-                     f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])
+                     f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *fitted])
     return rows
 
 
@@ -63,8 +63,8 @@ def choice_table(here: str = "") -> Table:
 @titled("Your own sync")
 def own_table(own: OwnSync) -> Table:
     """The slowest of the user's own syncs by rank or process, in phases."""
-    slowest = {(one.rank, one.who): one for one in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
-    read = sorted(Counter((one.rank, one.who) for one in own.syncs).values())
+    slowest = {(s.rank, s.who): s for s in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
+    read = sorted(Counter((s.rank, s.who) for s in own.syncs).values())
     each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
     return Table(

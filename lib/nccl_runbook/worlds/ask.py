@@ -154,15 +154,15 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
         return Gap("not-run", "no world of several GPUs failed")
     steady = failing.again is not None and not failing.again.passed
     gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
-    seen = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
+    known = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
     if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
         return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
     if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
         return Gap("not-run", "every GPU or every pair fails: it is not one of them")
     # a world that failed and passed did so, whatever the same two did as a pair
-    seen.update({**{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})})
-    return _walk(_Results(engine, seen), gpus, Budget(budget_s, True), identify(gpus))
+    known.update({**{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})})
+    return _walk(_Results(engine, known), gpus, Budget(budget_s, True), identify(gpus))
 
 
 def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Search:

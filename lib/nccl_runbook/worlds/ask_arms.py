@@ -54,10 +54,10 @@ Halve = Callable[..., Any]
 
 
 def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
-    if not on_gpus(devices):
-        return worlds.request(name, devices, env, OPS, CPU_DEADLINE_S, timed, stall_s, CPU_SIZES)
-    return worlds.request(name, devices, {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING", **env}, OPS, GPU_DEADLINE_S,
-                          timed, stall_s, GPU_SIZES)
+    gpu = on_gpus(devices)
+    logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
+    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S, timed, stall_s,
+                          GPU_SIZES if gpu else CPU_SIZES)
 
 
 def steering(environ: Mapping[str, str]) -> Dict[str, str]:

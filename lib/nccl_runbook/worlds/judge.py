@@ -65,10 +65,10 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     failed = [p for p in pairs.pairs if not p.trial.passed]
     if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
         return [_every_pair("every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
-    found = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
+    findings = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
     unfinished = _unknown("pairs-not-finished", f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
                           "raise budget_s to test them all")
-    return found + [unfinished] * (len(pairs.pairs) < pairs.wanted)
+    return findings + [unfinished] * (len(pairs.pairs) < pairs.wanted)
 
 
 def _every_pair(what: str, world: World, again: World) -> Finding:
@@ -126,12 +126,12 @@ def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
-    seen = ["barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked"]
+    lines = ["barrier, all_reduce, broadcast, all_gather and send/recv up to 256 MiB, every element checked"]
     tried, worst = ([], None) if isinstance(pairs, Gap) else (pairs.pairs, pairs.worst())
     if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
-        seen.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
+        lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
     title = f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right"
-    return Finding("fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in seen))
+    return Finding("fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in lines))
 
 
 # --- where it is
@@ -180,11 +180,11 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{', not every time: it comes and goes' * (not steady)}"
              for p in failed]
     words += [f"{untried} of {pairs.wanted} pairs were not tried"] * bool(untried)
-    found = dataclasses.replace(fault, title=fault.title + title, evidence=(
+    finding = dataclasses.replace(fault, title=fault.title + title, evidence=(
         *(Evidence(text, "table below") for text in words), *fault.evidence, *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
     if passed and diagnosed.gpus + diagnosed.pairs:
-        return _part_at_fault(found, diagnosed, [p.trial.world for p in failed], via)
-    return found
+        return _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
+    return finding
 
 
 def _without(failed: list[Group]) -> list[int]:
@@ -194,13 +194,13 @@ def _without(failed: list[Group]) -> list[int]:
     return [] if worst is None else sorted([worst, *_without([pair for pair in failed if worst not in pair])])
 
 
-def _part_at_fault(found: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
+def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
     """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing ones: it may sit behind
     another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
     around = Remedy("you", f"Until that is mended run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
                     "every other pair that was tried passes.")
-    if found.cause is not None and (found.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
-        return dataclasses.replace(found, remedy=(*found.remedy, around))
-    kept = (r for r in found.remedy if r != NOTHING_KNOWN and (diagnosed.gpus or r.who == "you"))
-    return dataclasses.replace(found, cause=A_PART, status=found.status or "likely",
+    if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
+        return dataclasses.replace(finding, remedy=(*finding.remedy, around))
+    kept = (r for r in finding.remedy if r != NOTHING_KNOWN and (diagnosed.gpus or r.who == "you"))
+    return dataclasses.replace(finding, cause=A_PART, status=finding.status or "likely",
                                remedy=(look_at(diagnosed, failed), around, *kept))

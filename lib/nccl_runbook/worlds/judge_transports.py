@@ -14,7 +14,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge import narrowed
-from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Seen, decide
+from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Outcomes, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
 NOT_NARROWED = Gap("not-run")
@@ -31,12 +31,15 @@ def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
 
 
 def acted(arm: Arm, control: Trial) -> bool | None:
-    """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone. None: no proof either way."""
+    """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone.
+
+    None: no proof either way.
+    """
     if isinstance(arm.trial, Gap):
         return None
-    taken, acts_on = arm.trial.world.set_by_environment, tuple(arm.acts_on)
-    if not arm.acts_on or any(name in _BY_LOG_LINE for name in arm.env):
-        return None if isinstance(taken, Gap) else all(f"{k}={v}" in taken for k, v in arm.env.items())
+    settings, acts_on = arm.trial.world.set_by_environment, tuple(arm.acts_on)
+    if not acts_on or any(name in _BY_LOG_LINE for name in arm.env):
+        return None if isinstance(settings, Gap) else all(f"{k}={v}" in settings for k, v in arm.env.items())
     before, after = used(control.world, acts_on), used(arm.trial.world, acts_on)
     if before is None or not used(arm.trial.world):
         return None
@@ -62,11 +65,11 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
     return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
 
 
-def seen(arms: Arms, message: bool) -> Seen:
+def in_words(arms: Arms, message: bool) -> Outcomes:
     """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
     control, again, clean = arms.control, arms.control.again, arms.clean
     failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
-    return Seen(
+    return Outcomes(
         control="lost" if control.world.ended == "lost" else "pass" if control.passed else failed,
         after=_word(arms.control_after),
         arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
@@ -84,20 +87,22 @@ def _word(trial: Trial | Gap) -> str:
 
 
 def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
-    """Findings of step 04. The control decides how the arms are read; where it fails, ``pairs`` say between which GPUs."""
+    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between which GPUs."""
     if isinstance(arms, Gap):
         severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
         return [Finding("transports-not-run", severity, arms.detail or str(arms))]
-    if arms.backend == "gloo" and arms.control.passed:
+    control = arms.control
+    if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
-    fault = None if arms.control.passed else explain("control-fails", "your environment as it is", arms.control.world, arms.control.again)
-    decision = decide(seen(arms, fault is not None and fault.cause is not None))
-    if fault is None and decision.kind == "inconclusive":
-        trials = (arms.control_after, *(a.trial for a in arms.arms))
-        world = next(t.world for t in trials if isinstance(t, Trial) and not t.passed)
-        evidence = (*explain("control-changed", "", world).evidence, Evidence(world.shell_line, "by hand"))
-        return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
-    return _control_passes(arms) if fault is None else [narrowed(_control_fails(arms, decision, fault), pairs)]
+    fault = None if control.passed else explain("control-fails", "your environment as it is", control.world, control.again)
+    decision = decide(in_words(arms, fault is not None and fault.cause is not None))
+    if fault is not None:
+        return [narrowed(_control_fails(arms, decision, fault), pairs)]
+    if decision.kind != "inconclusive":
+        return _control_passes(arms)
+    world = next(t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial) and not t.passed)
+    evidence = (*explain("control-changed", "", world).evidence, Evidence(world.shell_line, "by hand"))
+    return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
 
 
 def _rehearsal(arms: Arms) -> list[Finding]:
@@ -109,14 +114,16 @@ def _rehearsal(arms: Arms) -> list[Finding]:
 
 
 def _control_passes(arms: Arms) -> list[Finding]:
-    """Nothing is broken as it stands. An arm that fails is a fallback that would not work, which is worth a note, not an alarm."""
-    found = [_loss(arms), *_environment_costs(arms), *switched_off_already(arms)]
-    for arm in arms.arms:
-        if isinstance(arm.trial, Trial) and not arm.trial.passed:
-            fault = explain("fallback-fails", f"with {arm.name}", arm.trial.world, arm.trial.again)
-            found.append(Finding("fallback-fails", Severity.NOTE, f"{fault.title} (not what your job uses: the control passed)",
-                                 fault.evidence))
-    return found
+    """Nothing is broken as it stands."""
+    return [_loss(arms), *_environment_costs(arms), *switched_off_already(arms),
+            *(_fallback(a, a.trial) for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed)]
+
+
+def _fallback(arm: Arm, trial: Trial) -> Finding:
+    """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an alarm."""
+    fault = explain("fallback-fails", f"with {arm.name}", trial.world, trial.again)
+    title = f"{fault.title} (not what your job uses: the control passed)"
+    return Finding("fallback-fails", Severity.NOTE, title, fault.evidence)
 
 
 def _environment_costs(arms: Arms) -> list[Finding]:
@@ -196,13 +203,13 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
 
 
 def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None) -> Finding:
-    """The ranks said it themselves, it is not the transport, or nothing can be concluded."""
+    """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
     if decision.kind == "explained":
         settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
         return dataclasses.replace(
             fault, title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title,
             evidence=evidence, remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())))
-    words = "not the transport: " if decision.kind == "not-the-transport" else "" if "comes and goes" in decision.why else "inconclusive: "
+    words = "" if "comes and goes" in decision.why else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
     return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 

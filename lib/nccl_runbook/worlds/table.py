@@ -137,7 +137,7 @@ def _clean_rows(arms: Arms) -> list[list]:
         return [_arm_row("clean", "", arms.clean)]
     rows = [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial)]
     if not isinstance(arms.guilty, Gap):
-        found = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
-        rows.append(["halving", found, Cell(arms.guilty.why_not or "settled", "warn"),
+        settings = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
+        rows.append(["halving", settings, Cell(arms.guilty.why_not or "settled", "warn"),
                      f"{arms.guilty.asked} tests among {arms.guilty.among} variables", *[""] * len(OPS)])
     return rows
