@@ -27,6 +27,8 @@ LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
 SLOW = frozenset(["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "gloo-carries-traffic",
                   "per-parameter-sync", "sync-contends-with-inference", "communicator-recreated"])
+# what ends a job from outside, and also the jobs that have failed already
+ENDED = frozenset(["scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted", "node-failed"])
 # what the rules read beside clues: of lines that a job printed
 PRINTED = {
     "nccl-network": r"NCCL INFO Using network (\w+)",
@@ -75,7 +77,7 @@ class Clue:
     @property
     def stays(self) -> bool:
         """Whether it counts although the job went on after its line."""
-        return self.status == "established" or self.cause == "benign" or self.cause in SLOW
+        return self.status == "established" and self.cause not in ENDED or self.cause == "benign" or self.cause in SLOW
 
 
 @functools.cache

@@ -11,18 +11,17 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import SLOW, Clue, clues, compiled, fitting_symptoms, printed, says, spoken, works
+from nccl_runbook.messages.clues import ENDED, SLOW, Clue, clues, compiled, fitting_symptoms, printed, says, spoken, works
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_ranks as triage_ranks
+from nccl_runbook.triage import judge_told
 from nccl_runbook.triage.judge_ranks import Pointer
 from nccl_runbook.triage.start.symptoms import step_texts
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
-# what ends a job from outside, and also the jobs that have failed already
-ENDED = frozenset(["scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted", "node-failed"])
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
 
 
@@ -51,7 +50,9 @@ class Hypothesis:
 
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
-    found = sorted((_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]), key=lambda p: p.place)
+    out = judge_told.ruled_out(logs.context)
+    seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status != "possible" or p.cause not in out]
+    found = sorted([*seen, *judge_told.pointers(logs.context)], key=lambda p: p.place)
     merged = [_hypothesis(cause, those, logs.launcher) for cause, those in grouped((p.cause, p) for p in found).items()]
     return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)[:MOST]
 
@@ -64,7 +65,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     symptoms = [row for name, row in fitting_symptoms().items() if name in logs.seen]
     shared = collections.Counter(cause for row in symptoms for cause in row)
     usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
-    left_out = {h.cause for h in hypotheses} | (set() if may_be_slow(logs) else SLOW)
+    left_out = {h.cause for h in hypotheses} | judge_told.ruled_out(logs.context) | (set() if may_be_slow(logs) else SLOW)
     return [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
 
 
@@ -79,13 +80,14 @@ def _survived(logs: Logs) -> list[Pointer]:
     """Messages after which the job went on."""
     rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
     lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
-    return [Pointer("benign", "possible", lines, (), 900, Advice("The job went on after these lines."))] if lines else []
+    went_on = Advice("The job went on after these lines, or had ended well before them.")
+    return [Pointer("benign", "possible", lines, (), 900, went_on)] if lines else []
 
 
 def _fires(clue: Clue, logs: Logs) -> bool:
     """Whether its own line was seen, with all that must be there and nothing that must not."""
     seen = logs.seen.get(clue.message)
-    if seen is None or seen.resumed and not clue.stays or clue.cause in SLOW and not may_be_slow(logs):
+    if seen is None or seen.resumed and not clue.stays or clue.cause in SLOW and not may_be_slow(logs, seen.resumed):
         return False
     return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
 
@@ -99,10 +101,10 @@ def _pointer(clue: Clue, logs: Logs) -> Pointer:
     return Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice)
 
 
-def may_be_slow(logs: Logs) -> bool:
-    """Whether somebody complains of slowness, a rate was measured, or nothing failed: a failure is no slowness."""
-    failed = failed_line(logs) or says(logs.context, "<complaint>")
-    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not failed
+def may_be_slow(logs: Logs, works: bool = False) -> bool:
+    """Whether somebody complains of slowness, a rate was measured, or it is not known to have failed or to work."""
+    complaint = says(logs.context, "<complaint>")
+    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not (works or complaint or failed_line(logs))
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
@@ -157,7 +159,8 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 def failed_line(logs: Logs) -> LogLine | None:
     """A line that says that the job failed, whatever the cause."""
-    ended = logs.seen["job-ended"].lines[0] if "job-ended" in logs.seen else logs.failed
+    ended = logs.seen.get("job-ended")
+    ended = ended.lines[0] if ended and not ended.resumed else logs.failed
     return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), ended)
 
 
