@@ -89,3 +89,48 @@ def test_what_cancels_a_job_that_had_failed_is_no_cause(tmp_path):
         (tmp_path / "job.log").write_text(before + cancelled)
         found = {h.cause: h.status for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))}
         assert found["scheduler-cancelled"] == status, before
+
+
+def causes_of(tmp_path, log: str, context: str = "") -> dict[str, str]:
+    (tmp_path / "job.log").write_text(log)
+    return {h.cause: h.status for h in triage.judge(reader.collect([str(tmp_path / "job.log")], context))}
+
+
+TIMEOUT = ("[rank{r}]:[E101 10:30:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {i}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={n}, "
+           "OpType={op}, NumelIn=1024, NumelOut=4096, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n")
+
+
+@pytest.mark.parametrize("last, busy", [
+    ("[rank0] Waiting for file /shared/step_4.done", True), ("[rank0] Compiling the model", True), ("[rank0] Saving the checkpoint", True),
+    ("[rank0] Downloading shards of the model", True), ("[rank0] Evaluating 500 prompts", True), ("[rank0] step done", False)])
+def test_the_last_line_of_the_rank_that_is_missing_says_what_it_does(tmp_path, last, busy):
+    found = causes_of(tmp_path, last + "\n" + TIMEOUT.format(r=3, i=3, n=91, op="_ALLGATHER_BASE"))
+    assert (list(found)[0] == "rank-busy-on-host") is busy
+
+
+def test_a_tensor_that_both_sides_describe_otherwise_is_a_mismatch(tmp_path):
+    line = "{who} model.layers.0.mlp.weight dtype=torch.{t} shape=({n}, 32)\n"
+    hangs = TIMEOUT.format(r=0, i=0, n=3, op="SEND")
+    sent = line.format(who="sending", t="float32", n=32)
+    assert causes_of(tmp_path, hangs + sent + line.format(who="receiving", t="bfloat16", n=32))["collective-mismatch"] == "likely"
+    assert causes_of(tmp_path, hangs + sent + line.format(who="receiving", t="float32", n=64))["collective-mismatch"] == "likely"
+    assert "collective-mismatch" not in causes_of(tmp_path, hangs + sent + line.format(who="receiving", t="float32", n=32))
+
+
+def test_ranks_that_wait_in_different_groups_may_use_them_in_different_orders(tmp_path):
+    one, same = TIMEOUT.format(r=1, i=1, n=16, op="ALLTOALL_BASE"), TIMEOUT.format(r=3, i=3, n=7, op="ALLREDUCE")
+    assert list(causes_of(tmp_path, one + same.replace("[Rank 3]", "[Rank 1]")))[0] == "communicator-order"
+    assert "communicator-order" not in causes_of(tmp_path, one + same)
+
+
+@pytest.mark.parametrize("log, platform", [
+    ("h1:11:11 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0000000\n", "ROCm"), ("RuntimeError: HIP error: invalid device ordinal\nenv: HIP_VISIBLE_DEVICES=1\n", "ROCm"),
+    ("HCCL function error: HcclAllReduce(), error code is 6\n", "HCCL"), ("[E ProcessGroupXCCL.cpp:10] timeout on xpu:0\n", "oneCCL"),
+    ("HIP runtime version: N/A\nROCM used to build PyTorch: N/A\nRAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES=1\n", "")])
+def test_other_vendors_are_recognised_and_get_no_advice_for_nvidia(tmp_path, log, platform):
+    (tmp_path / "job.log").write_text(log + "RuntimeError: NCCL error: unhandled cuda error\nCUDA out of memory\n")
+    logs = reader.collect([str(tmp_path / "job.log")], "it crashes at start")
+    found = triage.judge(logs)
+    assert bool(triage.platform(logs)) is bool(platform) and platform in triage.platform(logs)
+    advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage.fits(logs, found))]
+    assert any("nvidia-smi" in line or "nccl-runbook run" in line for line in advice) is not bool(platform)

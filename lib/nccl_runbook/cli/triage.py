@@ -73,13 +73,15 @@ def _compared(against: list[str], paths: list[str]) -> Comparison:
 
 def document(given: Answer, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
+    from nccl_runbook.triage.judge import platform
+
     logs = given.logs
     return {"schema": SCHEMA, "verdict": given.verdict, "exit_code": code, "sentence": given.sentence,
             "undecided": given.verdict == "unknown",
             "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
                            for h in given.hypotheses],
             "fits": [{"cause": c.id, "title": c.title, "decides": dict(zip(("probe", "why", "line"), c.decides))} for c in given.fits],
-            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "against": given.compared,
+            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "platform": platform(logs), "against": given.compared,
             "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
             "dumps": given.dumps.sentence if given.dumps else ""}
 

@@ -41,6 +41,14 @@ PRINTED = {
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|Exit Code:) [1-9]|"
         r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|group)\.cc:\d+ -> [1-9]"),
+    # collect_env and Ray name other vendors on every machine: what counts is a value, or a line of the library itself
+    "platform-rocm": (r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|hipError|\bROCm\W{1,3}\d|"
+                      r"(?<![A-Z_])(?:HIP|ROCR)_VISIBLE_DEVICES\W{1,3}\d|\bMI(?:2[15]0|3\d\d)[AX]?\b"),
+    "platform-ascend": r"HCCL (?:function )?error|\btorch_npu\b|\bnpu:\d|ASCEND_RT_VISIBLE_DEVICES\W{1,3}\d",
+    "platform-xpu": r"ProcessGroupXCCL|\bxpu:\d|CCL_(?:WARN|ERROR)|oneCCL \d|ZE_AFFINITY_MASK\W{1,3}\d",
+    # a tensor as sender and receiver print it: name, data type, shape
+    "tensor-described": (r"\b((?:[A-Za-z_]\w*\.)+\w+)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
+                         r"[^\n]{0,12}?\bshape[=:] ?[\[(]([\d, ]*)[\])]"),
     "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
     "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",

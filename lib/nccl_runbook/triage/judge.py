@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 
 from nccl_runbook.causes.causes import Advice, Cause, causes, fitting
 from nccl_runbook.causes.failures import fitted
@@ -22,6 +23,9 @@ from nccl_runbook.triage.start.symptoms import step_texts
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
+PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascend NPUs (HCCL)", "platform-xpu": "Intel GPUs (oneCCL)"}
+_NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
+_NVIDIA_ONLY = frozenset(["fabric-manager-down", "nvls-fabric-fault", "nvml-call-failed", "driver-library-mismatch", "nccl-older-than-gpu"])
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
 
 
@@ -54,7 +58,25 @@ def judge(logs: Logs) -> list[Hypothesis]:
     seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status != "possible" or p.cause not in out]
     found = sorted([*seen, *judge_told.pointers(logs.context)], key=lambda p: p.place)
     merged = [_hypothesis(cause, those, logs.launcher) for cause, those in grouped((p.cause, p) for p in found).items()]
-    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)[:MOST]
+    ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
+    return [_carried_over(h) for h in ranked if h.cause not in _NVIDIA_ONLY][:MOST] if platform(logs) else ranked[:MOST]
+
+
+def platform(logs: Logs) -> str:
+    """Whose GPUs they are, if a line shows that they are not NVIDIA's; else ""."""
+    return next((words for message, words in PLATFORMS.items() if message in logs.seen), "")
+
+
+def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
+    """With only what holds on other vendors' GPUs, too."""
+    rows = ((r, tuple(line for line in r.lines if not _NVIDIA.search(line))) for r in hypothesis.remedy if not _NVIDIA.search(r.text))
+    remedy = tuple(dataclasses.replace(r, lines=lines) for r, lines in rows if lines or not r.lines)
+    return dataclasses.replace(hypothesis, remedy=remedy, decides=Decides(*_elsewhere(tuple(vars(hypothesis.decides).values()))))
+
+
+def _elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
+    other = ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
+    return other if _NVIDIA.search(" ".join(decides)) else decides
 
 
 def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
@@ -66,7 +88,8 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     shared = collections.Counter(cause for row in symptoms for cause in row)
     usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
     left_out = {h.cause for h in hypotheses} | judge_told.ruled_out(logs.context) | (set() if may_be_slow(logs) else SLOW)
-    return [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
+    named = [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
+    return [dataclasses.replace(c, decides=_elsewhere(c.decides)) for c in named if c.id not in _NVIDIA_ONLY] if platform(logs) else named
 
 
 def pointers(logs: Logs) -> list[Pointer]:
@@ -179,6 +202,11 @@ def where(line: LogLine) -> str:
 
 def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """One true line at the top."""
+    there = platform(logs)
+    return _headline(logs, hypotheses) + f" The job ran on {there}: advice that holds for NVIDIA only is left out." * bool(there)
+
+
+def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     read = [f for f in logs.files if not f.problem and f.lines]
     if not logs.files:
         return "Unknown: no log was named."

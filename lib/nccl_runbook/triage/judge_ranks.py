@@ -9,11 +9,13 @@ from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import PRINTED, compiled, says
-from nccl_runbook.messages.facts import Logs, RankLog
+from nccl_runbook.messages.facts import Logs, RankLog, Timeout
 from nccl_runbook.messages.judge import raised_first
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
-_AT_WORK = re.compile(r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export)(?:es?|ing)\b|about to be \w+ed")
+_AT_WORK = re.compile(
+    r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
+    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
 
@@ -32,7 +34,7 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    compared = (numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
+    compared = (tensors_differ, numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
     others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, *compared, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
@@ -111,6 +113,9 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     lines = tuple(t.at for _, t in works[:4])
     if len({rank for rank, _ in works}) < 2:
         return []
+    if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
+        told = ("communicator-order", "collective-on-some-ranks-only")
+        return [Pointer(cause, "possible", lines, (), 39 + i) for i, cause in enumerate(told)]
     if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
         told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
         return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
@@ -119,6 +124,24 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
+
+
+def _group(rank: int, work: Timeout) -> str:
+    """The group in which a rank waits: its name, or its rank there if that is another one."""
+    inside = re.search(r"\[Rank (\d+)\]", work.at.text)
+    return work.group or (f"one in which it is rank {inside[1]}" if inside and int(inside[1]) != rank else "the world")
+
+
+def tensors_differ(logs: Logs) -> list[Pointer]:
+    """Sender and receiver print one tensor with different types or shapes."""
+    by = grouped((found[1], (found[2], found[3], line)) for found, line in _matches(logs, "tensor-described"))
+    name, one, other = next(((n, t[0], u) for n, t in by.items() for u in t if u[:2] != t[0][:2]), ("", None, None))
+    if not name:
+        return []
+    says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
+    text = f"Send and receive {name} with one data type and shape: convert it before the transfer."
+    fix = ("you", text, (f"tensor = tensor.to(torch.{other[0]})",))
+    return [Pointer("collective-mismatch", "likely" if _waiting(logs) else "possible", (one[2], other[2]), (), 17, Advice(says, (fix,)))]
 
 
 def all_wait_alike(logs: Logs) -> list[Pointer]:
@@ -139,9 +162,11 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
         return []
     last = [r.last for r in silent if r.last]
     against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
-    at_work = ("rank-busy-on-host", "collective-on-some-ranks-only") * any(_AT_WORK.search(line.text) for line in last)
-    told = enumerate((*at_work, "peer-crashed", "peer-stopped"))
-    return [Pointer(cause, "possible", (waiting[0].timeouts[0].at, *last[:2]), against, 28 + i) for i, cause in told]
+    busy = [line for line in last if _AT_WORK.search(line.text)]
+    told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped"))
+    doing = [Advice(f"Rank {line.rank} printed last: {line.text[:120]}") for line in busy[:1]]
+    lines = (waiting[0].timeouts[0].at, *last[:2])
+    return [Pointer(cause, "possible", lines, against, 28 + i, advice) for (i, cause), advice in zip(told, [*doing, *[None] * 4])]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:

@@ -62,7 +62,7 @@ def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:
     """Causes that fit the symptom, below the test that separates them; none without any."""
-    tests = grouped((fit.decides[2], f"{fit.title} [{fit.id}]") for fit in fits)
+    tests = grouped((fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits)
     rows = [[line, "; ".join(those)] for line, those in tests.items()]
     return [Table("Fits this symptom, not shown by the log", ["test that separates them", "causes"], rows)] if rows else []
 
