@@ -102,7 +102,7 @@ TIMEOUT = ("[rank{r}]:[E101 10:30:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {
 
 @pytest.mark.parametrize("last, busy", [
     ("[rank0] Waiting for file /shared/step_4.done", True), ("[rank0] Compiling the model", True), ("[rank0] Saving the checkpoint", True),
-    ("[rank0] Downloading shards of the model", True), ("[rank0] Evaluating 500 prompts", True), ("[rank0] step done", False)])
+    ("[rank0] Unpacking the archive", True), ("[rank0] Evaluating 500 prompts", True), ("[rank0] step done", False)])
 def test_the_last_line_of_the_rank_that_is_missing_says_what_it_does(tmp_path, last, busy):
     found = causes_of(tmp_path, last + "\n" + TIMEOUT.format(r=3, i=3, n=91, op="_ALLGATHER_BASE"))
     assert (list(found)[0] == "rank-busy-on-host") is busy
