@@ -22,7 +22,7 @@ from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.logs import text as log_text
 from nccl_runbook.messages import kinds, read_ranks
 from nccl_runbook.messages import read as reader
-from nccl_runbook.messages.clues import beside, compiled, hints, printed, spoken
+from nccl_runbook.messages.clues import beside, compiled, fitting_symptoms, printed, spoken
 from nccl_runbook.messages.literals import alternatives
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.answer import answer
@@ -82,7 +82,7 @@ def test_no_line_makes_an_expression_slow(expression):
 
 def test_a_row_of_digits_does_not_make_what_describes_slow_together():
     """Each of them may look for a number anywhere: unbounded ones took 0.6 s together for one line, found by fuzz_triage.py."""
-    asked, digits = [compiled(spoken()[name]) for name in hints()], "217" * 666
+    asked, digits = [compiled(spoken()[name]) for name in fitting_symptoms()], "217" * 666
     assert quickest_s(lambda: [e.search(digits) for e in asked], 0.3) < 0.3
 
 
@@ -358,7 +358,7 @@ def test_a_short_log_is_quoted_at_the_first_line_that_a_naive_search_finds(tmp_p
     lines = [line for line in dict.fromkeys(lines) if not re.search(r"\d|\n", line)]
     (tmp_path / "a.log").write_text("\n".join(lines))
     seen = reader.collect([str(tmp_path / "a.log")]).seen
-    for name in hints():
+    for name in fitting_symptoms():
         naive = next((n for n, line in enumerate(lines, 1) if compiled(spoken()[name]).search(kinds.plain(line))), None)
         assert (seen[name].lines[0].line if name in seen else None) == naive, name
 

@@ -17,9 +17,13 @@ NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests pla
 def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "") -> tuple[Remedy, ...]:
     """What the table of causes says to do about it, given ``lines`` that name it, as ``launcher`` takes it; of what is only possible
     nobody knows that it needs it."""
-    if_so = "If so: " * (status == "possible" and cause != "benign")
-    return tuple(Remedy(who, if_so + text, tuple(x for one in those for x in for_launcher(one, launcher)))
-                 for who, text, those in fitting(cause, *lines).remedy)
+    return fitted(fitting(cause, *lines).remedy, status == "possible" and cause != "benign", launcher)
+
+
+def fitted(remedy: Sequence[tuple[str, str, Sequence[str]]], in_doubt: bool, launcher: str) -> tuple[Remedy, ...]:
+    """Rows of (who, text, lines) as remedies, the lines as ``launcher`` takes them."""
+    if_so = "If so: " * in_doubt
+    return tuple(Remedy(who, if_so + text, tuple(x for one in those for x in for_launcher(one, launcher))) for who, text, those in remedy)
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:

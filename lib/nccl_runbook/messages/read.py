@@ -143,7 +143,7 @@ class _Reader:
         self._ask(list(self._kinds.all()), context, {i: clues.beside()[i] for c in fired for i in (*c.also, *c.without)})
         seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
-        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.hints().keys()
+        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.fitting_symptoms().keys()
         begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
         table, launcher = self._table, next(begun, "").removeprefix("launcher-")
         rest = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised

@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.answer import answer
-from nccl_runbook.triage.judge import WORDS, Hypothesis, where
+from nccl_runbook.triage.judge import Hypothesis, where
 from nccl_runbook.triage.start.facts import Start
 from nccl_runbook.triage.start.steps import deciding, recognised
 
@@ -17,7 +17,7 @@ def judge(start: Start) -> list[Finding]:
     """At least one finding."""
     if start.logs is None:
         return [nothing_brought(start)]
-    hypotheses = [h for h in answer(start.logs).hypotheses if h.cause != "benign" and WORDS not in h.against]
+    hypotheses = [h for h in answer(start.logs).hypotheses if h.cause != "benign"]
     pointed = [message_points_to_cause(h) for h in hypotheses]
     return [*log_not_read(start.logs), *pointed, *(symptom_recognised(start) if not pointed else [])] or [nothing_recognised(start.logs)]
 
