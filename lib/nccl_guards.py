@@ -104,8 +104,8 @@ def _all(guard: str, began: float, act: Callable[[Any], Any]) -> Any:
     except RuntimeError as error:  # Gloo raises no narrower one
         missing = _missing(f"nccl_guards/{_state['calls']}/")
         why = f"rank {', '.join(map(str, missing[:16]))} did not come" if missing else "the ranks could not speak to each other"
-        said = str(error).splitlines()[0][:120]
-        _say(guard, False, f"{why} within {LIMIT_S:g} s ({said})", began, {}, "collective-on-some-ranks-only", missing)
+        reason = str(error).splitlines()[0][:120]
+        _say(guard, False, f"{why} within {LIMIT_S:g} s ({reason})", began, {}, "collective-on-some-ranks-only", missing)
 
 
 def _missing(here: str) -> List[int]:
@@ -147,23 +147,23 @@ def _compared(guard: str, began: float, text: str, bad: bool, mine: Callable[[],
 
     def begin(group: Any) -> Tuple[Any, torch.Tensor, torch.Tensor]:
         sent = _number_of(f"{guard} {text}", _state["world"])
-        seen = torch.empty_like(sent)
-        return dist.all_to_all_single(seen, sent, group=group, async_op=True), seen, sent
+        received = torch.empty_like(sent)
+        return dist.all_to_all_single(received, sent, group=group, async_op=True), received, sent
 
     def compare(group: Any) -> Optional[List[Any]]:
         work.wait()
-        return None if not bad and torch.equal(seen, sent) else _gather(group, [guard, mine()])
+        return None if not bad and torch.equal(received, sent) else _gather(group, [guard, mine()])
 
     def finish() -> None:
-        said = _all(guard, began, compare)
-        if said is None:
+        everybody = _all(guard, began, compare)
+        if everybody is None:
             return _say(guard, True, fine[0], began, fine[1], prints=False)
-        where = {str(r): name for r, (name, _) in enumerate(said)}
+        where = {str(r): name for r, (name, _) in enumerate(everybody)}
         apart = f"ranks are at different guards: {json.dumps(where)[:300]}", where, "collective-on-some-ranks-only", _odd_ones(where)
-        says, data, cause, at_fault = words([one for _, one in said]) if set(where.values()) == {guard} else apart
+        says, data, cause, at_fault = words([value for _, value in everybody]) if set(where.values()) == {guard} else apart
         return _say(guard, False, says, began, data, cause, at_fault, prints=False)
 
-    work, seen, sent = _all(guard, began, begin)
+    work, received, sent = _all(guard, began, begin)
     return finish() if wait else finish
 
 
@@ -194,8 +194,8 @@ def map_says(rows: List[Dict[str, Any]]) -> Tuple[Optional[bool], str, Optional[
         if bad:
             numbers = [r["rank"] for r in bad]
             return False, f"ranks {', '.join(map(str, numbers[:16]))} are on {what}: {bad[0][key]} ({bad[0]['host']})", cause, numbers
-    told = f"{len(with_gpu)} of {len(rows)} ranks have a GPU each" if with_gpu else "no rank has a GPU: nothing to map"
-    return (True if len(with_gpu) == len(rows) else None), told, None, []
+    summary = f"{len(with_gpu)} of {len(rows)} ranks have a GPU each" if with_gpu else "no rank has a GPU: nothing to map"
+    return (True if len(with_gpu) == len(rows) else None), summary, None, []
 
 
 def _device() -> Dict[str, Any]:
@@ -203,10 +203,10 @@ def _device() -> Dict[str, Any]:
            "pci_bus_id": "", "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")[:80]}
     if torch.cuda.is_available():
         index = torch.cuda.current_device()
-        told = torch.cuda.get_device_properties(index)
-        bus = "%04x:%02x:%02x" % tuple(getattr(told, f"pci_{p}_id", 0) for p in ("domain", "bus", "device"))
-        uuid = str(getattr(told, "uuid", ""))  # torch >= 2.4; before that the bus id stands for it
-        row.update(cuda_index=index, uuid=uuid or f"{_boot_id()} {bus}", pci_bus_id=bus if hasattr(told, "pci_bus_id") else "")
+        properties = torch.cuda.get_device_properties(index)
+        bus = "%04x:%02x:%02x" % tuple(getattr(properties, f"pci_{p}_id", 0) for p in ("domain", "bus", "device"))
+        uuid = str(getattr(properties, "uuid", ""))  # torch >= 2.4; before that the bus id stands for it
+        row.update(cuda_index=index, uuid=uuid or f"{_boot_id()} {bus}", pci_bus_id=bus if hasattr(properties, "pci_bus_id") else "")
     return row
 
 
@@ -231,14 +231,14 @@ def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) 
     def mine() -> List[Any]:
         return [values, {n: f"{c[0]} // {c[1]} = {values[n]}" if isinstance(c, tuple) else str(c) for n, c in counts.items()}]
 
-    def words(said: List[Any]) -> Failed:
+    def words(everybody: List[Any]) -> Failed:
         data, bad, parts = {}, set(), []
         for name in values:
-            by_rank = {str(r): v[0].get(name) for r, v in enumerate(said)}
+            by_rank = {str(r): v[0].get(name) for r, v in enumerate(everybody)}
             wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
             if wrong or len(set(by_rank.values())) > 1:
                 data[name] = {r: v for r, v in list(by_rank.items())[:64]}
-                parts += [f"rank {r}: {name} = {said[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
+                parts += [f"rank {r}: {name} = {everybody[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
                 bad |= wrong
         return "; ".join(parts), data, "uneven-minibatches", bad
 
@@ -258,9 +258,9 @@ def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optiona
     began = time.perf_counter()
     mine = f"{op} {str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)} on {tensor.device.type}"
 
-    def words(said: List[Any]) -> Failed:
-        by_rank = {str(r): text for r, text in enumerate(said)}
-        most = collections.Counter(said).most_common(1)[0][0]
+    def words(everybody: List[Any]) -> Failed:
+        by_rank = {str(r): text for r, text in enumerate(everybody)}
+        most = collections.Counter(everybody).most_common(1)[0][0]
         data = {"most": most, **{r: t for r, t in by_rank.items() if t != most}}
         parts = "; ".join(f"rank {r}: {t}" for r, t in list(data.items())[1:7])
         return f"{parts}; most have {most}", data, "collective-mismatch", _odd_ones(by_rank)
@@ -331,9 +331,10 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
     data = {"tensors": len(each), "bytes": size, "digest": digest, "differs": []}
     fine = f"{len(each)} tensors, {size} bytes: {digest}"
 
-    def words(said: List[Any]) -> Failed:
-        names = {n: {str(r): one.get(n) for r, one in enumerate(said)} for n in dict.fromkeys(n for one in said for n in one)}
-        differs = {n: _odd_ones(by_rank) for n, by_rank in names.items() if len(set(by_rank.values())) > 1}
+    def words(everybody: List[Any]) -> Failed:
+        names = dict.fromkeys(name for digests in everybody for name in digests)
+        by_name = {name: {str(r): digests.get(name) for r, digests in enumerate(everybody)} for name in names}
+        differs = {name: _odd_ones(by_rank) for name, by_rank in by_name.items() if len(set(by_rank.values())) > 1}
         says = f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}"
         return says, {**data, "differs": list(differs)[:16]}, None, {r for ranks in differs.values() for r in ranks}
 
@@ -357,9 +358,8 @@ def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
     """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
     began, newer = time.perf_counter(), tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
-    size, file = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-    if newer:
-        size, file = "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"
+    older = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    size, file = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE") if newer else older
     chosen = {size: str(entries), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if folder:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -391,10 +391,10 @@ def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, 
 
 def group_timeouts() -> Dict[str, float]:
     """Seconds by group and backend, of every group that is there now: a timeout given to one group is not that of another."""
-    found = {}
+    limits = {}
     for group, (_, _) in list(dist.distributed_c10d._world.pg_map.items()):
         for device in group._device_types:
             limit = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
             if limit is not None:
-                found[f"{group.group_name} {device.type}"] = limit.total_seconds()
-    return found
+                limits[f"{group.group_name} {device.type}"] = limit.total_seconds()
+    return limits

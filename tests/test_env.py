@@ -283,14 +283,14 @@ def everything(*arguments: str, tmp_path: Path, **more) -> str:
 
 def test_no_secret_of_this_process_is_told_anywhere(tmp_path):
     text = everything(tmp_path=tmp_path, env=SECRETS)
-    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted]" in text
+    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted:" in text
 
 
 def test_no_secret_of_a_file_is_told_anywhere(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("".join(f"export {n}='{v}'\n" for n, v in SECRETS.items()))
     text = everything(str(script), tmp_path=tmp_path)
-    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted]" in text
+    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted:" in text
 
 
 def test_no_secret_of_another_process_is_told_anywhere(tmp_path):

@@ -11,14 +11,13 @@ import sys
 import tempfile
 from pathlib import Path
 
+import fast_disk
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-RANKS = Path(__file__).resolve().parents[1] / "lib" / "nccl_runbook" / "ranks"
-sys.path.insert(0, str(RANKS))
-import fast_disk  # noqa: E402
+LIB = Path(__file__).resolve().parents[1] / "lib"
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 
@@ -178,7 +177,7 @@ def test_what_stands_in_the_way_is_named_and_kept(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    code = (f"import sys, os, torch; sys.path.insert(0, {str(RANKS)!r}); import fast_disk; os.setuid(65534);"
+    code = (f"import sys, os, torch; sys.path.insert(0, {str(LIB)!r}); import fast_disk; os.setuid(65534);"
             f"fast_disk.save({{'t': torch.zeros(4)}}, {str(tmp_path / 'closed' / 'w')!r})")
     if os.getuid():
         pytest.skip("becoming another user needs root")
@@ -207,7 +206,7 @@ fast_disk.save({"t%d" % i: torch.full((100000,), i + 100.0) for i in range(20)},
 
 def test_a_sender_killed_in_mid_write_leaves_the_old_weights_and_the_next_save_cleans_up(tmp_path):
     fast_disk.save(weights(), tmp_path / "w")
-    sender = subprocess.Popen([sys.executable, "-W", "ignore", "-c", SENDER, str(RANKS), str(tmp_path / "w")], stdout=subprocess.PIPE)
+    sender = subprocess.Popen([sys.executable, "-W", "ignore", "-c", SENDER, str(LIB), str(tmp_path / "w")], stdout=subprocess.PIPE)
     assert sender.stdout.readline().startswith(b"writing")
     fast_disk.sweep(tmp_path / "w")
     assert len(left(tmp_path)) == 3, "near miss: a living sender's folder is left alone"

@@ -13,6 +13,7 @@ from pathlib import Path
 import jsonschema
 import live_worlds as worlds
 import pytest
+from nccl_runbook.look.members import BESIDE
 from processes import ROOT
 
 GUARDS = ROOT / "lib" / "nccl_guards.py"
@@ -147,15 +148,16 @@ def test_a_shared_gpu_by_uuid_a_bus_id_twice_and_neither() -> None:
 
 def test_the_one_file_is_installed_beside_the_package() -> None:
     packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert packaging["py-modules"] == [GUARDS.stem] and packaging["package-dir"] == {"": "lib"}
+    assert packaging["py-modules"] == sorted([GUARDS.stem, *(Path(p).stem for p in BESIDE)]) and packaging["package-dir"] == {"": "lib"}
     assert "nccl_runbook" not in GUARDS.read_text().replace("NCCL_RUNBOOK", "")
 
 
-def test_the_one_file_parses_under_python_3_9_and_imports_torch_alone() -> None:
+@pytest.mark.parametrize("path", [GUARDS, *(GUARDS.with_name(name) for name in BESIDE)], ids=lambda p: p.name)
+def test_a_file_to_copy_parses_under_python_3_9_and_imports_torch_alone(path: Path) -> None:
     import test_structure as house
 
-    outside = {m.split(".")[0] for m in house.imports(Path(GUARDS))} - set(sys.stdlib_module_names)
-    assert outside == {"torch"}
+    outside = {m.split(".")[0] for m in house.imports(path)} - set(sys.stdlib_module_names)
+    assert outside == {"torch"} and len(path.read_text().splitlines()) <= 420, "one file each, so no room to split"
     import ast
 
-    ast.parse(GUARDS.read_text(), feature_version=(3, 9))
+    ast.parse(path.read_text(), feature_version=(3, 9))

@@ -21,6 +21,7 @@ import pytest
 import test_structure as house
 from book_samples import run_cli, with_library
 from fake_nvml import fake_nvml
+from live_worlds import free_port
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
@@ -28,6 +29,7 @@ from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
+from nccl_runbook.look.members import TEMPLATES
 from nccl_runbook.machine.facts import GpuUsers
 from nccl_runbook.machine.judge_busy import gpus_busy
 from processes import ROOT, children, gone, start_time
@@ -84,7 +86,7 @@ def test_the_file_is_small_and_the_same_input_gives_the_same_bytes(pyz: Path) ->
 def test_the_file_holds_what_is_counted_as_on_node_and_nothing_else_of_ours(pyz: Path) -> None:
     held = {n.removeprefix("nccl_runbook/") for n in zipfile.ZipFile(pyz).namelist() if n.startswith("nccl_runbook/")}
     names = {p.relative_to(house.LIB).as_posix() for p in house.sources()}
-    assert held == {name for name in names if house.runs_on_node(name)} | {"look.json", "report/templates/frame.html", "report/templates/style.css"}
+    assert held == {name for name in names if house.runs_on_node(name)} | {"look.json", *TEMPLATES}
 
 
 def test_its_steps_and_parameters_are_those_of_the_notebooks(pyz: Path) -> None:
@@ -241,7 +243,7 @@ def test_an_interpreter_that_cannot_be_started_again_is_named_and_the_rest_is_se
 
 def test_secrets_stay_there(pyz: Path, tmp_path: Path) -> None:
     ended = look(pyz, "--json", tmp_path / "look.json", "--step", "01-gpu-visibility", WANDB_API_KEY="canary-0123456789", LD_LIBRARY_PATH="/x/canary-0123456789")
-    assert ended.returncode == 0 and "canary" not in ended.stdout + (tmp_path / "look.json").read_text() and "/x/[redacted]" in (tmp_path / "look.json").read_text()
+    assert ended.returncode == 0 and "canary" not in ended.stdout + (tmp_path / "look.json").read_text() and "/x/[redacted:variable]" in (tmp_path / "look.json").read_text()
 
 
 def test_it_is_piped_into_a_container_and_its_record_out_of_it(pyz: Path) -> None:
@@ -329,6 +331,15 @@ def test_a_full_disk_takes_nobodys_answer(pyz: Path, tmp_path: Path) -> None:
         rank.wait()
     assert ended.returncode == 1 and f"/run/tiny/l.json: {os.strerror(errno.ENOSPC)}" in ended.stderr, ended.stderr
     assert f"{rank.pid}" in ended.stdout and "not seen: " in ended.stdout, ended.stdout
+
+
+def test_the_rank_that_moves_weights_runs_from_the_file(pyz: Path, tmp_path: Path) -> None:
+    """Its neighbours lie beside it there, and fast_disk.py at the top."""
+    spec = json.dumps({"head": [["w", [8, 8]]], "layer": [], "layers": 0, "prefix": "", "tail": []})
+    asked = ["--rank", "weight_sync.py", "--method", "fast-disk", "--spec", spec, "--directory", tmp_path / "w", "--cpu"]
+    port = str(free_port())
+    ended = look(pyz, *asked, RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    assert ended.returncode == 0 and ended.stdout.count("fast-disk") == 5, ended.stderr
 
 
 def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:

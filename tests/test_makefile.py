@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -120,6 +123,11 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
     if "could not be fetched" in filled.stderr:
         pytest.skip("no package index can be reached from here")
     assert filled.returncode == 0 and f"CPython {sys.version_info.major}.{sys.version_info.minor}" in filled.stdout, filled.stderr
+    bill = json.loads((checkout / "wheels" / "bom.cdx.json").read_text())["components"]
+    wheels = {hashlib.sha256(w.read_bytes()).hexdigest(): w.name.partition("-")[0].lower() for w in checkout.glob("wheels/*.whl")}
+    assert {c["hashes"][0]["content"]: re.sub("[-.]", "_", c["name"]).lower() for c in bill} == wheels and len(bill) == len(wheels)
+    licences = (checkout / "wheels" / "licences.txt").read_text().splitlines()
+    assert len(licences) == len(bill) and f"papermill {version('papermill')}: BSD" in "\n".join(licences)
     theirs = {"PYTHONPATH": str(old_pydantic(checkout / "theirs"))}
     (checkout / "constraints").write_text("pydantic<2\n")
     astray = {"PIP_USER": "1", "PIP_TARGET": str(checkout / "astray"), "PIP_PREFIX": str(checkout / "astray"), "PIP_CONSTRAINT": str(checkout / "constraints")}

@@ -17,7 +17,7 @@ PUBLISHED = {"Qwen/Qwen2.5-0.5B": (290, 988_065_536), "Qwen/Qwen2.5-1.5B": (338,
              "allenai/OLMo-2-1124-7B": (355, 14_597_234_688), "Qwen/Qwen3-30B-A3B": (18_867, 61_064_245_248),
              "Qwen/Qwen3-30B-A3B#fused-experts": (531, 61_064_245_248)}
 small = st.integers(1, 6)
-any_model = st.builds(models.Model, name=st.just("x/y"), template=st.sampled_from(("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")), hidden=small, intermediate=small,
+any_model = st.builds(dict, name=st.just("x/y"), template=st.sampled_from(("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")), hidden=small, intermediate=small,
                       layers=small, heads=small, kv_heads=small, head_dim=small, vocab=small, tied=st.booleans(), experts=small)
 
 
@@ -33,12 +33,13 @@ def test_every_model_is_checked():
 
 
 @given(any_model)
-def test_names_are_unique_and_layers_add_up(model):
+def test_names_are_unique_and_layers_add_up(dimensions):
+    model = models.decoder(**dimensions)
     whole, part = models.tensors(model.spec()), models.tensors(model.spec(1))
     assert len({n for n, _ in whole}) == len(whole)
-    per_layer = len(model.spec()["layer"]) + model.experts * len(model.spec()["experts"].get("each", []))
+    per_layer = len(model.spec()["layer"]) + dimensions["experts"] * len(model.spec()["experts"].get("each", []))
     assert len(whole) - len(part) == (model.layers - 1) * per_layer
-    assert any(n == "lm_head.weight" for n, _ in whole) is not model.tied
+    assert any(n == "lm_head.weight" for n, _ in whole) is not dimensions["tied"]
     assert models.size_bytes(model.spec()) == 2 * sum(math.prod(shape) for _, shape in whole)
 
 

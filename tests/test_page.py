@@ -325,7 +325,7 @@ def test_a_notebook_page_folds_code_and_keeps_our_tables(pages, tmp_path):
 
 
 def test_what_would_lead_nowhere_is_plain_text(pages, tmp_path):
-    links = "[next](04-transports.ipynb), [code](../lib/nccl_runbook/ranks/fast_disk.py), [NCCL](https://docs.nvidia.com/x#y), [up](#top)"
+    links = "[next](04-transports.ipynb), [code](../lib/fast_disk.py), [NCCL](https://docs.nvidia.com/x#y), [up](#top)"
     html = pages.write(_notebook(tmp_path, new_markdown_cell("# Fewer GPUs {#top}\n\n" + links)))
     (tmp_path / "index.html").touch()
     without_dead_links(html)

@@ -288,7 +288,7 @@ def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(
         made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
     found = transports.judge(made)
     assert [f.cause for f in found] == [None] and found[0].id == "control-fails"
-    assert transports.decide(transports.seen(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
+    assert transports.decide(transports.in_words(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
 
 
 def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ import nbformat
 import papermill
 import pytest
 from nccl_runbook.core.parameters import read_cell
+from nccl_runbook.look.members import BESIDE as COPIED
 from nccl_runbook.look.members import runs_on_node
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +32,7 @@ NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", 
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
-BESIDE = {"sync_ways", "sync_bytes", "fast_disk"}
+BESIDE = {"check", "sync_bytes", "sync_shapes", "sync_ways", "fast_disk"}
 
 
 def sources(room: str = "") -> list[Path]:
@@ -99,8 +101,8 @@ def test_folders_stay_small() -> None:
 @pytest.mark.parametrize("path", [p for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())], ids=lambda p: str(p.relative_to(LIB)))
 def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
     outside = {m.split(".")[0] for m in imports(path)} - set(sys.stdlib_module_names) - {PACKAGE}
-    off_node = [m for m in imports(path) if (ROOT / "lib" / m.replace(".", "/")).with_suffix(".py").is_file()
-                and not runs_on_node("/".join(m.split(".")[1:]) + ".py")]
+    files = {m.replace(".", "/") + ".py" for m in imports(path)} - {*COPIED}
+    off_node = [file for file in files if (ROOT / "lib" / file).is_file() and not runs_on_node(file.partition("/")[2])]
     if path != LIB / "__init__.py":  # it loads open_step at its first use, which is not on the node
         assert not off_node
     assert outside <= FOREIGN_ON_NODE | (BESIDE if room_of(path) == "ranks" else set())
@@ -144,6 +146,14 @@ def test_requirements_are_those_of_pyproject_and_the_pinned_torch() -> None:
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+", listed.pop("torch"))
     assert listed == declared
     assert not {"torch", "jupyterlab", "pynvml"} & {re.split(r"[<>=]", line)[0] for line in project["dependencies"]}
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    direct = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| direct dependency |")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in row.split("|")[1].strip().split(", ")}
+    assert named == {re.split(r"[<>=]", line)[0] for line in direct} | {"torch"}
 
 
 HEADINGS = ["Parameters", "Look", "Judge", "Report", "Next"]
@@ -247,7 +257,7 @@ class TestNotebook:
 
 def test_the_linter_has_nothing_to_say() -> None:
     """What runs on the node is held to Python 3.9, with typing.Dict and the like (UP)."""
-    node = [str(p) for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())] + ["lib/nccl_guards.py"]
+    node = [str(p) for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())] + [f"lib/{name}" for name in (*COPIED, "nccl_guards.py")]
     ruff = [sys.executable, "-m", "ruff", "check", "--no-cache"]
     for command in ([*ruff, "lib", "tests"], [*ruff, "--target-version", "py39", "--ignore", "UP,B905", *node]):
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.worlds import judge_decision as d
 from nccl_runbook.worlds.ask_arms import ARMS
-from nccl_runbook.worlds.judge_decision import Seen, cures, decide
+from nccl_runbook.worlds.judge_decision import Outcomes, cures, decide
 
 FAIL = {name: "hung" for name in ("P2P off", "P2P and SHM off", "SHM off", "cuMem off", "interface pinned")}
 
 
 def seen(control="hung", after="fail", clean="fail", settled=False, connected=True, message=False, **arms):
     named = {a.replace("_", " "): word for a, word in arms.items()}
-    return Seen(control, after, {**FAIL, **named}, clean, settled, connected, message)
+    return Outcomes(control, after, {**FAIL, **named}, clean, settled, connected, message)
 
 
 CASES = {
@@ -79,7 +79,7 @@ CASES = {
                                                                       "healthy", "", None, None),
     "the control passes, one arm fails once": (seen("pass", "pass", P2P_off="passed 1 of 2"), "healthy", "", None, None),
     "killed": (seen("lost"), "inconclusive", "", None, None),
-    "nothing was run": (Seen("hung"), "inconclusive", "", None, None),
+    "nothing was run": (Outcomes("hung"), "inconclusive", "", None, None),
 }
 
 
@@ -103,7 +103,7 @@ WORDS = ("pass", "no effect", "hung", "not run")
 def every_input():
     for control, after, clean, flags in itertools.product(d.CONTROL, d.AGAIN, d.CLEAN, itertools.product((False, True), repeat=2)):
         for words in itertools.product(WORDS, repeat=len(NAMES)):
-            yield Seen(control, after, dict(zip(NAMES, words, strict=True)), clean, flags[0], True, flags[1])
+            yield Outcomes(control, after, dict(zip(NAMES, words, strict=True)), clean, flags[0], True, flags[1])
 
 
 def test_the_whole_input_space_has_one_answer_and_none_claims_more_than_was_seen():
@@ -133,7 +133,7 @@ def test_what_only_several_switches_together_cure_is_never_not_the_transport_and
     names = ("P2P off", "SHM off", "IB off", "P2P and SHM off", "P2P, SHM and IB off", "interface pinned")
     kinds = set()
     for words in itertools.product(WORDS, repeat=len(names)):
-        s = Seen("hung", "fail", dict(zip(names, words, strict=True)), "fail")
+        s = Outcomes("hung", "fail", dict(zip(names, words, strict=True)), "fail")
         told, passed = decide(s), {n for n, word in s.arms.items() if word == "pass"}
         kinds.add(told.kind)
         assert (told.kind == "sockets") == told.why.startswith("no single ")
@@ -148,7 +148,7 @@ def test_what_only_several_switches_together_cure_is_never_not_the_transport_and
 
 @given(st.sampled_from(d.FAILING), st.sampled_from(d.AGAIN), st.dictionaries(st.sampled_from(list(ARMS)), st.sampled_from(d.ARM)), st.sampled_from(d.CLEAN))
 def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(control, after, arms, clean):
-    told = decide(Seen(control, after, arms, clean))
+    told = decide(Outcomes(control, after, arms, clean))
     passed = [name for name, word in arms.items() if word in ("pass", "no effect", *d.UNSURE)]
     if told.arm not in ("", "clean"):
         assert arms[told.arm] == "pass" and "no effect" not in arms.values()
@@ -159,6 +159,6 @@ def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(contr
 @pytest.mark.parametrize("arm", list(ARMS))
 @pytest.mark.parametrize("word", d.ARM)
 def test_each_arm_by_itself(arm, word):
-    told = decide(Seen("hung", "fail", {arm: word}, "fail"))
+    told = decide(Outcomes("hung", "fail", {arm: word}, "fail"))
     wanted = {"pass": d.POINTS_TO[arm][0], "no effect": "inconclusive", "no proof": "inconclusive"}.get(word)
     assert told.kind == (wanted or ("not-the-transport" if arm == "P2P and SHM off" and word in d.FAILING else "inconclusive"))

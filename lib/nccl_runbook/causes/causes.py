@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nccl_runbook.causes.toml import table
 
@@ -30,10 +31,28 @@ class Cause:
 @functools.cache
 def causes() -> dict[str, Cause]:
     """Every cause, in the order in which signatures are tried."""
-    return {row["id"]: Cause(**{**row, **_advice(row)}) for row in table("causes/causes")["cause"]}
+    return {row["id"]: Cause(**{**row, **advice(row)}) for row in table("causes/causes")["cause"]}
 
 
-def _advice(row: dict) -> dict[str, tuple]:
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What one message says of its cause, in place of what the cause says in general; empty parts leave that as it is."""
+
+    says: str = ""
+    remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    decides: tuple[str, str, str] | None = None
+
+    def filled(self, fields: Mapping[str, str | None]) -> Advice:
+        """With what stands in the message in place of ``<name>``."""
+        def fill(text: str) -> str:
+            return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
+
+        remedy = tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy)
+        return Advice(fill(self.says), remedy, self.decides and tuple(map(fill, self.decides)))
+
+
+def advice(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a table's row that are advice, as `Cause` and `Advice` take them."""
     decides = {"decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))} if "decides" in row else {}
     return {"remedy": tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ())), **decides}
 
@@ -43,7 +62,7 @@ def fitting(cause_id: str, *lines: str) -> Cause:
     needs no look at the kernel's log."""
     rows = (row for row in table("causes/causes")["said"] if row["id"] == cause_id)
     fit = (row for row in rows if any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
-    return dataclasses.replace(causes()[cause_id], **next(map(_advice, fit), {}))
+    return dataclasses.replace(causes()[cause_id], **next(map(advice, fit), {}))
 
 
 @functools.cache

@@ -47,14 +47,16 @@ def score(
 
 
 def result(row: dict[str, Any]) -> dict[str, Any]:
-    """One report judged: its label, and the first three causes with their status."""
+    """One report judged: its label, and the first three causes with their status; what only fits comes last."""
     from nccl_runbook.messages.read import collect
-    from nccl_runbook.triage.judge import judge
+    from nccl_runbook.triage.judge import fits, judge
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.log"
         path.write_text(row["log"], encoding="utf-8")
-        told = [(h.cause, h.status) for h in judge(collect([str(path)], row["context"]))][:3]
+        logs = collect([str(path)], row["context"])
+    found = judge(logs)
+    told = [*((h.cause, h.status) for h in found), *((c.id, "possible") for c in fits(logs, found))][:3]
     lead, status = told[0] if told else ("", "undecided")
     hits = {"first": lead == row["cause"], "third": row["cause"] in [c for c, _ in told]}
     wrong = status in CONFIDENT and not hits["first"]

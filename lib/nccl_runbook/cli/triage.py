@@ -25,6 +25,7 @@ def triage(
         metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")] = [],  # noqa: B006
     context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
@@ -73,12 +74,15 @@ def _compared(against: list[str], paths: list[str]) -> Comparison:
 
 def document(given: Answer, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
+    from nccl_runbook.triage.judge import platform
+
     logs = given.logs
     return {"schema": SCHEMA, "verdict": given.verdict, "exit_code": code, "sentence": given.sentence,
             "undecided": given.verdict == "unknown",
             "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
                            for h in given.hypotheses],
-            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "against": given.compared,
+            "fits": [{"cause": c.id, "title": c.title, "decides": dict(zip(("probe", "why", "line"), c.decides))} for c in given.fits],
+            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "platform": platform(logs), "against": given.compared,
             "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
             "dumps": given.dumps.sentence if given.dumps else ""}
 
@@ -87,7 +91,7 @@ def text(given: Answer) -> str:
     """The answer for a terminal: the first sentence first."""
     from nccl_runbook.triage.answer import READ_BY_HANG
     from nccl_runbook.triage.judge import where
-    from nccl_runbook.triage.table import against_table, ranks_table, there_tables
+    from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, there_tables
 
     logs, dumps = given.logs, given.dumps
     lines = [given.sentence, ""]
@@ -101,6 +105,7 @@ def text(given: Answer) -> str:
         lines += [f"   against: {a}" for a in one.against]
         lines += _remedies(one.remedy)
         lines += [f"   decides: {one.decides.why}: {one.decides.line}"] * bool(one.decides.line) + [""]
+    lines += [f"{table!r}\n" for table in fits_tables(given.fits)]
     lines += [f"{table!r}\n" for table in there_tables(logs.here, given.hosts, given.there)]
     if given.compared:
         lines += [repr(against_table(given.compared.sentence, given.compared.rows())), ""]
@@ -128,8 +133,8 @@ def _cut(text: str) -> str:
 def _tables(given: Answer) -> list[Any]:
     """Every table of the page."""
     from nccl_runbook.report.tables import Table
-    from nccl_runbook.triage.table import against_table, tables, there_tables
+    from nccl_runbook.triage.table import against_table, fits_tables, tables, there_tables
 
     beside = [against_table(given.compared.sentence, given.compared.rows())] if given.compared else []
     dumps = [Table(DUMPS, ["`nccl-runbook hang` says"], [[given.dumps.sentence]])] if given.dumps else []
-    return [*dumps, *beside, *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]
+    return [*dumps, *beside, *fits_tables(given.fits), *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]

@@ -19,6 +19,7 @@ from nccl_runbook.core.parameters import ParameterError, coerce, only_by_name
 from nccl_runbook.report.cells import banner
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.start.judge import judge
 from nccl_runbook.triage.start.read import collect
 from nccl_runbook.triage.start.steps import plan
 from nccl_runbook.triage.start.symptoms import step_texts, symptoms
@@ -188,7 +189,8 @@ class Cockpit:
             self._plan.update(self._plan_html())
 
     def _plan_html(self) -> Html:
-        tables = ([brought_table(self.start)] if self.start.symptom or self.start.log_path else []) + [plan_table(plan(self.start))]
+        brought = [brought_table(self.start, judge(self.start))] if self.start.logs else []
+        tables = [*brought, plan_table(plan(self.start))]
         return Html("".join(t._repr_html_() for t in tables))
 
     def _tell_line(self) -> None:

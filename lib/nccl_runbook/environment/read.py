@@ -38,7 +38,7 @@ _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
 _HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
                                 *_CONTAINER), ""), "/proc/cmdline": "iommu"}
 _SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
-_SECRET = f"(?i:{SECRET_NAME})"
+_SECRET = SECRET_NAME
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
 
@@ -48,7 +48,7 @@ def _names() -> str:
     """The same as one short pattern, for the node."""
     families = "|".join(map(re.escape, prefixes()))
     others = "|".join(re.escape(n) for n in variables() if not n.startswith(prefixes()) or sounds_secret(n))
-    return f"(?:{others})|(?!.*{_SECRET})(?:{families}).*"
+    return f"(?:{others})|(?!{_SECRET})(?:{families}).*"
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: str = "") -> str:

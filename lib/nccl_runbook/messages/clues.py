@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.causes.causes import Advice, advice
 from nccl_runbook.causes.toml import PACKAGE, table
 from nccl_runbook.messages import cache, literals
 
@@ -24,8 +25,10 @@ ECHO = re.compile(
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
 LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
-SLOW = frozenset(["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "cpu-affinity", "gloo-carries-traffic"])
-_GPUS = r"(one|two|three|four|single|[1-9]\d?)[- ](?:x )?(?:NVIDIA |GeForce )?(?:\w{1,12} )?(?:GPUs?|cards?|[AHV]100s?)\b"
+SLOW = frozenset(["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "gloo-carries-traffic",
+                  "per-parameter-sync", "sync-contends-with-inference", "communicator-recreated"])
+# what ends a job from outside, and also the jobs that have failed already
+ENDED = frozenset(["scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted", "node-failed"])
 # what the rules read beside clues: of lines that a job printed
 PRINTED = {
     "nccl-network": r"NCCL INFO Using network (\w+)",
@@ -38,16 +41,19 @@ PRINTED = {
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|Exit Code:) [1-9]|"
         r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|group)\.cc:\d+ -> [1-9]"),
+    # collect_env and Ray name other vendors on every machine: what counts is a value, or a line of the library itself
+    "platform-rocm": (r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|hipError|\bROCm\W{1,3}\d|"
+                      r"(?<![A-Z_])(?:HIP|ROCR)_VISIBLE_DEVICES\W{1,3}\d|\bMI(?:2[15]0|3\d\d)[AX]?\b"),
+    "platform-ascend": r"HCCL (?:function )?error|\btorch_npu\b|\bnpu:\d|ASCEND_RT_VISIBLE_DEVICES\W{1,3}\d",
+    "platform-xpu": r"ProcessGroupXCCL|\bxpu:\d|CCL_(?:WARN|ERROR)|oneCCL \d|ZE_AFFINITY_MASK\W{1,3}\d",
+    # a tensor as sender and receiver print it: name, data type, shape
+    "tensor-described": (r"\b((?:[A-Za-z_]\w*\.)+\w+)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
+                         r"[^\n]{0,12}?\bshape[=:] ?[\[(]([\d, ]*)[\])]"),
     "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
+    "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
     "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b",  # NCCL >= 2.18
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
-}
-# and of a reporter's words or a short log: how many ranks were asked for on a host, and how many GPUs are named there
-SPOKEN = {
-    "ranks-asked": (r"(?i)(?:(?<!\S)-np?|nproc[-_]per[-_]node|num[-_ ]processes|nprocs|tasks[-_]per[-_]node|parallel[-_]size|--tp)"
-                    r"\W{1,3}(\d{1,4})\b"),
-    "gpus-named": rf"(?i)CUDA_VISIBLE_DEVICES\W{{1,3}}((?:\d{{1,2}},)*\d{{1,2}})\b|\b{_GPUS}",
 }
 # who asks whether something will go wrong, or repeats that a message says so, complains of nothing
 _WONDERS = re.compile(
@@ -63,7 +69,7 @@ class Clue:
 
     ``message``: the id under which facts hold the line; ``also``: ids of what must be printed or told besides;
     ``without``: ids of what must not. ``status``: the most that this clue alone allows, "established" only if the
-    line is the fault itself. ``words``: a reporter says it, no program prints it.
+    line is the fault itself. ``words``: a reporter says it, no program prints it. ``advice``: its own, in place of the cause's.
     """
 
     id: str
@@ -74,17 +80,18 @@ class Clue:
     also: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     words: bool = False
+    advice: Advice | None = None
 
     @property
     def stays(self) -> bool:
         """Whether it counts although the job went on after its line."""
-        return self.status == "established" or self.cause == "benign" or self.cause in SLOW
+        return self.status == "established" and self.cause not in ENDED or self.cause == "benign" or self.cause in SLOW
 
 
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue; among equally sure ones the first leads."""
-    return tuple(Clue(*row[:5], *map(tuple, row[5:7]), row[7]) for row in _worked_out()["clues"])
+    return tuple(Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None) for row in _worked_out()["clues"])
 
 
 @functools.cache
@@ -94,14 +101,15 @@ def _worked_out() -> dict[str, Any]:
     name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
-    hints = table("messages/catalogue/hints")["hint"]
-    said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in hints}, **SPOKEN}
+    symptoms = table("messages/catalogue/fits")["fit"]
+    said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
     asked = {"printed": {**_lines(words=False), **PRINTED}, "spoken": said, "beside": around}
     needs = {e: literals.alternatives(e) for expressions in asked.values() for e in expressions.values()}
-    found = {**asked, "hints": {row["id"]: dict(row["causes"]) for row in hints}, "clues": [
+    found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "clues": [
         (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
-         r.get("words", False)) for r in _rows()],
+         r.get("words", False), advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None)
+        for r in _rows()],
         "needs": {e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches] for e, branches in needs.items()}}
     cache.write(name, json.dumps(found).encode())
     return found
@@ -126,9 +134,9 @@ def _beside(row: dict, key: str) -> dict[str, str]:
     return {f"{row['id']}/{key}-{number}": expression for number, expression in enumerate(row.get(key, ()), 1)}
 
 
-def hints() -> dict[str, dict[str, float]]:
-    """Id -> what a match adds to each cause that it makes likelier."""
-    return _worked_out()["hints"]
+def fitting_symptoms() -> dict[str, list[str]]:
+    """Id of a symptom -> the causes that it fits, the most usual first."""
+    return _worked_out()["fits"]
 
 
 def printed() -> dict[str, str]:
@@ -165,6 +173,12 @@ def _spelt(expression: str) -> str:
 def says(words: str, what: str) -> bool:
     """Whether a reporter's words say this, in the short forms of the table, and do not only ask it."""
     return bool(compiled(_spelt("(?i)" + what)).search(_WONDERS.sub(" ", words)))
+
+
+def works(words: str) -> bool:
+    """Whether a reporter only asks what a line means, or says that the job works and complains of nothing."""
+    fine = _WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)
+    return bool(fine) and not says(compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>")
 
 
 @functools.cache

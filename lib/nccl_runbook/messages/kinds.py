@@ -28,7 +28,8 @@ _NUMBERS = re.compile(  # there a number tells one fault from another
 _ODD = r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b"
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _ENDS_OPEN = r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$"
-_STARTS = re.compile(r"^(?:\[|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
+_STARTS = re.compile(
+    r"^(?:\[|RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
 _HIDING = (b"\x1b", b"\x00")
 _OWN = {**EXPRESSIONS, "looks-odd": _ODD, "ends-open": _ENDS_OPEN}
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match

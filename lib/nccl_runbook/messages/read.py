@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import Source, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
@@ -51,7 +52,7 @@ def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = 
         if not source.problem:
             reader.read(source)
         files.append(source.told())
-    return reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000]))
+    return Redactor(os.environ).json(reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000])))
 
 
 class _Reader:
@@ -142,7 +143,7 @@ class _Reader:
         self._ask(list(self._kinds.all()), context, {i: clues.beside()[i] for c in fired for i in (*c.also, *c.without)})
         seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
-        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.hints().keys()
+        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.fitting_symptoms().keys()
         begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
         table, launcher = self._table, next(begun, "").removeprefix("launcher-")
         rest = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised

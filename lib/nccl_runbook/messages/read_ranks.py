@@ -37,15 +37,18 @@ _WATCHED = (
     r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
 # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of none
 _PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
-    r"(?!\d*(?:\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
+    r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
 _ENDED = (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
     r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$")
+# the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
+_SUCCESS = r'"key": ?"run_stop".*"status": ?"success"|^RESULT,\w+,\d*,\d+,'
 # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
 _OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
 # id -> expression of what a line says about a rank; of those every line counts, of the others only the first and the last ones
 _OF_EVERY_LINE = {
     "rank-work": _WORK, "rank-status": _STATUS, "rank-communicator": _COMM, "rank-error": _ERROR, "rank-watched": _WATCHED,
-    "rank-over": _OVER, "rank-ended": _ENDED}
+    "rank-over": _OVER, "rank-ended": _ENDED,
+    "rank-success": _SUCCESS}
 EXPRESSIONS = {
     **_OF_EVERY_LINE, "rank-nccl": _NCCL, "rank-torch": _TORCH, "rank-network": _NET, "rank-call": _CALL, "rank-via": _VIA,
     "rank-progress": _PROGRESS}
@@ -66,6 +69,7 @@ class Ranks:
         # the last step and the one before, of a rank, or of a file where nobody says who goes on
         self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
+        self._well: set[str] = set()  # files in which the job said that it ended well, and in which no step came after that
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
@@ -127,6 +131,10 @@ class Ranks:
     def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, found: Found) -> None:
         watched, ended = "rank-watched" in found, "rank-ended" in found
         self._over = line.file if "rank-over" in found else self._over
+        if "rank-success" in found:
+            self._ended_well(line.file)
+        if line.file in self._well and "rank-progress" not in found:
+            return  # teardown
         error = not watched and "rank-error" in found and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
@@ -146,8 +154,19 @@ class Ranks:
             if error and "first_error" not in row:
                 row["first_error"] = line
 
+    def _ended_well(self, file: str) -> None:
+        """What was printed there before did not end the job, and what comes is its teardown."""
+        self._well.add(file)
+        self._broke.clear()
+        self.failed, self.timeout, self.raised = (at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised))
+        for row in self._rows.values():
+            row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
+            if "first_error" in row and row["first_error"].file == file:
+                del row["first_error"]
+
     def _went(self, line: LogLine, order: int) -> None:
         who = line.file if line.rank is None else line.rank
+        self._well.discard(line.file)
         self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
@@ -194,6 +213,8 @@ class Ranks:
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
         """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke after it; one line of nobody
         does not clear a rank: it may have been printed late."""
+        if file in self._well:
+            return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
         return max(own[0], nobody[rank is not None]) > order and all(at < order for at in self._broke.values())
 

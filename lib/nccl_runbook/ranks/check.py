@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 
 OPS = ("barrier", "all_reduce", "broadcast", "all_gather", "send_recv")
-FAULTS = ("corrupt", "exit", "flood", "ignore-term", "kill", "raise", "skip", "stop")
 WRONG_VALUES = 6
-SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20  # sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+# sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20
 ROOM = 6  # times the size that one operation with its check may take of a GPU's memory
 PERIOD = 251  # prime, so that a shift by any power of two shows
 
@@ -35,7 +35,8 @@ def emit(event, **fields):
     if fd:
         os.write(int(fd), (json.dumps(fields) + "\n").encode())
     else:
-        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t") and v not in (None, ""))
+        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t")
+                         and v not in (None, ""))
         print("[rank%s] %s %s" % (rank_and_size()[0], event, words), flush=True)
 
 
@@ -47,71 +48,79 @@ def rank_and_size():
 
 
 def meeting_point():
-    """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host alone."""
+    """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host
+    alone."""
     nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_NODELIST", ""))
     os.environ.setdefault("MASTER_ADDR", re.sub(r"\[(\d+).*$", r"\1", nodes).split(",")[0] or "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(29500 + int(os.environ.get("SLURM_JOB_ID", 0)) % 1000))
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", default=",".join(OPS), help="comma-separated: " + ", ".join(OPS))
     parser.add_argument("--sizes", default="4,16777216", help="bytes, comma-separated")
     parser.add_argument("--repeats", type=int, default=3, help="timed samples an operation and size")
-    parser.add_argument("--iterations", type=int, default=5, help="operations of one sample on GPUs, which share a synchronisation")
+    parser.add_argument("--iterations", type=int, default=5,
+                        help="operations of one sample on GPUs, which share a synchronisation")
     parser.add_argument("--backend", default="auto", choices=("auto", "nccl", "gloo"))
-    parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
+    parser.add_argument("--devices", default="",
+                        help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--device-id", action="store_true", help="bind the process group to the device at once (device_id=)")
-    parser.add_argument("--leave", action="store_true", help="end with the last result, and leave the process group as it is")
-    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)  # deepspeed passes it
+    parser.add_argument("--leave", action="store_true",
+                        help="end with the last result, and leave the process group as it is")
+    parser.add_argument("--fault", default="",
+                        help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
+    # deepspeed passes it
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def pick_device(args, local_rank):
-    """The device of this rank, current from here on; the CPU where CUDA shows none or Gloo is asked for."""
-    if args.backend == "gloo" or (not args.devices and not torch.cuda.is_available()):
+def pick_device(devices, local_rank, on_cpu):
+    """The device of this rank, current from here on; the CPU if it is asked for, or CUDA shows no device and
+    none is named."""
+    if on_cpu or (not devices and not torch.cuda.is_available()):
         return torch.device("cpu")
-    index = int(args.devices.split(",")[local_rank]) if args.devices else local_rank
+    index = int(devices.split(",")[local_rank]) if devices else local_rank
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def identity(device):
     """Which device this is, by what cannot be renumbered."""
-    said = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
+    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+              "torch": torch.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        said.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
+        fields.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
         if hasattr(properties, "pci_bus_id"):
-            said["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
-    return said
+            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id,
+                                                       properties.pci_device_id)
+    return fields
 
 
-def join(args, device, rank, size):
-    """Meet the other ranks: over a private file where the engine names one (nothing listens), else over the launcher's env://."""
-    backend = args.backend if args.backend != "auto" else "nccl" if device.type == "cuda" else "gloo"
-    options = {"timeout": datetime.timedelta(seconds=args.timeout), "rank": rank, "world_size": size}
-    if args.device_id and device.type == "cuda":
-        options["device_id"] = device
+def join(backend, timeout_s, rank, size):
+    """Meet the other ranks: over a private file if the engine names one (nothing listens), else over the
+    launcher's env://."""
     path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
-    if path:
-        options["store"] = dist.FileStore(path, size)
-    else:
+    if not path:
         meeting_point()
-    dist.init_process_group(backend, **options)
-    return backend, options.get("store") or dist.distributed_c10d._get_default_store()
+    dist.init_process_group(backend, rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=timeout_s),
+                            store=dist.FileStore(path, size) if path else None)
+    return dist.distributed_c10d._get_default_store()
 
 
 def least(store, key, mine, rank, size):
-    """The smallest value that any rank holds, known to every rank without a collective: those are what is tested."""
+    """The smallest value that any rank holds, known to every rank without a collective: those are what is
+    tested."""
     store.set("%s/%d" % (key, rank), repr(mine))
     return min(float(store.get("%s/%d" % (key, other))) for other in range(size))
 
 
 def part(store, rank, size):
-    """Nobody goes while another may still read its memory, and rank 0, which may hold the store, goes last."""
+    """Nobody goes while another may still read its memory, and rank 0, which may hold the store, goes
+    last."""
     least(store, "left", 0.0, rank, size)
     if rank:
         store.set("gone/%d" % rank, "1")
@@ -120,8 +129,9 @@ def part(store, rank, size):
 
 
 def prepare(device):
-    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there is one, for this world's
-    turn: other ranks may be at work meanwhile, and what is slow here need not be waited for there."""
+    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there
+    is one, for this world's turn: other ranks may be at work meanwhile, and what is slow here need not be
+    waited for there."""
     warm = pattern(PERIOD, device, 0)
     (warm + 1 != warm).nonzero()
     settle(device)
@@ -137,39 +147,36 @@ def pattern(count, device, seed):
 
 
 class Operation:
-    """One collective at one size: fresh input, run it, what should have come out."""
+    """One collective at one size: fresh input, ``run`` it, what should have come out."""
 
     def __init__(self, op, size_bytes, device, rank, size, corrupt):
         self.op, self.device, self.rank, self.size, self.corrupt = op, device, rank, size, corrupt
         self.count = max(1, size_bytes // 4)
         self.part = max(1, self.count // size)
         self.previous, self.next = (rank - 1) % size, (rank + 1) % size
+        self.run = {
+            "barrier": lambda: barrier(device),
+            "all_reduce": lambda: dist.all_reduce(self.send),
+            "broadcast": lambda: dist.broadcast(self.send, src=0),
+            "all_gather": lambda: dist.all_gather_into_tensor(self.received, self.send),
+            "send_recv": self.exchange,
+        }[op]
         self.fill(0)
 
     def fill(self, round_number):
-        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one element that it sends."""
+        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one
+        element that it sends."""
         self.round = round_number
-        count = self.part if self.op == "all_gather" else self.count
+        count, arriving = (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
         self.send = pattern(count, self.device, self.rank + round_number)
         if self.corrupt:
             self.send[count // 2] += 1000
-        self.received = torch.full((self.part * self.size if self.op == "all_gather" else self.count,), -1.0, device=self.device)
-
-    def run(self):
-        if self.op == "barrier":
-            dist.barrier(device_ids=[self.device.index]) if self.device.type == "cuda" else dist.barrier()
-        elif self.op == "all_reduce":
-            dist.all_reduce(self.send)
-        elif self.op == "broadcast":
-            dist.broadcast(self.send, src=0)
-        elif self.op == "all_gather":
-            dist.all_gather_into_tensor(self.received, self.send)
-        else:
-            self.exchange()
+        self.received = torch.full((arriving,), -1.0, device=self.device)
 
     def exchange(self):
         """A ring: send to the next rank, receive from the previous one."""
-        pair = [dist.P2POp(dist.isend, self.send, self.next), dist.P2POp(dist.irecv, self.received, self.previous)]
+        pair = [dist.P2POp(dist.isend, self.send, self.next),
+                dist.P2POp(dist.irecv, self.received, self.previous)]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
 
@@ -178,23 +185,32 @@ class Operation:
         if self.op == "all_reduce":
             total = pattern(self.count, self.device, 0) * self.size + self.size * (self.size - 1) / 2 + self.size * self.round
             return [(None, self.send, total)]
-        if self.op == "broadcast":
-            return [(0, self.send, pattern(self.count, self.device, self.round))]
-        if self.op == "all_gather":
-            return [(r, self.received[r * self.part : (r + 1) * self.part], pattern(self.part, self.device, r + self.round))
-                    for r in range(self.size)]
-        if self.op == "send_recv":
-            return [(self.previous, self.received, pattern(self.count, self.device, self.previous + self.round))]
-        return []
+        arrived = {"broadcast": {0: self.send}, "send_recv": {self.previous: self.received},
+                   "all_gather": dict(enumerate(self.received.split(self.part)))}.get(self.op, {})
+        return [(source, got, pattern(len(got), self.device, source + self.round))
+                for source, got in arrived.items()]
 
     def wrong(self):
-        """None, or the first wrong element: where, what it is, what it should be, how many, and whose it was."""
+        """None, or the first wrong element: where, what it is, what it should be, how many, and whose it
+        was."""
         for source, got, wanted in self.expected():
             differ = (got != wanted).nonzero()
             if len(differ):
                 at = int(differ[0])  # got: a text, as JSON has no NaN
-                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
+                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]),
+                        "count": len(differ), "from_rank": source}
         return None
+
+    def verified(self, round_number):
+        """``wrong()`` of one run with fresh buffers."""
+        self.fill(round_number)
+        self.run()
+        settle(self.device)
+        return self.wrong()
+
+
+def barrier(device):
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
 
 
 def bus_factor(op, size):
@@ -208,7 +224,8 @@ def settle(device):
 
 
 def sample(operation, device, iterations):
-    """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else count."""
+    """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else
+    count."""
     settle(device)
     began = time.perf_counter()
     for _ in range(iterations):
@@ -218,28 +235,26 @@ def sample(operation, device, iterations):
 
 
 def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
-    """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a second (None: not timed)."""
+    """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a
+    second (None: not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
-    operation.run()
-    settle(device)
-    wrong = operation.wrong()
-    times = []
+    before, times = operation.verified(0), []
     for _ in range(repeats):
-        dist.barrier(device_ids=[device.index]) if device.type == "cuda" else dist.barrier()
+        barrier(device)
         times.append(sample(operation, device, iterations if device.type == "cuda" else 1))
-    operation.fill(1)
-    operation.run()
-    settle(device)
-    wrong = wrong or operation.wrong()
+    after = operation.verified(1)
+    wrong = before or after
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
-    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size), **timing)
+    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size),
+         **timing)
     return wrong is None, bus_factor(op, size) * size_bytes / timing["median_s"] / 1e9 if times and size > 1 else None
 
 
-def every_size(op, asked, most, slowest, run):
-    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. Above ``most`` bytes, and where ``slowest(rate)``
-    shows a way on which the largest would take minutes, a smaller size stands in, on every rank alike, and an event says so."""
+def every_size(op, asked, most, run):
+    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. A smaller size stands
+    in for those above ``most`` bytes, and for the largest if ``run`` reports a rate at which they would take
+    minutes; an event says so."""
     right, done, why = True, set(), "what is free on the GPU"
     for size_bytes in sorted(asked):
         if size_bytes > most:
@@ -249,42 +264,55 @@ def every_size(op, asked, most, slowest, run):
         done.add(min(size_bytes, most))
         fine, rate = run(op, min(size_bytes, most))
         right = fine and right
-        if rate is not None and SLOW_FROM <= size_bytes < max(asked):
-            rate = slowest("%s-%d" % (op, size_bytes), rate)
-            if rate < SLOW_GB_PER_S and SLOW_BYTES < most:
-                most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
+        if rate is not None and rate < SLOW_GB_PER_S and SLOW_BYTES < most:
+            most, why = SLOW_BYTES, "%.1f GB/s at %d bytes" % (rate, size_bytes)
     return right
 
 
+def wait_for_ever(on_term):
+    signal.signal(signal.SIGTERM, on_term)
+    time.sleep(3600)
+
+
+def fail():
+    raise RuntimeError("injected on rank %d" % rank_and_size()[0])
+
+
+# what a rank does that is broken on purpose, for tests of the runbook
+FAULTS = {
+    "corrupt": lambda: None,  # the operations spoil what they send
+    "exit": lambda: sys.exit(3),
+    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100)
+                                           for number in range(1 << 20)),
+    "ignore-term": lambda: wait_for_ever(signal.SIG_IGN),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "raise": fail,
+    "skip": lambda: wait_for_ever(signal.SIG_DFL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
 def inject(fault, rank):
-    """Be broken on purpose, for tests of the runbook; True where the rank is to corrupt what it sends."""
+    """Be broken if this rank is to be; True if it is to corrupt what it sends."""
     kind, _, where = fault.partition("@")
-    if not fault or int(where) != rank:
+    if where != str(rank):
         return False
-    if kind in ("kill", "stop"):
-        os.kill(os.getpid(), signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-    elif kind == "raise":
-        raise RuntimeError("injected on rank %d" % rank)
-    elif kind == "exit":
-        sys.exit(3)
-    elif kind == "flood":
-        for number in range(1 << 20):
-            print("flood %08d %s" % (number, "x" * 100))
-    elif kind in ("ignore-term", "skip"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "ignore-term" else signal.SIG_DFL)
-        time.sleep(3600)
+    FAULTS[kind]()
     return kind == "corrupt"
 
 
 def check(args):
     rank, size, local_rank = rank_and_size()
-    device = pick_device(args, local_rank if args.local_rank is None else args.local_rank)
-    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
-         torch=torch.__version__, **identity(device))
+    local_rank = local_rank if args.local_rank is None else args.local_rank
+    device = pick_device(args.devices, local_rank, args.backend == "gloo")
+    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(),
+         host=os.uname().nodename, python=sys.executable,
+         **identity(device))
     prepare(device)
     emit("begin", what="init")
     began = time.perf_counter()
-    backend, store = join(args, device, rank, size)
+    backend = {"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend
+    store = join(backend, args.timeout, rank, size)
     emit("init", backend=backend, seconds=round(time.perf_counter() - began, 4))
     right = True
     asked = [int(s) for s in args.sizes.split(",")]
@@ -293,25 +321,27 @@ def check(args):
     corrupt = inject(args.fault, rank)
 
     def run(op, size_bytes):
-        return measure(op, size_bytes, device, rank, size, args.repeats, args.iterations, corrupt)
-
-    def slowest(key, rate):
-        return least(store, key, rate, rank, size)
+        """Whether all values are right, and the rate by which larger sizes are narrowed: that of the slowest
+        rank, so that all do alike."""
+        fine, rate = measure(op, size_bytes, device, rank, size, args.repeats, args.iterations, corrupt)
+        narrows = rate is not None and SLOW_FROM <= size_bytes < max(asked)
+        return fine, least(store, "%s-%d" % (op, size_bytes), rate, rank, size) if narrows else None
 
     for op in args.ops.split(","):
         if op == "send_recv" and size == 1:
             continue  # nobody to send to
-        right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, slowest, run)) and right
+        right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run)) and right
     emit("begin", what="destroy")
-    # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a sixth of healthy worlds hung
-    # there with torch 2.2, which joins threads under the GIL
+    # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a
+    # sixth of healthy worlds hung there with torch 2.2, which joins threads under the GIL
     if args.leave or backend == "gloo":
         part(store, rank, size)
     else:
         dist.destroy_process_group()
     emit("bye", right=right)
     code = 0 if right else WRONG_VALUES
-    if dist.is_initialized():  # exit handlers that take Gloo's group apart can abort a healthy rank (torch 2.13: 2 of 8 under torchrun)
+    # exit handlers that take Gloo's group apart can abort a healthy rank (torch 2.13: 2 of 8 under torchrun)
+    if dist.is_initialized():
         sys.stdout.flush()
         os._exit(code)
     return code

@@ -24,10 +24,8 @@ SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 
 
 def emit(event):
-    line = (json.dumps(event) + "\n").encode()
-    fd = int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1"))
-    while line:
-        line = line[os.write(fd, line):]
+    with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def tried(function, *arguments):
@@ -35,8 +33,9 @@ def tried(function, *arguments):
     try:
         return function(*arguments)
     except (OSError, AttributeError) as error:
-        reason = {FileNotFoundError: "absent", ProcessLookupError: "absent", PermissionError: "no-permission"}.get(type(error), "failed")
-        return {"reason": reason, "detail": str(error)}
+        reasons = {FileNotFoundError: "absent", ProcessLookupError: "absent",
+                   PermissionError: "no-permission"}
+        return {"reason": reasons.get(type(error), "failed"), "detail": str(error)}
 
 
 def raw(path):
@@ -63,14 +62,16 @@ def content(path, keep):
 
 def identity(path, root):
     """Hash, what the file says of itself, and what the wheels beside it say of the file at this path."""
-    digest, said, tail = hashlib.sha256(), None, b""
+    digest, version, tail = hashlib.sha256(), None, b""
     with open(root + path, "rb") as file:
         for block in iter(lambda: file.read(BLOCK), b""):
             digest.update(block)
-            said, tail = said or SAYS.search(tail + block), block[-64:]
+            version, tail = version or SAYS.search(tail + block), block[-64:]
     wheels = sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))
-    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",") for w in wheels}
-    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in said.groups()] if said else [], "wheels": recorded}
+    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",")
+                for w in wheels}
+    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in version.groups()] if version else [],
+            "wheels": recorded}
 
 
 def reported(path):
@@ -91,49 +92,59 @@ def kept(env, names, secret):
     hidden = [v for n, v in env.items() if re.search(secret, n) and len(v) >= 6]
     allowed = {n: v for n, v in env.items() if re.fullmatch(names, n)}
     for value in sorted(hidden, key=len, reverse=True):
-        allowed = {n: v.replace(value, "[redacted]") for n, v in allowed.items()}
+        allowed = {n: v.replace(value, "[redacted:variable]") for n, v in allowed.items()}
     return allowed
-
-
-def is_same(one, other):
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 def shared_memory(path):
     """Size of a block, blocks, free blocks, and the mount's device number."""
-    told = os.statvfs(path)
-    return [told.f_frsize, told.f_blocks, told.f_bavail, os.stat(path).st_dev]
+    mount = os.statvfs(path)
+    return [mount.f_frsize, mount.f_blocks, mount.f_bavail, os.stat(path).st_dev]
+
+
+def preloads(path, root, words):
+    """Whether one of LD_PRELOAD's words names this mapped file."""
+    return any(tried(os.path.samefile, root + path, root + word) is True if "/" in word
+               else os.path.basename(path) == word
+               for word in words)
 
 
 def look(request):
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
     env = environ_of(pid)
-    home, seen = glob.escape(env.get("HOME") or os.path.expanduser("~")), {}
+    home = glob.escape(env.get("HOME") or os.path.expanduser("~"))
+    files = {}
     for pattern, keep in request["files"].items():
         start = "" if pattern.startswith("/proc/") else root
         whole = start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid))
-        seen.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
+        files.update({path[len(start):]: tried(content, path, keep)
+                      for path in sorted(glob.glob(whole)) or [whole]})
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     words = env.get("LD_PRELOAD", "").replace(":", " ").split()
-    preloaded = [p for p in paths if any(is_same(root + p, root + w) if "/" in w else os.path.basename(p) == w for w in words)]
+    preloaded = [p for p in paths if preloads(p, root, words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
-    found = {p[len(root):] for g in request["copies"] for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
-    return {"event": "environment", "variables": kept(env, request["names"], request["hidden"]), "names": len(env), "files": seen,
-            "mapped": paths, "preloaded": preloaded,
-            "libraries": {p: tried(identity, p, root) for p in sorted(found | {p for p in paths if "nccl" in p})},
-            "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
-            "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
-            "packages": [tried(content, p, "^(Name|Version|Requires-Dist):") for d in sorted(torch) for name in request.get("packages", [])
-                         for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name + "-*.dist-info/METADATA"))],
-            "host": socket.gethostname(), "machine": os.uname().machine, "interfaces": [name for _, name in socket.if_nameindex()],
-            "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
-            "shm": tried(shared_memory, root + "/dev/shm")}
+    copies = {p[len(root):] for g in request["copies"]
+              for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
+    return {
+        "event": "environment", "variables": kept(env, request["names"], request["hidden"]),
+        "names": len(env), "files": files,
+        "mapped": paths, "preloaded": preloaded,
+        "libraries": {p: tried(identity, p, root)
+                      for p in sorted(copies | {p for p in paths if "nccl" in p})},
+        "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
+        "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
+        "packages": [tried(content, p, "^(Name|Version|Requires-Dist):")
+                     for d in sorted(torch) for name in request.get("packages", [])
+                     for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name
+                                               + "-*.dist-info/METADATA"))],
+        "host": socket.gethostname(), "machine": os.uname().machine,
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)])
+        if request["resolve"] else None,
+        "shm": tried(shared_memory, root + "/dev/shm")}
 
 
 def main():

@@ -20,7 +20,8 @@ def padded(size):
 def slabs(sizes, device):
     """Memory for tensors of so many bytes, touched."""
     room = [padded(size) for size in sizes]
-    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device) for bucket in buckets_of(room, SLAB)]
+    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device)
+            for bucket in buckets_of(room, SLAB)]
 
 
 def laid(memory, sizes):
@@ -35,25 +36,28 @@ def laid(memory, sizes):
 
 
 class Pattern:
-    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of CHUNK words over and over,
-    plus a number that no other round of that repeat (below 512 GiB) and no other repeat of that round (below 65,536) has. Stale words
-    therefore all differ, as do those of another round; within a round all but one in 65,536."""
+    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of
+    CHUNK words over and over, plus a number that no other round of that repeat (below 512 GiB) and no other
+    repeat of that round (below 65,536) has. Stale words therefore all differ, as do those of another round;
+    within a round all but one in 65,536."""
 
     def __init__(self, device):
-        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5), dtype=torch.int16)
+        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5),
+                              dtype=torch.int16)
         self.base = words.to(device)
         self.scratch, self.unequal = torch.empty_like(self.base), torch.empty_like(self.base, dtype=torch.bool)
 
     def lay(self, sizes, tensors, starts):
-        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at byte ``starts`` of the whole
-        one, of ``sizes`` bytes."""
+        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at
+        byte ``starts`` of the whole one, of ``sizes`` bytes."""
         bounds = [0, *itertools.accumulate(padded(size) // 2 for size in sizes)]
         places = [bound + start // 2 for bound, start in zip(bounds, starts)]
         self.bounds = torch.tensor(bounds, device=self.base.device)
         self.pieces = [piece for run in runs(places, tensors) for piece in self.cut(*run)]
 
     def cut(self, place, words):
-        """(place, words, the base to add to, number of the round) of each part of a run that lies in one round."""
+        """(place, words, the base to add to, number of the round) of each part of a run that lies in one
+        round."""
         for first in range(place // CHUNK * CHUNK, place + len(words), CHUNK):
             a, b = max(first, place), min(first + CHUNK, place + len(words))
             yield a, words[a - place:b - place], self.base[a - first:b - first], first // CHUNK
@@ -64,16 +68,17 @@ class Pattern:
 
     def differing(self, repeat):
         """Number of words that differ, by the index of each tensor that has any."""
-        found, flags = {}, torch.zeros(len(self.pieces), dtype=torch.bool, device=self.base.device)
+        words_by_tensor, flags = {}, torch.zeros(len(self.pieces), dtype=torch.bool, device=self.base.device)
         for flag, (_, words, base, number) in zip(flags, self.pieces):
             torch.add(base, self.added(number, repeat), out=self.scratch[:len(words)])
             torch.any(torch.ne(self.scratch[:len(words)], words, out=self.unequal[:len(words)]), 0, out=flag)
         for place, words, base, number in itertools.compress(self.pieces, flags.tolist()):
             at = place + (words != base + self.added(number, repeat)).nonzero().flatten()
-            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1, return_counts=True)
+            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1,
+                                           return_counts=True)
             for index, count in zip(tensors.tolist(), counts.tolist()):
-                found[index] = found.get(index, 0) + count
-        return found
+                words_by_tensor[index] = words_by_tensor.get(index, 0) + count
+        return words_by_tensor
 
     @staticmethod
     def added(number, repeat):
@@ -82,24 +87,24 @@ class Pattern:
 
 def runs(places, tensors):
     """(place, words) of what lies end to end, both in memory and in the whole."""
-    found, ends = [], None
+    merged, ends = [], None
     for place, tensor in zip(places, tensors):
         here, size = (tensor.untyped_storage().data_ptr(), tensor.storage_offset()), tensor.numel()
         if ends == (*here, place):
-            found[-1][2] += size
+            merged[-1][2] += size
         else:
-            found.append([place, tensor, size])
+            merged.append([place, tensor, size])
         ends = (here[0], here[1] + size, place + size // 2)
-    return [(place, tensor.as_strided((size,), (1,)).view(torch.int16)) for place, tensor, size in found]
+    return [(place, tensor.as_strided((size,), (1,)).view(torch.int16)) for place, tensor, size in merged]
 
 
 def buckets_of(sizes, limit):
     """Indices of consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
-    found, room = [], 0
+    buckets, room = [], 0
     for index, size in enumerate(sizes):
-        if not found or size > room:
-            found.append([])
+        if not buckets or size > room:
+            buckets.append([])
             room = limit
-        found[-1].append(index)
+        buckets[-1].append(index)
         room -= size
-    return found
+    return buckets

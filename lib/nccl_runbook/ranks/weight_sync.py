@@ -1,7 +1,8 @@
 """One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer, the others are the engines.
 
-Standard library, torch (>= 2.2, Python >= 3.9) and three files beside it: sync_ways.py, the methods, sync_bytes.py, the tensors, and
-fast_disk.py, which a trainer can take as it is. It runs under the runbook's engine and under torchrun:
+Standard library, torch (>= 2.2, Python >= 3.9) and files beside it: sync_ways.py, the methods, sync_bytes.py and
+sync_shapes.py, the tensors, and check.py, how ranks meet; and fast_disk.py of lib/, which a trainer can take as it is.
+It runs under the runbook's engine and under torchrun:
     torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk --spec '{"head": [...], ...}' --directory /tmp/sync
 Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and compare: stale,
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
@@ -19,79 +20,59 @@ import time
 import torch
 import torch.distributed as dist
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+# fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another
+# interpreter's packages
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
+import check  # noqa: E402
 import fast_disk  # noqa: E402
 import sync_bytes  # noqa: E402
+import sync_shapes  # noqa: E402
 import sync_ways  # noqa: E402
 
-FAULTS = ("corrupt", "stale", "torn", "die")
+del sys.path[:2]
+
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
-SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
+# left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
+SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
 SMALL = 16                # a part of every tensor, for t = N a + B / b from two sizes
-
-
-class NotEnough(RuntimeError):
-    def __init__(self, what, needed, free):
-        super().__init__(f"not enough {what}: {needed} bytes needed, {free} free")
-        self.what, self.needed, self.free = what, needed, free
 
 
 class PeerStopped(RuntimeError):
     """Another rank failed and said so; its own text is the one to read."""
 
 
-def emit(event):
-    """One JSON line to whoever started this rank, else to standard output."""
-    os.write(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), (json.dumps(event) + "\n").encode())
-
-
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", required=True, choices=sync_ways.METHODS)
-    parser.add_argument("--spec", required=True, help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
+    parser.add_argument("--spec", required=True,
+                        help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
     parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
-    parser.add_argument("--buckets", default="512", help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
-    parser.add_argument("--busy", default="0", help="edges of the matrices that engines multiply meanwhile: 0,4096")
-    parser.add_argument("--tp", type=int, default=1, help="ranks of one engine; each keeps its rows of every tensor")
-    parser.add_argument("--directory", default="", help="for disk; made if it is not there, and then removed again")
-    parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
-    parser.add_argument("--cpu", action="store_true", help="keep the tensors on the CPU, also where there is a GPU")
+    parser.add_argument("--buckets", default="512",
+                        help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
+    parser.add_argument("--busy", default="0",
+                        help="edges of the matrices that engines multiply meanwhile: 0,4096")
+    parser.add_argument("--tp", type=int, default=1,
+                        help="ranks of one engine; each keeps its rows of every tensor")
+    parser.add_argument("--directory", default="",
+                        help="for disk; made if it is not there, and then removed again")
+    parser.add_argument("--devices", default="",
+                        help="cuda index of each local rank, comma-separated; default: the local rank")
+    parser.add_argument("--cpu", action="store_true",
+                        help="keep the tensors on the CPU, also where there is a GPU")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
+    parser.add_argument("--fault", default="",
+                        help="inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die")
     return parser.parse_args()
 
 
-def expand(spec):
-    """[(name, shape)] of every tensor, in the order in which they are stored."""
-    experts = spec.get("experts") or {"count": 0}
-    layer = spec["layer"] + [[experts["prefix"].format(e=e) + n, shape] for e in range(experts["count"]) for n, shape in experts["each"]]
-    layers = [[spec["prefix"].format(i=i) + name, shape] for i in range(spec["layers"]) for name, shape in layer]
-    return spec["head"] + layers + spec["tail"]
-
-
-def pick_device(args):
-    local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    if args.cpu or not torch.cuda.is_available():
-        return torch.device("cpu")
-    index = int(args.devices.split(",")[local_rank]) if args.devices else local_rank
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
-
-
-def join(timeout_s):
-    """Meet the others over Gloo, which also carries control messages; over a private file where the engine names one, else env://."""
-    rank, size, path = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ.get("NCCL_RUNBOOK_STORE_FILE")
-    options = {"store": dist.FileStore(path, size)} if path else {}
-    dist.init_process_group("gloo", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s), **options)
-    return rank, size
-
-
-def together(action=None, *args):
-    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where one could not."""
+def together(action=lambda: None, *args):
+    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
+    one could not."""
     failure = None
     try:
-        if action:
-            action(*args)
+        action(*args)
     except Exception as error:  # raised again below, once the others know
         failure = error
     code = torch.tensor([1 if failure else 0])
@@ -115,24 +96,15 @@ def drop(*paths):
             os.remove(path)
 
 
-def host_free_bytes():
-    """MemAvailable; more than anybody needs where the kernel does not say."""
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return sys.maxsize
-
-
 class Sync:
     """The tensors of this rank, and what the ways of sync_ways.py need beside them."""
 
     def __init__(self, args, rank, size, device):
         self.args, self.rank, self.size, self.device, self.number, self.by = args, rank, size, device, -1, ""
         spec = json.loads(args.spec)
-        manifest = expand(spec)
         self.dtype = getattr(torch, spec.get("dtype", "bfloat16"))
-        self.names, self.whole = [name for name, _ in manifest], [torch.Size(shape) for _, shape in manifest]
+        self.names, shapes = zip(*sync_shapes.tensors(spec))
+        self.whole = [torch.Size(shape) for shape in shapes]
         self.lay_out(self.whole)
         kind, _, where = args.fault.partition("@")
         self.kind = kind if where == str(rank) else ""
@@ -144,7 +116,8 @@ class Sync:
         self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
 
     def lay_out(self, shapes):
-        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in bytes."""
+        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
+        bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
         self.rows, self.starts, self.own_shapes = {}, [], []
@@ -165,17 +138,14 @@ class Sync:
         return min(max(mib << 20, max(self.sizes)), self.total)
 
     def staging(self):
-        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes pass through the CPU."""
+        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes
+        pass through the CPU."""
         method, largest = self.args.method, self.bucket_bytes(max(self.mib))
         if method.endswith(("flat", "pinned")):
             return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
-        if self.staged and not self.by_disk:
+        if self.staged and "disk" not in method:
             return (largest, 1) if method == "nccl-list" else (max(self.sizes), 1)
         return 0, 0
-
-    @property
-    def by_disk(self):
-        return "disk" in self.args.method
 
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
@@ -184,23 +154,25 @@ class Sync:
         lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
         copies = self.total if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host) else 0
         needed = (0 if self.on_gpu else staging + lanes) * self.size + copies + SPARE_BYTES + (own * self.size if self.on_host else 0)
-        if host_free_bytes() < needed:
-            raise NotEnough("host memory", needed, host_free_bytes())
+        if fast_disk.free_memory() < needed:
+            raise fast_disk.NotEnough("host memory", needed, fast_disk.free_memory())
         if not self.on_host:
             devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
             needed = (own + lanes + (staging if self.on_gpu else 0)) * devices.count(str(self.device.index)) + SPARE_GPU_BYTES
             free = torch.cuda.mem_get_info(self.device)[0]
             if free < needed:
-                raise NotEnough(f"memory on GPU {self.device.index}", needed, free)
+                raise fast_disk.NotEnough(f"memory on GPU {self.device.index}", needed, free)
 
     def prepare(self):
-        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement itself."""
+        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
+        itself."""
         self.memory, self.pattern = sync_bytes.slabs(self.own_sizes, self.device), sync_bytes.Pattern(self.device)
         if self.args.method.startswith("disk"):
             sync_ways.library()
         size, count = self.staging()
         where = self.device if self.on_gpu else torch.device("cpu")
-        self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu) for _ in range(count)]
+        self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu)
+                      for _ in range(count)]
         if self.args.method == "nccl-pinned" and self.rank == 0:
             self.pinned = torch.zeros(self.total, dtype=torch.uint8, pin_memory=True)
         if self.on_gpu and not self.on_host:
@@ -215,7 +187,8 @@ class Sync:
         self.opened = {}
 
     def run(self):
-        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and engines that are busy."""
+        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and
+        engines that are busy."""
         together(self.check_memory)
         self.prepare()
         timeout = datetime.timedelta(seconds=self.args.timeout)
@@ -223,10 +196,12 @@ class Sync:
         try:
             good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
             good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
-            good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
+            good += [self.several("variant", 2, self.mib[0], int(edge))
+                     for edge in self.args.busy.split(",") if int(edge)]
             self.lay_out([torch.Size([-(-shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
-            good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2, self.mib[0], 0))
+            good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2,
+                                     self.mib[0], 0))
             return all(good)
         finally:
             if self.rank == 0:
@@ -236,7 +211,8 @@ class Sync:
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
         with sync_ways.Busy(self.device, busy if self.rank else 0):
             about = {"event": event, "bucket_mib": mib, "busy": busy}
-            return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1) for repeat in range(repeats)])
+            return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1)
+                        for repeat in range(repeats)])
 
     def once(self, about, last):
         """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
@@ -245,12 +221,12 @@ class Sync:
             os._exit(9)
         if self.rank == 0:
             self.pattern.fill(self.number)
-            at = 0
-            for view in self.views if self.pinned is not None else []:
-                self.pinned[at:at + len(view)].copy_(view, non_blocking=True)
-                at += len(view)
+            if self.pinned is not None:
+                for pinned, view in zip(self.pinned[:self.total].split(self.sizes), self.views):
+                    pinned.copy_(view, non_blocking=True)
         before = self.views[-1].clone() if self.kind == "stale" else None
-        together(sync_ways.Clock(self.device).wait)  # else the engines' clocks run while the trainer's bytes are still being made
+        # else the engines' clocks run while the trainer's bytes are still being made
+        together(sync_ways.Clock(self.device).wait)
         clock = sync_ways.Clock(self.device)
         path = sync_ways.METHODS[self.args.method](self, clock)
         clock.stop()
@@ -260,9 +236,11 @@ class Sync:
             self.views[-1].copy_(before)
         differing = self.pattern.differing(self.number) if self.rank else {}
         wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in differing.items()]
-        emit({**about, "method": self.args.method, "seconds": clock.seconds, "bytes": self.total, "tensors": len(self.names),
-              "phases": clock.phases, "by": self.by, "verified": not wrong, "compared": bool(self.rank), "wrong": wrong[:5],
-              "wrong_count": len(wrong), "fsync_s": fsync(path) if path and last and about["event"] == "sync" else None})
+        check.emit(**about, method=self.args.method, seconds=clock.seconds, bytes=self.total,
+                   tensors=len(self.names), phases=clock.phases,
+                   by=self.by, verified=not wrong, compared=bool(self.rank), wrong=wrong[:5],
+                   wrong_count=len(wrong),
+                   fsync_s=fsync(path) if path and last and about["event"] == "sync" else None)
         together()
         if path and not path.endswith("weights"):
             drop(path)
@@ -271,21 +249,18 @@ class Sync:
     def path(self, name):
         return os.path.join(self.args.directory, name)
 
-    def check_room(self):
-        if (found := fast_disk.room(self.args.directory))[0] < self.total + fast_disk.SPARE_BYTES:
-            raise fast_disk.NotEnough(self.args.directory, self.total, *found)
-
-    def by_file(self, clock, path, write, read, tidy=None):
-        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The path, on the trainer."""
+    def by_file(self, clock, path, write, read, tidy=lambda: None):
+        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The
+        path, on the trainer."""
         try:
             if self.rank:
                 with clock.host("wait"):
                     together()
                 with clock.host("control"):
-                    together(read)
+                    together(self.read, clock, read)
                 return None
             with clock.host("control"):
-                together(self.write, write, path)
+                together(self.write, clock, write, path)
             with clock.host("wait"):
                 together(tidy)
             return path
@@ -294,47 +269,49 @@ class Sync:
                 drop(path, path + ".part")
             raise
 
-    def write(self, write, path):
+    def read(self, clock, read):
+        with clock.host("load"):
+            read()
+            clock.wait()
+
+    def write(self, clock, write, path):
         if not os.path.isdir(self.args.directory):
             os.makedirs(self.args.directory)
-            self.made = fast_disk._hold(self.args.directory, fcntl.LOCK_SH) is not None  # held until this process ends, however it ends
-        write()
+            # held until this process ends, however it ends
+            self.made = fast_disk._hold(self.args.directory, fcntl.LOCK_SH) is not None
+        with clock.host("write"):
+            write()
         if self.kind == "torn":
-            file = os.path.join(path, min(os.listdir(path))) if os.path.isdir(path) else path  # a shard, not the index
+            # a shard, not the index
+            file = os.path.join(path, min(os.listdir(path))) if os.path.isdir(path) else path
             os.truncate(file, os.path.getsize(file) - 1)
 
 
 def fsync(path):
-    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not wait for it."""
+    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not
+    wait for it."""
     began = time.perf_counter()
     for file in [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]:
         fast_disk._fsync(file)
     return time.perf_counter() - began
 
 
-def identity(device):
-    said = {"event": "hello", "device": str(device), "torch": torch.__version__}
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        said.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
-    return said
-
-
 def main():
     args = arguments()
-    device = pick_device(args)
-    emit(identity(device))
     try:
-        rank, size = join(args.timeout)
+        rank, size, local_rank = check.rank_and_size()
+        device = check.pick_device(args.devices, local_rank, args.cpu)
+        check.emit("hello", **check.identity(device))
+        check.join("gloo", args.timeout, rank, size)
         code = 0 if Sync(args, rank, size, device).run() else WRONG_BYTES
-    except (NotEnough, fast_disk.NotEnough) as error:
-        emit({"event": "not-enough", "what": error.what, "needed": error.needed, "free": error.free})
+    except fast_disk.NotEnough as error:
+        check.emit("not-enough", what=error.what, needed=error.needed, free=error.free)
         code = NOT_ENOUGH
     except PeerStopped:
-        emit({"event": "peer-stopped"})
+        check.emit("peer-stopped")
         code = PEER_STOPPED
     except Exception as error:  # reported and raised again: the text is what the runbook judges
-        emit({"event": "error", "type": type(error).__name__, "text": str(error)})
+        check.emit("error", type=type(error).__name__, text=str(error))
         raise
     finally:
         if dist.is_initialized():

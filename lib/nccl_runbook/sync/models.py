@@ -14,75 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.ranks.sync_shapes import tensors
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
 _PREFIX = "model.layers.{i}."
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32                 # of one dimension
-_MOST_TENSORS = 1 << 20         # Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
+# Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
+_MOST_TENSORS = 1 << 20
 _HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Dimensions of one decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the embedding."""
-
-    name: str
-    template: str
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    tied: bool
-    experts: int = 0
-
-    def spec(self, layers: int = 0) -> dict[str, Any]:
-        """What a rank needs to make the tensors, as JSON of about 1 kB: head, one layer and its experts, its count, tail.
-
-        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
-        """
-        embedding = [self.vocab, self.hidden]
-        head, layer = [["model.embed_tokens.weight", embedding]], _attention(self) + _mlp_and_norms(self)
-        return Listed(
-            self.name, head, layer, self.layers, _PREFIX,
-            [["model.norm.weight", [self.hidden]]] + ([] if self.tied else [["lm_head.weight", embedding]]),
-            {"count": self.experts, "prefix": "mlp.experts.{e}.", "each": _gated(self)}
-            if self.template == "qwen3_moe" else {}).spec(layers)
-
-
-def _attention(m: Model) -> list[list[Any]]:
-    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole query and key."""
-    query, key = m.heads * m.head_dim, m.kv_heads * m.head_dim
-    rows = [(f"self_attn.{letter}_proj", out) for letter, out in (("q", query), ("k", key), ("v", key))]
-    norms = {"olmo2": (query, key)}.get(m.template, (m.head_dim, m.head_dim) if m.template.startswith("qwen3") else ())
-    shapes = {"weight": lambda out: [out, m.hidden], **({"bias": lambda out: [out]} if m.template == "qwen2" else {})}
-    return [*([f"{name}.{kind}", shape(out)] for name, out in rows for kind, shape in shapes.items()),
-            ["self_attn.o_proj.weight", [m.hidden, query]],
-            *([f"self_attn.{letter}_norm.weight", [size]] for letter, size in zip("qk", norms))]
-
-
-def _mlp_and_norms(m: Model) -> list[list[Any]]:
-    norms = ["post_attention", "post_feedforward"] if m.template == "olmo2" else ["input", "post_attention"]
-    mlp = [[f"mlp.{name}", shape] for name, shape in _gated(m)]
-    if m.template == "qwen3_moe_fused":
-        mlp = [["mlp.experts.gate_up_proj", [m.experts, 2 * m.intermediate, m.hidden]],
-               ["mlp.experts.down_proj", [m.experts, m.hidden, m.intermediate]]]
-    gate = [["mlp.gate.weight", [m.experts, m.hidden]]] if m.experts else []
-    return [*gate, *([] if m.template == "qwen3_moe" else mlp), *([f"{norm}_layernorm.weight", [m.hidden]] for norm in norms)]
-
-
-def _gated(m: Model) -> list[list[Any]]:
-    wide, back = [m.intermediate, m.hidden], [m.hidden, m.intermediate]
-    return [["gate_proj.weight", wide], ["up_proj.weight", wide], ["down_proj.weight", back]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Listed:
-    """A model whose tensors were read from its files; those of its layers are alike."""
+    """Tensors outside the layers, those of one layer, as all are alike, and those of each expert in a
+    layer."""
 
     name: str
     head: list[list[Any]]
@@ -93,16 +40,48 @@ class Listed:
     experts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def spec(self, layers: int = 0) -> dict[str, Any]:
-        return {"name": self.name, "dtype": "bfloat16", "head": self.head, "layers": min(layers, self.layers) if layers else self.layers,
-                "layers_of": self.layers, "prefix": self.prefix, "layer": self.layer, "experts": self.experts, "tail": self.tail}
+        """What a rank needs to make the tensors, as JSON of about 1 kB.
+
+        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for
+        all.
+        """
+        return {"name": self.name, "dtype": "bfloat16", "head": self.head,
+                "layers": min(layers, self.layers) if layers else self.layers, "layers_of": self.layers,
+                "prefix": self.prefix, "layer": self.layer, "experts": self.experts, "tail": self.tail}
 
 
-def tensors(spec: dict[str, Any]) -> list[tuple[str, list[int]]]:
-    """Every tensor's name and shape, in the order in which they are stored."""
-    layer = [*spec["layer"], *((spec["experts"]["prefix"].format(e=e) + name, shape) for e in range(spec.get("experts", {}).get("count", 0))
-                               for name, shape in spec["experts"]["each"])]
-    middle = [(spec["prefix"].format(i=i) + name, shape) for i in range(spec["layers"]) for name, shape in layer]
-    return [*((n, s) for n, s in spec["head"]), *middle, *((n, s) for n, s in spec["tail"])]
+def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
+            head_dim: int, vocab: int, tied: bool, experts: int = 0) -> Model:
+    """A decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the
+    embedding."""
+    gated = [["gate_proj.weight", [intermediate, hidden]], ["up_proj.weight", [intermediate, hidden]],
+             ["down_proj.weight", [hidden, intermediate]]]
+    mlp = {"qwen3_moe": [],
+           "qwen3_moe_fused": [["mlp.experts.gate_up_proj", [experts, 2 * intermediate, hidden]],
+                               ["mlp.experts.down_proj", [experts, hidden, intermediate]]],
+           }.get(template, [[f"mlp.{part}", shape] for part, shape in gated])
+    router = [["mlp.gate.weight", [experts, hidden]]] if experts else []
+    norms = ["post_attention", "post_feedforward"] if template == "olmo2" else ["input", "post_attention"]
+    layer = [*_attention(template, hidden, heads * head_dim, kv_heads * head_dim, head_dim), *router, *mlp,
+             *([f"{norm}_layernorm.weight", [hidden]] for norm in norms)]
+    output = [] if tied else [["lm_head.weight", [vocab, hidden]]]
+    return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]], layer, layers, _PREFIX,
+                 [["model.norm.weight", [hidden]], *output],
+                 {"count": experts, "prefix": "mlp.experts.{e}.", "each": gated} if template == "qwen3_moe"
+                 else {})
+
+
+def _attention(template: str, hidden: int, query: int, key: int, head_dim: int) -> list[list[Any]]:
+    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole
+    query and key."""
+    norms = {"olmo2": (query, key)}.get(template,
+                                        (head_dim, head_dim) if template.startswith("qwen3") else ())
+    rows = []
+    for letter, out in (("q", query), ("k", key), ("v", key)):
+        rows.append([f"self_attn.{letter}_proj.weight", [out, hidden]])
+        rows += [[f"self_attn.{letter}_proj.bias", [out]]] * (template == "qwen2")
+    return [*rows, ["self_attn.o_proj.weight", [hidden, query]],
+            *([f"self_attn.{letter}_norm.weight", [size]] for letter, size in zip("qk", norms))]
 
 
 def size_bytes(spec: dict[str, Any]) -> int:
@@ -113,7 +92,7 @@ def size_bytes(spec: dict[str, Any]) -> int:
 @functools.cache
 def load() -> dict[str, Model]:
     """Every known model by its published name."""
-    return {name: Model(name=name, **fields) for name, fields in table("sync/models").items()}
+    return {name: decoder(name, **fields) for name, fields in table("sync/models").items()}
 
 
 def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
@@ -121,8 +100,9 @@ def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
     return find(name).spec(layers) if name else {}
 
 
-def find(name: str) -> Model | Listed:
-    """The model of that name, its organisation and upper case optional; or that of a config.json, a safetensors file or index, or a folder.
+def find(name: str) -> Model:
+    """The model of that name, its organisation and upper case optional; or that of a config.json, a
+    safetensors file or index, or a folder.
 
     ValueError names the nearest one that is known, or what is wrong with the file.
     """
@@ -133,31 +113,35 @@ def find(name: str) -> Model | Listed:
     if os.path.exists(name):
         return _bounded(_from_path(Path(name)), name)
     near = difflib.get_close_matches(name, known, 1, 0.4)
-    raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "") + f"known: {', '.join(known)}")
+    raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "")
+                     + f"known: {', '.join(known)}")
 
 
-def _bounded(model: Model | Listed, path: str) -> Model | Listed:
+def _bounded(model: Model, path: str) -> Model:
     """The model, if ranks can make it: some bytes, and no more tensors than a model has."""
     spec = model.spec()
     count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
-    if count > _MOST_TENSORS or not any(math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
+    if count > _MOST_TENSORS or not any(math.prod(shape)
+                                        for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
         raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: no model that can be moved")
     return model
 
 
-def _from_path(path: Path) -> Model | Listed:
+def _from_path(path: Path) -> Model:
     if path.is_dir():
-        found = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json") if (path / n).is_file()]
-        if not found:
+        files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json")
+                 if (path / n).is_file()]
+        if not files:
             raise ValueError(f"{path} holds no config.json and no safetensors files")
-        path = found[0]
+        path = files[0]
     if path.suffix == ".safetensors":
         return _listed(path.name, _header(path))
     document = _json(path, path.stat().st_size)
     if isinstance(document.get("weight_map"), dict):
         shards = {n for n in document["weight_map"].values() if isinstance(n, str)}
-        merged = dict(entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name))
-        return _listed(path.parent.name or str(path), list(merged.items()))
+        merged = dict(entry for name in sorted(shards)
+                      for entry in _header(path.parent / Path(name).name).items())
+        return _listed(path.parent.name or str(path), merged)
     return _from_config(path, document)
 
 
@@ -168,17 +152,20 @@ def _from_config(path: Path, config: dict[str, Any]) -> Model:
         raise ValueError(f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index")
 
     def number(*names: str) -> int:
-        found = next((config[n] for n in names if config.get(n) is not None), None)
-        if type(found) is not int or not 0 < found < _MOST:
+        value = next((config[n] for n in names if config.get(n) is not None), None)
+        if type(value) is not int or not 0 < value < _MOST:
             raise ValueError(f"{path}: {names[0]} is missing, or no number that a model has")
-        return found
+        return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")
-    return Model(name=path.parent.name or str(path), template=kind, hidden=hidden, heads=heads, layers=number("num_hidden_layers"),
-                 intermediate=number("moe_intermediate_size" if moe else "intermediate_size"), vocab=number("vocab_size"),
-                 kv_heads=number("num_key_value_heads", "num_attention_heads"), tied=config.get("tie_word_embeddings") is True,
-                 head_dim=hidden // heads if config.get("head_dim") is None else number("head_dim"),
-                 experts=number("num_experts") if moe else 0)
+    return decoder(path.parent.name or str(path), kind, hidden, heads=heads,
+                   layers=number("num_hidden_layers"),
+                   intermediate=number("moe_intermediate_size" if moe else "intermediate_size"),
+                   vocab=number("vocab_size"),
+                   kv_heads=number("num_key_value_heads", "num_attention_heads"),
+                   tied=config.get("tie_word_embeddings") is True,
+                   head_dim=hidden // heads if config.get("head_dim") is None else number("head_dim"),
+                   experts=number("num_experts") if moe else 0)
 
 
 def _bytes(path: Path, size: int, start: int = 0) -> bytes:
@@ -200,26 +187,29 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
     raise ValueError(f"cannot read {path}: it is no JSON of a model")
 
 
-def _header(path: Path) -> list[tuple[str, list[int]]]:
+def _header(path: Path) -> dict[str, list[int]]:
     """Names and shapes of one safetensors file, from its first kilobytes."""
-    length = int.from_bytes(_bytes(path, 8), "little")
-    found = [(n, e.get("shape") if isinstance(e, dict) else None) for n, e in _json(path, length, 8).items() if n != "__metadata__"]
-    for name, shape in found:
+    entries = _json(path, int.from_bytes(_bytes(path, 8), "little"), 8)
+    shapes = {n: e.get("shape") if isinstance(e, dict) else None
+              for n, e in entries.items() if n != "__metadata__"}
+    for name, shape in shapes.items():
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):
             raise ValueError(f"cannot read {path}: {name[:80]} has no shape")
-    return found
+    return shapes
 
 
-def _listed(name: str, found: list[tuple[str, list[int]]]) -> Listed:
-    """Tensors of equal layers once; all of them one by one where layers differ."""
+def _listed(name: str, shapes: dict[str, list[int]]) -> Model:
+    """Tensors of equal layers once; all of them one by one if layers differ."""
+    matches = {tensor: _LAYER.match(tensor) for tensor in shapes}
+    prefix = next((m[1] for m in matches.values() if m), "")
+    rest: list[list[Any]] = []
     layers: dict[int, list[list[Any]]] = {}
-    prefix = next((m[1] for m in (_LAYER.match(n) for n, _ in found) if m), "")
-    for tensor, shape in found:
-        match = _LAYER.match(tensor)
+    for tensor, match in matches.items():
         if match and match[1] == prefix:
-            layers.setdefault(int(match[2]), []).append([match[3], shape])
-    alike = {json.dumps(sorted(each)) for each in layers.values()}
-    if len(alike) != 1 or sorted(layers) != list(range(len(layers))):
-        return Listed(name, [[n, s] for n, s in found], [], 0, "", [])
-    rest = [[n, s] for n, s in found if not ((m := _LAYER.match(n)) and m[1] == prefix)]
-    return Listed(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", [])
+            layers.setdefault(int(match[2]), []).append([match[3], shapes[tensor]])
+        else:
+            rest.append([tensor, shapes[tensor]])
+    if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(range(len(layers))):
+        return Model(name, list(map(list, shapes.items())), [], 0, "", [])
+    return Model(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.",
+                 [])

@@ -27,22 +27,25 @@ def collect(path: str) -> OwnSync | Gap:
         if os.fstat(file.fileno()).st_size > FILE_BYTES:
             return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
         syncs = read(file, path)
-    return OwnSync(syncs) if syncs else Gap("absent", f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
+    return OwnSync(syncs) if syncs else Gap("absent",
+                                            f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
-    told = ((number, line[:LINE_BYTES].partition(PREFIX.encode())[2]) for number, line in enumerate(lines, 1))
-    found = (one for number, text in told if text for one in [_one(text, f"{name}:{number}")] if one)
-    return list(itertools.islice(found, MOST_LINES))
+    printed = ((number, line[:LINE_BYTES].partition(PREFIX.encode())[2])
+               for number, line in enumerate(lines, 1))
+    times = (_time(text, f"{name}:{number}") for number, text in printed if text)
+    return list(itertools.islice(filter(None, times), MOST_LINES))
 
 
-def _one(text: bytes, source: str) -> OwnSyncTime | None:
+def _time(text: bytes, source: str) -> OwnSyncTime | None:
     try:
-        told: Any = json.loads(text)
+        event: Any = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(told, dict) or told.get("guard") != "pause_trace" or not isinstance(told.get("data"), dict):
+    if not isinstance(event, dict) or event.get("guard") != "pause_trace" or not isinstance(event.get("data"), dict):
         return None
-    phases = {str(p)[:40]: float(s) for p, s in told["data"].items() if type(s) in (int, float) and 0 <= s < 1e6 and math.isfinite(s)}
-    rank = told.get("rank")
+    phases = {str(phase)[:40]: float(seconds) for phase, seconds in event["data"].items()
+              if type(seconds) in (int, float) and 0 <= seconds < 1e6 and math.isfinite(seconds)}
+    rank = event.get("rank")
     return OwnSyncTime(rank if type(rank) is int else -1, phases, source) if phases else None

@@ -12,9 +12,11 @@ from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
-    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
+    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that
+    two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
-    rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
+    rows = [[f"rank {s.rank}", s.role, s.place or "CPU",
+             Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
              Cell("its own" if s.place else "none")] for s in plan.seats]
     return Table("", ["rank", "role", "device", "GPU"], rows)
 
@@ -31,7 +33,8 @@ def methods_table(runs: SyncRuns) -> Table:
 
 @titled("With one thing changed")
 def sweeps_table(runs: SyncRuns) -> Table:
-    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
+    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from
+    two sizes."""
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
     return Table(
@@ -43,16 +46,17 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
     fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
     rows = []
     for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
-        told = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
+        fitted = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
         size = v.size_bytes / 1e9
         rows.append([arm.method, v.bucket_mib, f"{v.busy} x {v.busy}" if v.busy else "idle", f"{size:.3f}",
-                     f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *told])
+                     f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *fitted])
     return rows
 
 
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
-    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
+    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"],
+             r["overlap"], r["shared"], r["colocated"]]
             for key, r in table("sync/choice")["topology"].items()]
     return Table(
         "Which way to move the weights",
@@ -63,8 +67,8 @@ def choice_table(here: str = "") -> Table:
 @titled("Your own sync")
 def own_table(own: OwnSync) -> Table:
     """The slowest of the user's own syncs by rank or process, in phases."""
-    slowest = {(one.rank, one.who): one for one in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
-    read = sorted(Counter((one.rank, one.who) for one in own.syncs).values())
+    slowest = {(s.rank, s.who): s for s in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
+    read = sorted(Counter((s.rank, s.who) for s in own.syncs).values())
     each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
     return Table(
@@ -94,7 +98,8 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if steady is None or arm.first_s is None:
         return [method, "", "", "", "", "", word]
     rate = runs.size_bytes / steady.seconds / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine), word]
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer),
+            _phases(steady.engine), word]
 
 
 def _phases(phases: dict[str, float]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.causes import Cause, causes
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.logs.facts import FileRead, LogLine
 from nccl_runbook.messages.clues import version
@@ -49,7 +49,7 @@ class Dumps:
 class Answer:
     """``verdict``: "broken", "degraded" or "unknown"; ``hypotheses``: best first; ``findings``: the same as findings of a
     step; ``hosts`` and ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds);
-    ``led``: whether the dumps lead."""
+    ``led``: whether the dumps lead; ``fits``: what fits the symptom, and no line shows."""
 
     logs: Logs
     verdict: str
@@ -61,6 +61,7 @@ class Answer:
     compared: Comparison | None = None
     dumps: Dumps | None = None
     led: bool = False
+    fits: tuple[Cause, ...] = ()
 
 
 def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", dumps: Dumps | None = None) -> Answer:
@@ -81,7 +82,8 @@ def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: 
     if dumps and led:
         verdict, sentence = dumps.verdict, dumps.headline(logs)
         kept, findings = _behind_dumps(kept, findings, dumps)
-    return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps, led)
+    fits = () if led or slower else tuple(judge.fits(logs, kept))
+    return Answer(logs, verdict, sentence, kept, findings, *judge.there(logs, kept), compared, dumps, led, fits)
 
 
 def _were_read(logs: Logs) -> bool:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 
-from nccl_runbook.causes.causes import causes, fitting
-from nccl_runbook.causes.failures import usual
+from nccl_runbook.causes.causes import Advice, Cause, causes, fitting
+from nccl_runbook.causes.failures import fitted
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import SLOW, clues, hints, says
+from nccl_runbook.messages.clues import ENDED, SLOW, Clue, clues, compiled, fitting_symptoms, printed, says, spoken, works
 from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_ranks as triage_ranks
+from nccl_runbook.triage import judge_told
 from nccl_runbook.triage.judge_ranks import Pointer
 from nccl_runbook.triage.start.symptoms import step_texts
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
-HINTED, GENERIC, HINT = 620, 600, 100  # places of what only hints name, and of what only fits every hang; what a hint of weight 1 is worth
-ITSELF, PLAIN = 4, 1.5  # weight of a message that says that nothing is wrong; of words that speak for a cause, or for health, by themselves
-WORDS = "no message of it was seen, only words that are usual with it"
-MOST = 5  # hypotheses that are worth a reader's time
+MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
+MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
+PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascend NPUs (HCCL)", "platform-xpu": "Intel GPUs (oneCCL)"}
+_NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
+_NVIDIA_ONLY = frozenset(["fabric-manager-down", "nvls-fabric-fault", "nvml-call-failed", "driver-library-mismatch", "nccl-older-than-gpu"])
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
 
 
@@ -50,63 +54,96 @@ class Hypothesis:
 
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
-    found = pointers(logs)
-    kept, hinted = [_weighed(p, logs) for p in found], _from_hints(logs)
-    score = {p.cause: -p.place for p in hinted}
-    kept = [dataclasses.replace(p, place=min(p.place, GENERIC) - HINT * score.get(p.cause, 0)) for p in kept]
-    sure = {p.status for p in kept} - {"possible"}
-    if "established" not in sure:  # beside the fault itself mere words have no place, beside what is likely only plain ones
-        kept += [dataclasses.replace(p, place=HINTED + HINT * p.place) for p in hinted if not sure or p.place <= -PLAIN]
-    kept.sort(key=lambda p: p.place)
-    merged = [_hypothesis(cause, found, logs.launcher) for cause, found in grouped((p.cause, p) for p in kept).items()]
-    return _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)[:MOST]
+    out = judge_told.ruled_out(logs.context)
+    seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status != "possible" or p.cause not in out]
+    found = sorted([*seen, *judge_told.pointers(logs.context)], key=lambda p: p.place)
+    merged = [_hypothesis(cause, those, logs.launcher) for cause, those in grouped((p.cause, p) for p in found).items()]
+    ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
+    return [_carried_over(h) for h in ranked if h.cause not in _NVIDIA_ONLY][:MOST] if platform(logs) else ranked[:MOST]
+
+
+def platform(logs: Logs) -> str:
+    """Whose GPUs they are, if a line shows that they are not NVIDIA's; else ""."""
+    return next((words for message, words in PLATFORMS.items() if message in logs.seen), "")
+
+
+def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
+    """With only what holds on other vendors' GPUs, too."""
+    rows = ((r, tuple(line for line in r.lines if not _NVIDIA.search(line))) for r in hypothesis.remedy if not _NVIDIA.search(r.text))
+    remedy = tuple(dataclasses.replace(r, lines=lines) for r, lines in rows if lines or not r.lines)
+    return dataclasses.replace(hypothesis, remedy=remedy, decides=Decides(*_elsewhere(tuple(vars(hypothesis.decides).values()))))
+
+
+def _elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
+    other = ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
+    return other if _NVIDIA.search(" ".join(decides)) else decides
+
+
+def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
+    """What else fits the symptom, the most usual first. Nothing beside what is likely, or if nobody complains."""
+    if any(h.status != "possible" or h.cause == "benign" for h in hypotheses) or not (logs.context or failed_line(logs)):
+        return []
+    words = [c.cause for c in clues() if c.words and _fires(c, logs)]
+    symptoms = [row for name, row in fitting_symptoms().items() if name in logs.seen]
+    shared = collections.Counter(cause for row in symptoms for cause in row)
+    usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
+    left_out = {h.cause for h in hypotheses} | judge_told.ruled_out(logs.context) | (set() if may_be_slow(logs) else SLOW)
+    named = [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
+    return [dataclasses.replace(c, decides=_elsewhere(c.decides)) for c in named if c.id not in _NVIDIA_ONLY] if platform(logs) else named
 
 
 def pointers(logs: Logs) -> list[Pointer]:
     """What messages point at, and what the ranks show."""
-    named = _from_clues(logs)
+    named = [_pointer(clue, logs) for clue in clues() if _fires(clue, logs) and not (clue.words and clue.status == "possible")]
     known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
     return [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
 
 
-def _from_clues(logs: Logs) -> list[Pointer]:
-    """Every clue whose own line was seen, with all that must be there and nothing that must not."""
-    found, slow = [], says(logs.context, "<slow>") and not _reassured(logs, PLAIN)
-    for clue in clues():
-        seen = logs.seen.get(clue.message)
-        background = seen is None or seen.resumed and not (clue.stays and (slow or clue.cause not in SLOW))
-        if not background and all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without):
-            beside = [logs.seen[i].lines[0] for i in clue.also]
-            first = 100 + 0.3 * clue.order - HINT * bool(clue.also)  # what must stand beside it makes a message say more
-            found.append(Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), first))
-    return found
+def _survived(logs: Logs) -> list[Pointer]:
+    """Messages after which the job went on."""
+    rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
+    lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
+    went_on = Advice("The job went on after these lines, or had ended well before them.")
+    return [Pointer("benign", "possible", lines, (), 900, went_on)] if lines else []
 
 
-def _from_hints(logs: Logs) -> list[Pointer]:
-    """Causes that hints make likelier, and by how much: the place is that, negative."""
-    failed = logs.context or failed_line(logs)
-    if not (failed or logs.unknown) or logs.foreign and not logs.context:
-        return []  # words alone are no complaint
-    lines: dict[str, list[tuple[float, LogLine]]] = collections.defaultdict(list)
-    for expression, weights in hints().items():
-        for cause, weight in weights.items() if expression in logs.seen else ():
-            lines[cause].append((weight, logs.seen[expression].lines[0]))
-    if "benign" in lines and _calm(logs):
-        lines["benign"].append((PLAIN, lines["benign"][0][1]))
-    total = {cause: sum(weight for weight, _ in said) for cause, said in lines.items()}
-    surest = {cause: sorted(said, key=lambda pair: -pair[0])[:2] for cause, said in lines.items()}
-    return [Pointer(c, "possible", tuple(x for _, x in surest[c]), (WORDS,), -total[c]) for c in lines if total[c] >= 0.3]
+def _fires(clue: Clue, logs: Logs) -> bool:
+    """Whether its own line was seen, with all that must be there and nothing that must not."""
+    seen = logs.seen.get(clue.message)
+    if seen is None or seen.resumed and not clue.stays or clue.cause in SLOW and not may_be_slow(logs, seen.resumed):
+        return False
+    return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
+
+
+def _pointer(clue: Clue, logs: Logs) -> Pointer:
+    seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
+    place = 0.3 * clue.order - 100 * bool(clue.also)  # what must stand beside it makes a message say more
+    pattern = compiled({**printed(), **spoken()}[clue.message])
+    fields = (found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found)
+    advice = clue.advice and clue.advice.filled(next(fields, {}))
+    return Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice)
+
+
+def may_be_slow(logs: Logs, works: bool = False) -> bool:
+    """Whether somebody complains of slowness, a rate was measured, or it is not known to have failed or to work."""
+    complaint = says(logs.context, "<complaint>")
+    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not (works or complaint or failed_line(logs))
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
-    """Less sure if only the reporter says it, or if it was printed after the timeout that it should explain."""
-    status, against = pointer.status, pointer.against
-    if pointer.evidence[0].file == "--context" and status != "possible":
-        status, against = "possible", (*against, "it was told, not printed by the job")
-    may_follow = pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
-    if may_follow and status != "possible" and _after_timeout(pointer, logs):
-        status, against = "possible", (*against, "it was printed after the timeout, by a rank that had waited: rather a consequence")
-    return dataclasses.replace(pointer, status=status, against=against)
+    """Less sure if only the reporter says it, or if it was printed after what it should explain."""
+    doubts = [why for doubtful, why in (
+        (pointer.evidence[0].file == "--context", "it was told, not printed by the job"),
+        (pointer.cause in ENDED and _failed_before(pointer.evidence[0], logs), "the job had failed before that: rather a consequence"),
+        (pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
+         "it was printed after the timeout, by a rank that had waited: rather a consequence")) if doubtful and pointer.status != "possible"]
+    return dataclasses.replace(pointer, status="possible", against=(*pointer.against, *doubts)) if doubts else pointer
+
+
+def _failed_before(line: LogLine, logs: Logs) -> bool:
+    """Whether the same file holds a failure above this line."""
+    ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
+    return any(end is not None and end.file == line.file and end.line < line.line for end in ends)
 
 
 def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
@@ -118,50 +155,35 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
 
 def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
+    status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     texts = [line.text for line in evidence]
-    cause = fitting(cause_id, *texts)
-    surest = [p for p in best if p.status == best[0].status]
-    against = tuple(dict.fromkeys(text for p in surest for text in p.against if text != WORDS or len(best) == 1))
-    remedy = usual(cause_id, best[0].status, texts, launcher)
+    cause, advice = fitting(cause_id, *texts), next((p.advice for p in surest if p.advice), Advice())
+    remedy = fitted(advice.remedy or cause.remedy, status == "possible" and cause_id != "benign", launcher)
     bus = next(filter(None, map(bus_of_message, texts)), "")
-    says = f"{cause.says} NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else cause.says
-    return Hypothesis(cause_id, best[0].status, cause.title, says, evidence, remedy, Decides(*cause.decides), against)
+    says = (advice.says or cause.says) + (f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else "")
+    against = tuple(dict.fromkeys(text for p in surest for text in p.against))
+    return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)), against)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     """`benign` leads if nothing failed and nothing surer is known. Beside a failure, or a complaint of the reporter, it is left out."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
-    reassured = 0 if says(logs.context, "<complaint>") else _reassured(logs, PLAIN) + _reassured(logs, 2 * PLAIN)
-    grave = [h for h in others if h.status == "established" or 2 * (h.status == "likely") + _warns(h, benign) > reassured]
-    if grave or not _calm(logs):
-        return others
-    known = reassured or any(c.message in logs.seen and (c.cause == "benign" or logs.seen[c.message].resumed) for c in clues())
-    if known and not logs.context:  # nobody complains, and nothing but single words speaks for them
-        others = [h for h in others if WORDS not in h.against]
-    return benign + others if known else ranked if ranked[:1] == benign else others
-
-
-def _calm(logs: Logs) -> bool:
-    """Nobody says that something failed, or somebody calls the message itself harmless or asks whether it is."""
-    return failed_line(logs) is None and (not says(logs.context, "<complaint>") or _reassured(logs, 2 * PLAIN))
-
-
-def _reassured(logs: Logs, least: float) -> bool:
-    """Whether the reporter says that nothing failed, in words of at least this weight, or the message itself does."""
-    said = [(weights.get("benign", 0), logs.seen[e].lines[0]) for e, weights in hints().items() if e in logs.seen]
-    return any(weight >= ITSELF or weight >= least and line.file == "--context" for weight, line in said)
-
-
-def _warns(hypothesis: Hypothesis, benign: list[Hypothesis]) -> bool:
-    """Whether NCCL itself warned with words that are not known as harmless."""
-    return any("NCCL WARN" in e.text and not any(e in h.evidence for h in benign) for e in hypothesis.evidence)
+    fine = works(logs.context) or any(h.status == "likely" for h in benign)  # the line itself says that nothing is wrong
+    harmless = {line for h in benign for line in h.evidence}
+    warned = [h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)]  # in words not known as harmless
+    grave = [h for h in others if h.status == "established" or not fine and (h.status == "likely" or h in warned)]
+    failed = failed_line(logs) is not None or not fine and says(logs.context, "<complaint>")
+    proven = {line for h in others if h.status == "established" for line in h.evidence}
+    others = [h for h in others if h.status != "possible" or not proven.issuperset(h.evidence)]  # that line is explained
+    return others if grave or failed else benign + others
 
 
 def failed_line(logs: Logs) -> LogLine | None:
     """A line that says that the job failed, whatever the cause."""
-    ended = logs.seen["job-ended"].lines[0] if "job-ended" in logs.seen else logs.failed
+    ended = logs.seen.get("job-ended")
+    ended = ended.lines[0] if ended and not ended.resumed else logs.failed
     return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), ended)
 
 
@@ -180,19 +202,23 @@ def where(line: LogLine) -> str:
 
 def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """One true line at the top."""
+    there = platform(logs)
+    return _headline(logs, hypotheses) + f" The job ran on {there}: advice that holds for NVIDIA only is left out." * bool(there)
+
+
+def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     read = [f for f in logs.files if not f.problem and f.lines]
     if not logs.files:
         return "Unknown: no log was named."
     if not read:
         return "Unknown: nothing could be read (" + "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3]) + ")."
     if not hypotheses:
+        fit = " The words fit several causes; the tests below separate them." if fits(logs, hypotheses) else ""
         foreign = "this does not look like the log of a GPU job" if logs.foreign else "no message that is known here was found"
         lines = sum(f.lines for f in read)
-        return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}."
+        return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}.{fit}"
     lead = hypotheses[0]
     if lead.cause == "benign":
-        if lead.against[:1] == (WORDS,):
-            return "Unknown: no message that is known here was found; the words are those of a harmless matter, which proves nothing."
         return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
     word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
     again = f" The ranks were started {logs.attempts} times: this broke first; nccl-runbook hang judges the last attempt."
@@ -216,7 +242,8 @@ def findings(logs: Logs, told: list[Hypothesis]) -> list[Finding]:
     """The hypotheses of these logs as findings of a step. At least one."""
     if not logs.files and not logs.context:
         return [Finding("no-log-named", Severity.SKIPPED, "no log was named: --log takes a file or a folder (papermill: -p log PATH)")]
-    unread = [log_not_read(f.name, f.problem or f.left_out) for f in logs.files if f.problem or f.left_out]
+    missed = {f.name: f.problem or f.left_out for f in logs.files}
+    unread = [Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),)) for name, why in missed.items() if why]
     if not told or told[0].cause == "benign":
         unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, told).removeprefix("Unknown: ")))
     elif all(h.status == "possible" for h in told):
@@ -238,7 +265,3 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     against = tuple(Evidence(text, "logs") for text in hypothesis.against)
     return Finding(
         "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against)
-
-
-def log_not_read(name: str, why: str) -> Finding:
-    return Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))

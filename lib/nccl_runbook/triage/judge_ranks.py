@@ -5,37 +5,37 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import PRINTED, SPOKEN, compiled, says
-from nccl_runbook.messages.facts import Logs, RankLog
+from nccl_runbook.messages.clues import PRINTED, compiled, says
+from nccl_runbook.messages.facts import Logs, RankLog, Timeout
 from nccl_runbook.messages.judge import raised_first
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
-_UUIDS = r"\bUUIDs?\b[^\n]{0,40}\b(?:differ|distinct|unique)"
-_HOSTS = re.compile(r"(?i)\b(?:nodes|hosts|machines|servers)\b")
-_NUMBERS = {"single": 1, "one": 1, "two": 2, "three": 3, "four": 4}
-_AT_WORK = re.compile(r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export)(?:es?|ing)\b|about to be \w+ed")
+_AT_WORK = re.compile(
+    r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
+    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pointer:
-    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads."""
+    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads; ``advice``: in place of the cause's."""
 
     cause: str
     status: str
     evidence: tuple[LogLine, ...]
     against: tuple[str, ...] = ()
-    place: int = 0
+    place: float = 0
+    advice: Advice | None = None
 
 
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    compared = (numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
-    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, fewer_gpus_than_ranks, *compared, communicators_pile_up, somebody_raised)
+    compared = (tensors_differ, numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
+    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, *compared, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -45,7 +45,7 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
     named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
-    if not seen or seen.resumed or not same or says(logs.context, _UUIDS):
+    if not seen or seen.resumed or not same or "reporter-uuids-differ" in logs.seen:
         return []
     devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
     nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
@@ -63,19 +63,6 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
     lines = tuple(line for _, pid, line in rows if pid in both)
     return [Pointer("device-not-set-per-rank", "likely", lines[:4], (), 3)] if both and len(first) > 1 else []
-
-
-def fewer_gpus_than_ranks(logs: Logs) -> list[Pointer]:
-    """Behind a device that is shared or does not exist: more ranks were asked for than GPUs are named, on one host."""
-    asked, present = logs.seen.get("ranks-asked"), logs.seen.get("gpus-named")
-    refused = logs.seen.get("cuda-invalid-device-ordinal-anywhere") or logs.seen.get("nccl-duplicate-gpu-detected")
-    if not (asked and present and refused) or _HOSTS.search(logs.context):
-        return []
-    named = re.finditer(SPOKEN["gpus-named"], present.lines[0].text)
-    counts = [len(m[1].split(",")) if m[1] else int(_NUMBERS.get(m[2].lower(), m[2])) for m in named]
-    ranks = max((int(m[1]) for line in asked.lines for m in re.finditer(SPOKEN["ranks-asked"], line.text)), default=0)
-    lines = (refused.lines[0], asked.lines[0], present.lines[0])
-    return [Pointer("more-ranks-than-gpus", "possible", lines, (), 3)] if max(counts, default=ranks) < ranks else []
 
 
 def _waiting(logs: Logs) -> list[RankLog]:
@@ -126,6 +113,9 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     lines = tuple(t.at for _, t in works[:4])
     if len({rank for rank, _ in works}) < 2:
         return []
+    if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
+        told = ("communicator-order", "collective-on-some-ranks-only")
+        return [Pointer(cause, "possible", lines, (), 39 + i) for i, cause in enumerate(told)]
     if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
         told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
         return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
@@ -134,6 +124,24 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
     return []
+
+
+def _group(rank: int, work: Timeout) -> str:
+    """The group in which a rank waits: its name, or its rank there if that is another one."""
+    inside = re.search(r"\[Rank (\d+)\]", work.at.text)
+    return work.group or (f"one in which it is rank {inside[1]}" if inside and int(inside[1]) != rank else "the world")
+
+
+def tensors_differ(logs: Logs) -> list[Pointer]:
+    """Sender and receiver print one tensor with different types or shapes."""
+    by = grouped((found[1], (found[2], found[3], line)) for found, line in _matches(logs, "tensor-described"))
+    name, one, other = next(((n, t[0], u) for n, t in by.items() for u in t if u[:2] != t[0][:2]), ("", None, None))
+    if not name:
+        return []
+    says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
+    text = f"Send and receive {name} with one data type and shape: convert it before the transfer."
+    fix = ("you", text, (f"tensor = tensor.to(torch.{other[0]})",))
+    return [Pointer("collective-mismatch", "likely" if _waiting(logs) else "possible", (one[2], other[2]), (), 17, Advice(says, (fix,)))]
 
 
 def all_wait_alike(logs: Logs) -> list[Pointer]:
@@ -154,9 +162,11 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
         return []
     last = [r.last for r in silent if r.last]
     against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
-    at_work = ("rank-busy-on-host", "collective-on-some-ranks-only") * any(_AT_WORK.search(line.text) for line in last)
-    told = enumerate((*at_work, "peer-crashed", "peer-stopped"))
-    return [Pointer(cause, "possible", (waiting[0].timeouts[0].at, *last[:2]), against, 28 + i) for i, cause in told]
+    busy = [line for line in last if _AT_WORK.search(line.text)]
+    told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped"))
+    doing = [Advice(f"Rank {line.rank} printed last: {line.text[:120]}") for line in busy[:1]]
+    lines = (waiting[0].timeouts[0].at, *last[:2])
+    return [Pointer(cause, "possible", lines, against, 28 + i, advice) for (i, cause), advice in zip(told, [*doing, *[None] * 4])]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:
@@ -167,7 +177,8 @@ def guards_failed(logs: Logs) -> list[Pointer]:
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
     """NCCL prints what each rank calls: another operation, size or type under one number within groups of one size."""
     against = ("groups of one size may be several groups: then these calls do not belong together",)
-    return [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34)] if logs.apart else []
+    find = ("you", "Compare these two calls, and find why the ranks differ there: another branch, another input, or a call too many.", ())
+    return [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34, Advice("", (find,)))] if logs.apart else []
 
 
 def versions_differ(logs: Logs) -> list[Pointer]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from nccl_runbook.causes.causes import Cause
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.report.tables import Cell, Table
@@ -54,6 +58,13 @@ def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> 
     """A good run beside the bad one. ``rows``: what, good run, bad run, answer, tone; most telling first."""
     cells = [[what, good, bad, Cell(answer, tone)] for what, good, bad, answer, tone in rows]
     return Table("The good run beside the bad one", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
+
+
+def fits_tables(fits: Sequence[Cause]) -> list[Table]:
+    """Causes that fit the symptom, below the test that separates them; none without any."""
+    tests = grouped((fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits)
+    rows = [[line, "; ".join(those)] for line, those in tests.items()]
+    return [Table("Fits this symptom, not shown by the log", ["test that separates them", "causes"], rows)] if rows else []
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:

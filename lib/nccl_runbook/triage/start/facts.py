@@ -5,40 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 from nccl_runbook.core.facts import Gap
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """A line that the tables know. ``kind``: "cause" or "symptom"; ``id``: its row there; ``line``: its number in the log, negative where
-    it is counted from the end (the middle of a long log is not read), 0 for the symptom's own text; ``times``: lines that say the same."""
-
-    kind: str
-    id: str
-    line: int
-    text: str
-    times: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class LogRead:
-    """How much of a log was read. ``size_bytes``: of the file; ``lines``: looked at; ``left_out``: one sentence about the rest, or ""."""
-
-    size_bytes: int
-    lines: int
-    left_out: str = ""
+from nccl_runbook.messages.facts import Logs
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
     """What was brought, and what can be said of this host before anything runs.
 
-    ``log``: how its reading went, None if no log was named; ``messages``: what was recognised, in order of lines; ``devices``: device
-    files of NVIDIA GPUs in /dev; ``driver``: the kernel module's version, as /proc/driver/nvidia/version has it.
+    ``logs``: what the log and the symptom hold, as 07-logs reads them; None if neither was brought. ``devices``: device
+    files of NVIDIA GPUs in /dev. ``driver``: the version of the kernel module in /proc/driver/nvidia/version.
     """
 
     symptom: str
     log_path: str
-    log: LogRead | Gap | None
-    messages: list[Message]
+    logs: Logs | None
     devices: list[str] | Gap = Gap("absent", "not asked")
     driver: str | Gap = Gap("absent", "not asked")

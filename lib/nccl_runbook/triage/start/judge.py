@@ -1,76 +1,55 @@
-"""What the brought log and symptom point to. No test was run here, so nothing is more than possible, and nothing worse than a note."""
+"""What the log and the symptom point to. No test was run here, so a cause is only possible, and no finding is worse than a note."""
 
 from __future__ import annotations
 
-from nccl_runbook.causes.causes import causes
-from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.triage.start.facts import Message, Start
-from nccl_runbook.triage.start.steps import decides, recognised
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import Hypothesis, where
+from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.start.steps import deciding, recognised
 
 RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
-
-# one message, several causes behind it: only a device map by UUID tells them apart
-_BEHIND = {"duplicate-gpu": ("device-not-set-per-rank", "scheduler-shares-gpu", "trainer-and-engine-share-gpu")}
 
 
 def judge(start: Start) -> list[Finding]:
     """At least one finding."""
-    pointed = [f for m in _by_table(start.messages) for f in message_points_to_cause(m)]
-    findings = [*log_not_read(start), *pointed, *(symptom_recognised(start) if not pointed else [])]
-    return findings or ([nothing_recognised(start)] if start.symptom or start.log else [nothing_brought(start)])
+    if start.logs is None:
+        return [nothing_brought(start)]
+    hypotheses = [h for h in answer(start.logs).hypotheses if h.cause != "benign"]
+    pointed = [message_points_to_cause(h) for h in hypotheses]
+    return [*log_not_read(start.logs), *pointed, *(symptom_recognised(start) if not pointed else [])] or [nothing_recognised(start.logs)]
 
 
-def _by_table(messages: list[Message]) -> list[Message]:
-    """Hard evidence above consequences: the order of the table of causes."""
-    order = list(causes())
-    return sorted((m for m in messages if m.kind == "cause"), key=lambda m: order.index(m.id))
-
-
-def where(message: Message) -> str:
-    """In words: "log line 812", "log line 12 from the end", "your own words"."""
-    if message.line == 0:
-        return "your own words"
-    line = f"log line {message.line}" if message.line > 0 else f"log line {-message.line} from the end"
-    return line + (f", {message.times} times" if message.times > 1 else "")
-
-
-def _decided_by(steps: tuple[str, ...]) -> Evidence:
-    who = f"{steps[0]} decides it" if steps else "no single step decides it, so all run"
-    return Evidence(f"a message only, no test was run: {who}", "plan")
-
-
-def message_points_to_cause(message: Message) -> list[Finding]:
+def message_points_to_cause(hypothesis: Hypothesis) -> Finding:
     """A known message makes its cause possible; only an experiment can establish it or rule it out."""
-    found = []
-    for cause in (causes()[name] for name in _BEHIND.get(message.id, (message.id,))):
-        evidence = (Evidence(message.text, where(message)), _decided_by(decides(message)))
-        fix = usual(cause.id, "possible")
-        found.append(Finding("message-points-to-cause", Severity.NOTE, cause.title, evidence, fix, cause.id, "possible"))
-    return found
+    lines = tuple(Evidence(line.text, where(line)) for line in hypothesis.evidence)
+    steps = deciding(line.text for line in hypothesis.evidence)
+    decides = f"{steps[0]} decides it" if steps else "no single step decides it, so all run"
+    plan = Evidence(f"a message only, no test was run: {decides}", "plan")
+    return Finding(
+        "message-points-to-cause", Severity.NOTE, hypothesis.title, (*lines, plan), hypothesis.remedy, hypothesis.cause, "possible")
 
 
 def symptom_recognised(start: Start) -> list[Finding]:
     """A symptom that many causes share names none: it only orders the steps."""
-    first = {m.id: m for m in reversed(start.messages) if m.kind == "symptom"}
-    told = ((s, Evidence(first[s.id].text, where(first[s.id])), Evidence(s.says, "table of symptoms")) for s in recognised(start))
-    return [Finding("symptom-recognised", Severity.NOTE, f"{s.words}: {s.steps[0]} decides first", (seen, says)) for s, seen, says in told]
+    return [Finding("symptom-recognised", Severity.NOTE, f"{symptom.words}: {symptom.steps[0]} decides first",
+                    (Evidence(line.text, where(line)), Evidence(symptom.says, "table of symptoms"))) for symptom, line in recognised(start)]
 
 
-def log_not_read(start: Start) -> list[Finding]:
-    """A note where it is a folder, with which nothing is wrong."""
-    if not isinstance(start.log, Gap):
+def log_not_read(logs: Logs) -> list[Finding]:
+    """Files that could not be read, if no other could."""
+    if any(not file.problem for file in logs.files):
         return []
-    later = start.log.reason == "not-run"
-    title = start.log.detail if later else f"the log could not be read: {start.log.detail}"
-    return [Finding("log-not-read", Severity.NOTE if later else Severity.UNKNOWN, title, (Evidence(str(start.log), "log"),))]
+    return [Finding("log-not-read", Severity.UNKNOWN, f"the log could not be read: {f.name} {f.problem}", (Evidence(f.problem, f.name),))
+            for f in logs.files]
 
 
-def nothing_recognised(start: Start) -> Finding:
+def nothing_recognised(logs: Logs) -> Finding:
     """Silence of the tables is no health: the steps go on as if nothing had been brought."""
-    read = start.log
-    seen = f"lines of the log that were looked at: {read.lines}" if read is not None and not isinstance(read, Gap) else "no log was brought"
+    lines = sum(file.lines for file in logs.files)
+    seen = f"lines of the log that were looked at: {lines}" if logs.files else "no log was brought"
     return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
 
 

@@ -5,34 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.triage.start.facts import Message, Start
-from nccl_runbook.triage.start.symptoms import StepText, symptoms
+from nccl_runbook.triage.judge import where
+from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.start.steps import recognised
+from nccl_runbook.triage.start.symptoms import StepText
 
 
-def brought_table(start: Start) -> Table | Line:
-    """Every message that was recognised, with its line; where there is none, only how the log was read."""
-    if not start.messages:
+def brought_table(start: Start, findings: Iterable[Finding]) -> Table | Line:
+    """Every cause and symptom that was recognised, with its first line; if there is none, only how the log was read."""
+    rows = [[f"cause: {causes()[f.cause].title}", f.evidence[0].source, f.evidence[0].text] for f in findings if f.cause]
+    rows += [[f"symptom: {s.words}", where(line), "" if line.text in (s.id, s.words) else line.text] for s, line in recognised(start)]
+    if not rows:
         return Line(f"Nothing was recognised. {_note(start)}")
-    rows = [[f"{-m.line} from the end" if m.line < 0 else str(m.line or "your words"), _meaning(m), "" if m.text in symptoms() else m.text,
-             str(m.times)] for m in start.messages]
-    columns = ["line", "points to", "message", "times"]
-    return Table("Recognised in what you brought", columns, rows, _note(start))
-
-
-def _meaning(message: Message) -> str:
-    return f"cause: {causes()[message.id].title}" if message.kind == "cause" else f"symptom: {symptoms()[message.id].words}"
+    return Table("Recognised in what you brought", ["points to", "where", "message"], rows, _note(start))
 
 
 def _note(start: Start) -> str:
-    if start.log is None:
+    if start.logs is None or not start.log_path:
         return "No log was named."
-    if isinstance(start.log, Gap):
-        return f"The log was not read: {start.log.detail}."
-    left = f"; {start.log.left_out}" if start.log.left_out else ""
-    return f"Lines of the log that were looked at: {start.log.lines}{left}. A message is a hypothesis, not a proof."
+    unread = [f"{file.name} {file.problem or file.left_out}" for file in start.logs.files if file.problem or file.left_out]
+    lines = sum(file.lines for file in start.logs.files)
+    return f"Lines of the log that were looked at: {'; '.join([str(lines), *unread[:3]])}. A message is a hypothesis, not a proof."
 
 
 def plan_table(plan: Iterable[tuple[StepText, str]]) -> Table:

@@ -17,12 +17,13 @@ import ctypes
 import errno
 import fcntl
 import functools
-import heapq
 import itertools
 import json
 import os
+import pathlib
 import re
 import secrets
+import sys
 import threading
 import time
 
@@ -41,10 +42,10 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
-    """Too little room: bytes ``needed`` and ``free``. Raised before anything is written, or once it was removed again."""
-    def __init__(self, where, needed, free, limit="space"):
-        super().__init__(errno.ENOSPC, f"not enough {limit} for the weights: {needed} bytes needed beside the old ones, {free} free", where)
-        self.what, self.needed, self.free = f"{limit} in {where}", needed, free
+    """Bytes ``needed`` and ``free`` of ``what``. Raised before anything is written, or once it was removed again."""
+    def __init__(self, what, needed, free):
+        super().__init__(errno.ENOSPC, f"not enough {what} for the weights: {needed} bytes needed beside the old ones, {free} free")
+        self.what, self.needed, self.free = what, needed, free
 
 
 class Torn(ValueError):
@@ -64,8 +65,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     sweep(path)
     shards = [_Shard(names, tensors) for names in _balanced(tensors, lanes)]
     needed = sum(len(s.header) + s.size for s in shards)
-    if (found := room(parent))[0] < needed + SPARE_BYTES:
-        raise NotEnough(parent, needed, *found)
+    check_room(parent, needed)
     folder, lock = _new_folder(path)
     try:
         for number, shard in enumerate(shards, 1):
@@ -79,7 +79,7 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
         _in_threads(_fsync, [parent] if fsync else [])
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NotEnough(parent, needed, room(parent)[0]) from error
+            raise NotEnough(f"space in {parent}", needed, room(parent)[0]) from error
         raise
     finally:
         _let_go(lock)
@@ -106,7 +106,7 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
             into = {n: torch.empty(e["shape"], dtype=_TYPES[e["dtype"]], device=device) for s in shards for n, e in s.entries.items()}
         for missing in set(into) - set(index["weight_map"]):
             raise KeyError(f"not among the weights in {path}: {missing}")
-        tasks = [(s, at, chunks[at:at + RUN]) for s in shards for chunks in [list(_chunks(s.segments(into, rows or {})))]
+        tasks = [(s, at, chunks[at:at + RUN]) for s in shards for chunks in [_chunks(s.segments(into, rows or {}))]
                  for at in range(0, len(chunks), RUN)]
         _in_lanes(_device_of(into), lambda lane, task: _read(lane, task, verify), tasks)
     finally:
@@ -116,15 +116,29 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
 
 def room(folder, cgroup="/sys/fs/cgroup"):
     """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm, where unused page cache is free."""
-    limits = [((found := os.statvfs(folder)).f_bavail * found.f_frsize, "space")]
+    disk = os.statvfs(folder)
+    limits = [(disk.f_bavail * disk.f_frsize, "space")]
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
-        with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-            limits += [(int(line.split()[1]) << 10, "memory") for line in lines if line.startswith("MemAvailable")]
-        with contextlib.suppress(OSError), contextlib.ExitStack() as files:
-            most, used, stat = (files.enter_context(open(f"{cgroup}/memory.{name}")).read() for name in ("max", "current", "stat"))
-            free = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")) - int(used)
-            limits += [(int(limit) + free, "memory of this container") for limit in most.split() if limit != "max"]
+        limits.append((free_memory(), "memory"))
+        with contextlib.suppress(OSError):
+            most, used, stat = (pathlib.Path(cgroup, f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+            inactive = sum(int(n) for n in re.findall("^inactive_file (.*)", stat, re.M))
+            limits += [(int(limit) + inactive - int(used), "memory of this container") for limit in most.split() if limit != "max"]
     return min(limits)
+
+
+def check_room(folder, needed):
+    """Raise NotEnough unless so many bytes can be written below ``folder``."""
+    free, limit = room(folder)
+    if free < needed + SPARE_BYTES:
+        raise NotEnough(f"{limit} in {folder}", needed, free)
+
+
+def free_memory():
+    """Bytes of memory that processes can have; more than anybody needs if the kernel does not say."""
+    with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
+        return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), sys.maxsize)
+    return sys.maxsize
 
 
 def sweep(path):
@@ -213,36 +227,38 @@ def _device_of(tensors):
 
 
 def _balanced(tensors, lanes):
-    """Names in at most ``lanes`` lists of about the same number of bytes: the largest first, each to the shortest list."""
+    """Names in at most ``lanes`` lists of about the same number of bytes: the largest first, each to the list with the fewest."""
     size = {name: t.numel() * t.element_size() for name, t in tensors.items()}
-    lists = [(0, i, []) for i in range(max(1, min(lanes, len(tensors))))]
+    lists = [[] for _ in range(max(1, min(lanes, len(tensors))))]
+    filled = [0] * len(lists)
     for name in sorted(size, key=size.get, reverse=True):
-        bytes_, i, names = heapq.heappop(lists)
-        heapq.heappush(lists, (bytes_ + size[name] + 1, i, names))
-        names.append(name)
-    return [names for _, _, names in lists]
+        fewest = filled.index(min(filled))
+        lists[fewest].append(name)
+        filled[fewest] += size[name] + 1
+    return lists
 
 
 def _write_index(folder, shards, sums):
-    metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: found for s, found in zip(shards, sums) if found}}
-    with open(os.path.join(folder, INDEX), "w", encoding="utf-8") as file:
-        json.dump({"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}, file)
+    metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
+    index = {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}
+    pathlib.Path(folder, INDEX).write_text(json.dumps(index), encoding="utf-8")
 
 
 def _read_index(folder):
     with open(os.path.join(folder, INDEX), "rb") as file:
-        found = _json(file.read(HEADER_BYTES), INDEX)
-    files, metadata = found.get("weight_map"), found.get("metadata")
+        index = _json(file.read(HEADER_BYTES), INDEX)
+    files, metadata = index.get("weight_map"), index.get("metadata")
     if not (isinstance(files, dict) and isinstance(metadata, dict) and isinstance(metadata.get(SUMS, {}), dict)
             and all(isinstance(file, str) for file in files.values())):
         raise Torn(f"torn file: {INDEX} has no weight_map or no metadata")
-    return found
+    return index
 
 
 def _json(text, name):
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
+        document = json.loads(text)
+        if isinstance(document, dict):
+            return document
     raise Torn(f"torn file: {name} holds no JSON object")
 
 
@@ -276,21 +292,18 @@ def _weights(device):
 
 
 def _in_lanes(device, work, items):
-    """``work(lane, item)`` for every item, in threads of a lane each; after a failure no other item is begun."""
-    stop, gpu, own = threading.Event(), device.type == "cuda", threading.local()
+    """``work(lane, item)`` for every item, in threads of a lane each; what a failure finds not begun is left undone."""
+    own = threading.local()
     _weights(device)
-    torch.cuda.current_stream(device).synchronize() if gpu else None  # so that other streams see what was computed
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # so that other streams see what was computed
 
-    def one(item):
-        try:
-            own.lane = getattr(own, "lane", None) or _Lane(device)
-            with torch.no_grad(), torch.cuda.stream(own.lane.stream):
-                return None if stop.is_set() else work(own.lane, item)
-        except BaseException:
-            stop.set()
-            raise
+    def in_lane(item):
+        own.lane = getattr(own, "lane", None) or _Lane(device)
+        with torch.no_grad(), torch.cuda.stream(own.lane.stream):
+            return work(own.lane, item)
 
-    return _in_threads(one, items)
+    return _in_threads(in_lane, items)
 
 
 def _in_threads(work, items):
@@ -300,18 +313,17 @@ def _in_threads(work, items):
 
 def _chunks(segments):
     """Lists of (view or None, bytes) of CHUNK bytes together; the last one shorter."""
-    found, left = [], CHUNK
+    chunks, left = [], 0
     for view, size in segments:
         at = 0
         while at < size:
-            n = min(size - at, left)
-            found.append((None if view is None else view[at:at + n], n))
-            at, left = at + n, left - n
             if not left:
-                yield found
-                found, left = [], CHUNK
-    if found:
-        yield found
+                chunks.append([])
+                left = CHUNK
+            n = min(size - at, left)
+            chunks[-1].append((None if view is None else view[at:at + n], n))
+            at, left = at + n, left - n
+    return chunks
 
 
 def _write(lane, folder, shard, checksums):
@@ -347,8 +359,9 @@ def _read(lane, task, verify):
                 sums.append(lane.checksum(stage, size))
             for view, part in ((v, p) for (v, _), p in zip(chunk, stage[:size].split([n for _, n in chunk])) if v is not None):
                 view.copy_(part, non_blocking=True)
-    lane.stream.synchronize() if lane.gpu else None
-    wrong = [i for i, found in enumerate(torch.stack(sums).tolist() if sums else [], start) if [found] != stored.sums[i:i + 1]]
+    if lane.gpu:
+        lane.stream.synchronize()
+    wrong = [i for i, total in enumerate(torch.stack(sums).tolist() if sums else [], start) if [total] != stored.sums[i:i + 1]]
     if wrong:
         raise Torn(f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on")
 
@@ -371,9 +384,10 @@ def _place(path):
 
 def _new_folder(path):
     """A folder beside ``path`` and a descriptor that holds its lock, which ends with this process however it ends."""
-    held, (parent, name) = None, os.path.split(path)
-    while held is None:  # again where another save took it for a left-over before it was locked
-        os.mkdir(folder := os.path.join(parent, f".{name}.{secrets.token_hex(8)}"))
+    held = None
+    while held is None:  # again if another save took it for a left-over before it was locked
+        folder = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(8)}")
+        os.mkdir(folder)
         held = _hold(folder, fcntl.LOCK_EX)
     return folder, held
 
@@ -396,5 +410,6 @@ def _let_go(held):
 
 
 def _fsync(path):
-    os.fsync(opened := os.open(path, os.O_RDONLY))
+    opened = os.open(path, os.O_RDONLY)
+    os.fsync(opened)
     os.close(opened)

@@ -1,0 +1,95 @@
+"""Who listens while the runbook works: nobody outside this host can connect. Each command runs in a network namespace of its own,
+which has a second address, so that listening on every address shows."""
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from processes import ROOT, children, gone, start_time
+
+pytestmark = pytest.mark.slow
+NAMESPACE = ["unshare", "-rn", "sh", "-c", "ip link set lo up && ip address add 10.97.0.1/24 dev lo && exec \"$@\"", "sh"]
+LAB = """
+import json, subprocess, sys, time, urllib.request
+flags = ["--ServerApp.ip=127.0.0.1", "--no-browser", "--allow-root", "--ServerApp.port=8899", "--IdentityProvider.token=t"]
+lab = subprocess.Popen([sys.executable, "-m", "jupyterlab", *flags], stdin=subprocess.DEVNULL)
+asked = urllib.request.Request("http://127.0.0.1:8899/api/kernels?token=t", b"{}", {"Authorization": "token t"})
+for _ in range(300):
+    try:
+        kernel = json.load(urllib.request.urlopen(asked, timeout=9))["id"]
+        break
+    except OSError:
+        time.sleep(0.1)
+time.sleep(3)
+lab.terminate()
+lab.wait(20)
+print(kernel)
+"""
+
+
+def listeners(pid: int) -> set[str]:
+    """Local addresses on which anything in the namespace of this process listens, TCP and UDP."""
+    found = set()
+    for name, state in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")):
+        try:
+            rows = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:  # it has just ended
+            rows = []
+        for row in (r.split() for r in rows):
+            if row[3] == state:
+                words = bytes.fromhex(row[1].partition(":")[0])  # 32-bit words in the order of this machine's bytes
+                raw = b"".join(words[at:at + 4][::-1] if sys.byteorder == "little" else words[at:at + 4] for at in range(0, len(words), 4))
+                found.add(f"{name} {ipaddress.ip_address(raw)}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def namespace() -> list[str]:
+    if not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("ip or unshare is not installed")
+    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
+        pytest.skip("this machine gives no network namespace of one's own")
+    return NAMESPACE
+
+
+def watched(command: list[str], folder: Path) -> tuple[int, set[str]]:
+    """Exit code of a command, and every address that was listened on while it ran."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "HOME": str(folder)}
+    running = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    seen: set[str] = set()
+    try:
+        while running.poll() is None:
+            if os.readlink(f"/proc/{running.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                seen |= listeners(running.pid)
+            time.sleep(0.03)
+    finally:
+        left = {pid: start_time(pid) for pid in children(running.pid)}
+        running.kill()
+        running.stdout.close()
+    assert gone(left, 20)
+    return running.returncode, seen
+
+
+def test_every_listener_is_seen(namespace: list[str], tmp_path: Path) -> None:
+    code = ("import socket, time; a = socket.create_server(('', 5001)); b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
+            "b.bind(('10.97.0.1', 5002)); c = socket.create_server(('::1', 5003), family=socket.AF_INET6); time.sleep(1)")
+    assert watched([*namespace, sys.executable, "-c", code], tmp_path) == (0, {"tcp 0.0.0.0", "udp 10.97.0.1", "tcp6 ::1"})
+
+
+@pytest.mark.parametrize(("command", "ends"), [
+    (["-m", "nccl_runbook", "run", "--step", "03-fewer-gpus", "--out", "run", "--budget", "90s"], {3, 4}),
+    (["-m", "nccl_runbook", "look", "--gap", "1"], {0, 3, 4}),
+    (["-c", LAB], {0})], ids=["run", "look", "lab"])
+def test_nobody_outside_this_host_can_connect(command: list[str], ends: set[int], namespace: list[str], tmp_path: Path) -> None:
+    if command[1] == LAB:
+        pytest.importorskip("jupyterlab")
+        assert "--ServerApp.ip=127.0.0.1" in (ROOT / "Makefile").read_text()
+    code, seen = watched([*namespace, sys.executable, *command], tmp_path)
+    assert code in ends and seen <= {"tcp 127.0.0.1", "tcp6 ::1"}
+    assert bool(seen) != (command[2:3] == ["look"]), "kernels listen, a look does not"

@@ -1,0 +1,136 @@
+"""Experiments that a reporter describes are results: what works shows the broken path, what fails all the same rules it out."""
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_runbook.messages import read as reader
+from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage import judge_told
+
+LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
+
+
+def judged(tmp_path, context: str) -> tuple[dict[str, str], list[str]]:
+    (tmp_path / "job.log").write_text(LOG)
+    logs = reader.collect([str(tmp_path / "job.log")], context)
+    found = triage.judge(logs)
+    return {h.cause: h.status for h in found}, [c.id for c in triage.fits(logs, found)]
+
+
+@pytest.mark.parametrize("cause, context", [
+    ("p2p-broken-acs-iommu", "hangs at init; with NCCL_P2P_DISABLE=1 it starts and runs"),
+    ("p2p-broken-acs-iommu", "it hangs unless NCCL_P2P_DISABLE=1 is set"),
+    ("p2p-broken-acs-iommu", "all_reduce hangs, NCCL_P2P_LEVEL=LOC fixes it"),
+    ("p2p-broken-acs-iommu", "without NCCL_P2P_DISABLE=1 it hangs"),
+    ("nvls-fabric-fault", "8 H100, the first all_reduce fails. Setting NCCL_NVLS_ENABLE=0 solved it."),
+    ("cumem-mismatch", "crashes in init but NCCL_CUMEM_ENABLE=0 works"),
+    ("gdr-broken-acs", "two nodes hang; NCCL_NET_GDR_LEVEL=LOC helps"),
+    ("engine-allreduce-needs-p2p", "vLLM hangs while --disable-custom-all-reduce is fine"),
+    ("topology-file-bad", "internal error; it works without NCCL_TOPO_FILE"),
+    ("nccl-bug", "hangs with NCCL 2.27.3 and works with NCCL 2.28.9"),
+    ("nccl-bug", "with NCCL 2.30.4 it hangs, not with 2.28.9"),
+])
+def test_what_works_with_a_path_off_makes_its_one_cause_likely(tmp_path, cause, context):
+    assert judged(tmp_path, context)[0][cause] == "likely"
+
+
+@pytest.mark.parametrize("cause, context", [
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; NCCL_P2P_DISABLE=1 makes no difference"),
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; with NCCL_P2P_DISABLE=1 it still hangs"),
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; setting NCCL_P2P_DISABLE=1 does not help"),
+    ("nvls-fabric-fault", "hangs at the first all_reduce; NCCL_NVLS_ENABLE=0 has no effect"),
+    ("shm-too-small", "it hangs in docker; the same error with NCCL_SHM_DISABLE=1"),
+])
+def test_what_fails_all_the_same_rules_its_path_out(tmp_path, cause, context):
+    found, fits = judged(tmp_path, context)
+    assert cause not in found and cause not in fits
+
+
+def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
+    found, _ = judged(tmp_path, "two nodes hang; with NCCL_IB_DISABLE=1 it works")
+    assert list(found)[:3] == ["network-path-blocked", "roce-gid-wrong", "gdr-broken-acs"] and {*found.values()} == {"possible"}
+    found, _ = judged(tmp_path, "two nodes hang; with NCCL_IB_DISABLE=1 it works; NCCL_NET_GDR_LEVEL=LOC does not help")
+    assert "gdr-broken-acs" not in found, "the other trial rules it out"
+
+
+@pytest.mark.parametrize("context", ["NCCL_P2P_DISABLE=1 is in the launch script", "it hangs", "hangs with torch 2.7.1, works with torch 2.6.0", "vllm 2.28 works, NCCL_DEBUG=INFO is set",
+                                     "should I set NCCL_NVLS_ENABLE=0", ""])
+def test_a_setting_or_version_without_an_outcome_is_no_result(context):
+    assert judge_told.pointers(context) == [] and judge_told.ruled_out(context) == set()
+
+
+@given(st.lists(st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]), max_size=12))
+def test_any_words_are_read(words):
+    context = " ".join(words)
+    assert all(p.evidence[0].text.strip() and p.cause not in judge_told.ruled_out(context) for p in judge_told.pointers(context) if p.cause != "nccl-bug")
+
+
+WELL = ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
+NOISE = "n1:10:21 [2] proxy.cc:1497 NCCL WARN [Service thread] Could not receive type from localRank 2, res=3, closed=0\n"
+
+
+@pytest.mark.parametrize("log", [NOISE + WELL, WELL + NOISE, WELL + "[rank1]: ValueError: bad\n", "[rank1]: ValueError: bad\n" + WELL,
+                                 NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
+                                 WELL + "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\n"])
+def test_a_job_that_said_that_it_ended_well_has_no_fault(tmp_path, log):
+    (tmp_path / "job.log").write_text(log)
+    assert {h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))} <= {"benign"}
+
+
+def test_after_the_end_another_run_in_the_same_file_is_judged(tmp_path):
+    (tmp_path / "job.log").write_text(WELL + "[rank1]: step 1 loss 2.0\n[rank1]: ValueError: bad\n")
+    assert [h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))] == ["peer-crashed"]
+
+
+def test_what_cancels_a_job_that_had_failed_is_no_cause(tmp_path):
+    cancelled = "slurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n"
+    for before, status in (("step 4 loss 2.0\n", "established"), ("[rank1]: ValueError: bad\n", "possible"), ("srun: error: n1: task 0: Exited with exit code 1\n", "possible")):
+        (tmp_path / "job.log").write_text(before + cancelled)
+        found = {h.cause: h.status for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))}
+        assert found["scheduler-cancelled"] == status, before
+
+
+def causes_of(tmp_path, log: str, context: str = "") -> dict[str, str]:
+    (tmp_path / "job.log").write_text(log)
+    return {h.cause: h.status for h in triage.judge(reader.collect([str(tmp_path / "job.log")], context))}
+
+
+TIMEOUT = ("[rank{r}]:[E101 10:30:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {i}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={n}, "
+           "OpType={op}, NumelIn=1024, NumelOut=4096, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n")
+
+
+@pytest.mark.parametrize("last, busy", [
+    ("[rank0] Waiting for file /shared/step_4.done", True), ("[rank0] Compiling the model", True), ("[rank0] Saving the checkpoint", True),
+    ("[rank0] Unpacking the archive", True), ("[rank0] Evaluating 500 prompts", True), ("[rank0] step done", False)])
+def test_the_last_line_of_the_rank_that_is_missing_says_what_it_does(tmp_path, last, busy):
+    found = causes_of(tmp_path, last + "\n" + TIMEOUT.format(r=3, i=3, n=91, op="_ALLGATHER_BASE"))
+    assert (list(found)[0] == "rank-busy-on-host") is busy
+
+
+def test_a_tensor_that_both_sides_describe_otherwise_is_a_mismatch(tmp_path):
+    line = "{who} model.layers.0.mlp.weight dtype=torch.{t} shape=({n}, 32)\n"
+    hangs = TIMEOUT.format(r=0, i=0, n=3, op="SEND")
+    sent = line.format(who="sending", t="float32", n=32)
+    assert causes_of(tmp_path, hangs + sent + line.format(who="receiving", t="bfloat16", n=32))["collective-mismatch"] == "likely"
+    assert causes_of(tmp_path, hangs + sent + line.format(who="receiving", t="float32", n=64))["collective-mismatch"] == "likely"
+    assert "collective-mismatch" not in causes_of(tmp_path, hangs + sent + line.format(who="receiving", t="float32", n=32))
+
+
+def test_ranks_that_wait_in_different_groups_may_use_them_in_different_orders(tmp_path):
+    one, same = TIMEOUT.format(r=1, i=1, n=16, op="ALLTOALL_BASE"), TIMEOUT.format(r=3, i=3, n=7, op="ALLREDUCE")
+    assert list(causes_of(tmp_path, one + same.replace("[Rank 3]", "[Rank 1]")))[0] == "communicator-order"
+    assert "communicator-order" not in causes_of(tmp_path, one + same)
+
+
+@pytest.mark.parametrize("log, platform", [
+    ("h1:11:11 [0] NCCL INFO RCCL version : 2.27.7-HEAD:0000000\n", "ROCm"), ("RuntimeError: HIP error: invalid device ordinal\nenv: HIP_VISIBLE_DEVICES=1\n", "ROCm"),
+    ("HCCL function error: HcclAllReduce(), error code is 6\n", "HCCL"), ("[E ProcessGroupXCCL.cpp:10] timeout on xpu:0\n", "oneCCL"),
+    ("HIP runtime version: N/A\nROCM used to build PyTorch: N/A\nRAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES=1\n", "")])
+def test_other_vendors_are_recognised_and_get_no_advice_for_nvidia(tmp_path, log, platform):
+    (tmp_path / "job.log").write_text(log + "RuntimeError: NCCL error: unhandled cuda error\nCUDA out of memory\n")
+    logs = reader.collect([str(tmp_path / "job.log")], "it crashes at start")
+    found = triage.judge(logs)
+    assert bool(triage.platform(logs)) is bool(platform) and platform in triage.platform(logs)
+    advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage.fits(logs, found))]
+    assert any("nvidia-smi" in line or "nccl-runbook run" in line for line in advice) is not bool(platform)
