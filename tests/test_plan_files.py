@@ -299,6 +299,8 @@ def test_no_text_breaks_the_readers(text):
     with contextlib.suppress(ValueError):
         assert isinstance(training_file.read(text).flat, dict)
     assert all(isinstance(c.text, str) for c in read_script(text).commands)
+    script = read_script("#SBATCH --nodes=" + "9" * 5000 + "\n" + text + "\nsrun -N 2 bash -c '\n" + text)
+    assert 0 <= script.nodes <= 99_999 and script.spread >= script.nodes
 
 
 @settings(max_examples=60, deadline=None)

@@ -221,8 +221,8 @@ def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: li
 
 def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    per_node = " ".join(flat.get("trainer.n_gpus_per_node", ())) if "rollout.n_gpus_per_node" not in flat else ""  # verl's, of one pool
-    gpus = _sized(asked, script.gpus or int(per_node if per_node.isdecimal() else 0)).gpus
+    pools = {" ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat}  # verl's
+    gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
     launch = frameworks.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     return Plan(where, "", known.name, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)

@@ -93,7 +93,8 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
     one, two = (_effective(text, surroundings, left_out) for text in (a, b))
     told = [v for (_, name), v in (*one.items(), *two.items()) if v and sounds_secret(name)]
     secrets = Redactor({**surroundings, **{f"SECRET_{i}": value for i, value in enumerate(told)}})
-    one, two = {**_around(two, surroundings), **one}, {**_around(one, surroundings), **two}
+    around = {key: surroundings.get(key[1]) for key in (*one, *two)}
+    one, two = {**around, **one}, {**around, **two}
     changed = [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
     fit = [k for k in changed if _fits(k[1], (one[k], two[k]), left_out, secrets)]
     return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
@@ -112,10 +113,6 @@ def _name(text: str) -> str:
     words = _words(text)
     hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
     return " ".join(hidden) or "."
-
-
-def _around(side: Collection[Key], surroundings: Mapping[str, str]) -> dict[Key, str | None]:
-    return {key: surroundings.get(key[1]) for key in side}
 
 
 def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, str], secrets: Redactor) -> bool:
@@ -169,7 +166,7 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> E
         except ValueError as error:
             left_out[f"module load {line.strip()}"] = str(error)
     if is_dump(text):
-        return _whole(_pairs(text, "\0" if "\0" in text else "\n"), known)
+        return {**dict.fromkeys(known), **_pairs(text, "\0" if "\0" in text else "\n")}
     found: dict[str, str] = {}
     for name, (value, _) in assigned(text).items():
         found[name] = _expanded(value, _set({**known, **loaded, **found}))
@@ -178,10 +175,6 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> E
 
 def _pairs(text: str, between: str) -> dict[str, str]:
     return {m["name"]: m["value"] for row in text.split(between) if (m := _WORD.fullmatch(row))}
-
-
-def _whole(env: Mapping[str, str], known: Mapping[str, str]) -> Env:
-    return {**dict.fromkeys(known), **env}
 
 
 def _expanded(value: str, known: Mapping[str, str]) -> str:
@@ -198,7 +191,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
     if not seen:
         raise ValueError(f"the environment of process {pid} cannot be read")
     seen.pop("CUDA_VISIBLE_DEVICES", None)  # which GPUs that rank has, not how it talks
-    return _whole(seen, {n: v for n, v in known.items() if n != "CUDA_VISIBLE_DEVICES"})
+    return {**dict.fromkeys(n for n in known if n != "CUDA_VISIBLE_DEVICES"), **seen}
 
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:

@@ -146,13 +146,11 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
 def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
     """Ranks that may meet over the loopback only: fine on one node, and an end to a job of several."""
     for only in (s[n] for n in _LOOPBACK if n in s and s[n].value.removeprefix("=") == "lo"):
-        if _of_several_hosts(only.role):
-            yield only.finding("cannot-act", Severity.BROKEN, "the loopback joins ranks of one node only, and this job has several",
-                               "Name the interface between the nodes, or take it out:", f"unset {only.name}",
-                               cause="socket-interface-wrong", status="likely")
-        else:
-            yield only.finding("cannot-act", Severity.NOTE, "the loopback joins ranks of one node only", "For several nodes:",
-                               f"unset {only.name}")
+        several = _of_several_hosts(only.role)
+        yield only.finding("cannot-act", Severity.BROKEN if several else Severity.NOTE,
+                           "the loopback joins ranks of one node only" + ", and this job has several" * several,
+                           "For several nodes name the interface between them, or take it out:", f"unset {only.name}",
+                           **({"cause": "socket-interface-wrong", "status": "likely"} if several else {}))
 
 
 def conf_overridden(env: Environment) -> Iterator[Finding]:

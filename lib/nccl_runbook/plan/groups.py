@@ -82,12 +82,6 @@ class Job:
         at = self.start + rank
         return at % self.ring if self.ring else at if at < self.count else None
 
-    def has(self, gpu: int | None) -> bool:
-        """Whether one of its ranks gets this GPU; None: whether one gets none."""
-        if gpu is None:
-            return not self.ring and self.start + self.size > self.count
-        return (gpu - self.start) % self.ring < self.size if self.ring else self.start <= gpu < min(self.start + self.size, self.count)
-
 
 def place(mode: Mode, site: Site) -> Placed:
     """Every rank's GPU under this launcher."""
@@ -95,14 +89,14 @@ def place(mode: Mode, site: Site) -> Placed:
         return _ray(mode, site)
     controlled = site.launcher == "single-controller"
     engines, trainers = _jobs(mode, site, controlled)
-    shares = site.update == "xccl" and bool(engines and trainers) and any(e.has(trainers[0].gpu(0)) for e in _synced(engines))
+    groups = groups_of(engines, trainers, site.update)
+    shares = any(trainers[0].gpu(0) in g.shared for g in groups if g.name == "weight-update")
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
     short = "oversubscribed" if asked > count else "clean"
     return Placed(
-        groups_of(engines, trainers, site.update),
-        "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
+        groups, "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
         tuple(_notes(mode, site, trainers)))
 
 
