@@ -134,3 +134,13 @@ def test_other_vendors_are_recognised_and_get_no_advice_for_nvidia(tmp_path, log
     assert bool(triage.platform(logs)) is bool(platform) and platform in triage.platform(logs)
     advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage.fits(logs, found))]
     assert any("nvidia-smi" in line or "nccl-runbook run" in line for line in advice) is not bool(platform)
+
+
+@pytest.mark.parametrize("line", [
+    "+ GRAPH_SHARDING_PARTITION=node", "0: + NUM_SAMPLING_THREADS=1", "Namespace(nodes=2, timeout=1800, gloo=False, hang_check=True, firewall='none')",
+    "(W pid=11) {'NCCL_DEBUG': 'INFO', 'CUDA_VISIBLE_DEVICES': '0', 'NCCL_TIMEOUT': '1800', 'PARTITION': 'gpu'}",
+    "    Partition Assigned                         : N/A", "    Idle                                           : Active",
+    ':::SYSJSON {"number_of_nodes":"1","host_networking":"8x InfiniBand 400Gb"}', "- **GPU 0:** NVIDIA GeForce RTX 5090", "LD_LIBRARY_PATH=/opt/slurm/lib:/usr/local/nccl/lib"])
+def test_normal_values_are_no_evidence(tmp_path, line):
+    for context in ("", "it crashes in ncclCommInitRank"):
+        assert causes_of(tmp_path, line + "\nNCCL INFO NCCL version 2.28.9+cuda13.0\n", context) == {}
