@@ -345,8 +345,8 @@ def test_kernels_talk_over_tcp_where_no_unix_socket_can_be_made(tmp_path: Path) 
     source = make_book(tmp_path / "notebooks", n01_good=GOOD) / "01-good.ipynb"
     with Kernels(str(deep)) as kernels, Stop() as stop:
         assert "TCP" in kernels.note and str(deep) in kernels.note
-        ending = Visit(source, {"run_dir": str(tmp_path / "out")}, kernels).watch(60, stop)
-    assert ending.why == "" and records.load(tmp_path / "out" / "01-good.json").status == "ok"
+        ended = Visit(source, {"run_dir": str(tmp_path / "out")}, kernels).watch(60, stop)
+    assert ended == "" and records.load(tmp_path / "out" / "01-good.json").status == "ok"
 
 
 @given(st.text())

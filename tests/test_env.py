@@ -53,6 +53,8 @@ FORMS = {
     "dense json": '{"env_vars":{"A":"1","NCCL_DEBUG":"INFO"}}', "kubernetes in a line": "env: [{name: NCCL_DEBUG, value: INFO}]",
     "kubernetes json": '"env": [\n {\n"name": "NCCL_DEBUG",\n"value": "INFO"\n}]', "dense python": "os.environ['NCCL_DEBUG']='INFO'",
     "setdefault": 'os.environ.setdefault("NCCL_DEBUG", "INFO")', "Dockerfile": "ENV NCCL_DEBUG INFO", "dotenv": "NCCL_DEBUG=INFO\r\n", "exports": "export A=1 NCCL_DEBUG=INFO B=2", "and": "cd /x && export NCCL_DEBUG=INFO; python t.py",
+    "keywords": 'BeakerEnvVar(name="NCCL_DEBUG", value="INFO"),', "keywords on lines": 'V1EnvVar(\n    name="NCCL_DEBUG",\n    value="INFO",\n)',
+    "toml": 'image = "/x.sqsh"\n[env]\nNCCL_DEBUG = "INFO"', "toml in a line": 'env = { A = "x = y", NCCL_DEBUG = "INFO" }',
 }
 
 
@@ -62,9 +64,18 @@ def test_each_form_of_a_setting_is_read(form):
 
 
 @pytest.mark.parametrize("text", ["#export NCCL_DEBUG=INFO", "# NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO\nunset NCCL_DEBUG", "MY_NCCL_DEBUG=INFO", "x.NCCL_DEBUG=INFO",
-                                  "python t.py  # NCCL_DEBUG=INFO", "echo $NCCL_DEBUG", "NCCL_DEBUG", "", 'if os.environ["NCCL_DEBUG"] == "INFO":', 'os.environ.get("NCCL_DEBUG", "INFO")'])
+                                  "python t.py  # NCCL_DEBUG=INFO", "echo $NCCL_DEBUG", "NCCL_DEBUG", "", "env:\n  NCCL_DEBUG: null", "NCCL_DEBUG: ~", "{NCCL_DEBUG: null, A: b}", '{"NCCL_DEBUG": None}', 'NCCL_DEBUG = "INFO"\nx(1)',
+                                  "- name: NCCL_DEBUG\n  value: null",  'if os.environ["NCCL_DEBUG"] == "INFO":', 'os.environ.get("NCCL_DEBUG", "INFO")'])
 def test_what_is_no_setting_is_not_read(text):
     assert parse(text).variables == {}
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("export NCCL_BUFFSIZE=$((4 * 1024 * 1024))", "4194304"), ("M=1024\nexport NCCL_BUFFSIZE=$((4*M * ${M}))", "4194304"), ("NCCL_BUFFSIZE=$(( (1+1)*2 ))", "4"),
+    ("NCCL_BUFFSIZE=$((4 * UNKNOWN))", "$((4*UNKNOWN))"), ("NCCL_BUFFSIZE=$((9**99999999))", "$((9**99999999))"), ("NCCL_BUFFSIZE=$((1/0))", "$((1/0))"),
+    ("NCCL_BUFFSIZE=$((__import__(1)))", "$((__import__(1)))"), ("NCCL_BUFFSIZE: 'null'", "null"), ("NCCL_BUFFSIZE=null", "null")])
+def test_arithmetic_is_worked_out_and_nothing_else(text, value):
+    assert parse(text).variables == {"NCCL_BUFFSIZE": value}
 
 
 def test_where_a_setting_stands_is_told_and_the_rest_is_counted():
@@ -272,14 +283,14 @@ def everything(*arguments: str, tmp_path: Path, **more) -> str:
 
 def test_no_secret_of_this_process_is_told_anywhere(tmp_path):
     text = everything(tmp_path=tmp_path, env=SECRETS)
-    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted]" in text
+    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted:" in text
 
 
 def test_no_secret_of_a_file_is_told_anywhere(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("".join(f"export {n}='{v}'\n" for n, v in SECRETS.items()))
     text = everything(str(script), tmp_path=tmp_path)
-    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted]" in text
+    assert CANARY not in text and "NCCL_TIMEOUT" in text and "[redacted:" in text
 
 
 def test_no_secret_of_another_process_is_told_anywhere(tmp_path):

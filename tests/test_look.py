@@ -29,6 +29,7 @@ from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
+from nccl_runbook.look.members import TEMPLATES
 from nccl_runbook.machine.facts import GpuUsers
 from nccl_runbook.machine.judge_busy import gpus_busy
 from processes import ROOT, children, gone, start_time
@@ -85,7 +86,7 @@ def test_the_file_is_small_and_the_same_input_gives_the_same_bytes(pyz: Path) ->
 def test_the_file_holds_what_is_counted_as_on_node_and_nothing_else_of_ours(pyz: Path) -> None:
     held = {n.removeprefix("nccl_runbook/") for n in zipfile.ZipFile(pyz).namelist() if n.startswith("nccl_runbook/")}
     names = {p.relative_to(house.LIB).as_posix() for p in house.sources()}
-    assert held == {name for name in names if house.runs_on_node(name)} | {"look.json", "report/templates/frame.html", "report/templates/style.css"}
+    assert held == {name for name in names if house.runs_on_node(name)} | {"look.json", *TEMPLATES}
 
 
 def test_its_steps_and_parameters_are_those_of_the_notebooks(pyz: Path) -> None:
@@ -242,7 +243,7 @@ def test_an_interpreter_that_cannot_be_started_again_is_named_and_the_rest_is_se
 
 def test_secrets_stay_there(pyz: Path, tmp_path: Path) -> None:
     ended = look(pyz, "--json", tmp_path / "look.json", "--step", "01-gpu-visibility", WANDB_API_KEY="canary-0123456789", LD_LIBRARY_PATH="/x/canary-0123456789")
-    assert ended.returncode == 0 and "canary" not in ended.stdout + (tmp_path / "look.json").read_text() and "/x/[redacted]" in (tmp_path / "look.json").read_text()
+    assert ended.returncode == 0 and "canary" not in ended.stdout + (tmp_path / "look.json").read_text() and "/x/[redacted:variable]" in (tmp_path / "look.json").read_text()
 
 
 def test_it_is_piped_into_a_container_and_its_record_out_of_it(pyz: Path) -> None:

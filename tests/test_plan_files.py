@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.cli import plan as plan_command
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes, normal_bus
-from nccl_runbook.plan import judge_devices as devices
-from nccl_runbook.plan import read_launch_lines as launch_lines
+from nccl_runbook.plan import judge as rules
 from nccl_runbook.plan import read_training_file as training_file
 from nccl_runbook.plan.groups import Group, RankAt
+from nccl_runbook.scripts.read import read as read_script
 from processes import quickest_s
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -298,7 +298,7 @@ def test_secrets_of_a_file_are_not_printed(tmp_path):
 def test_no_text_breaks_the_readers(text):
     with contextlib.suppress(ValueError):
         assert isinstance(training_file.read(text).flat, dict)
-    assert all(isinstance(c.text, str) for c in launch_lines.commands(text))
+    assert all(isinstance(c.text, str) for c in read_script(text).commands)
 
 
 @settings(max_examples=60, deadline=None)
@@ -308,14 +308,14 @@ def test_flags_are_read_however_they_are_written(flags):
     equals = " \\\n".join(f"--{n.replace('_', '-')}={v}" for n, v in flags.items())
     wanted = {n.strip("-"): (str(v),) for n, v in flags.items()}
     for form in (f"python t.py {spaced}", f"X=1 python t.py {equals}", "V=7\npython t.py " + " ".join(f"--{n}={v}" for n, v in flags.items())):
-        assert {n.strip("-"): v for c in launch_lines.commands(form) for n, v in c.flags.items()} == wanted
+        assert {n.strip("-"): v for c in read_script(form).commands for n, v in c.flags.items()} == wanted
 
 
 # ---- other frameworks --------------------------------------------------------------------------------------------------------------
 
 SERVE = "CUDA_VISIBLE_DEVICES={} trl vllm-serve --tensor-parallel-size 1 &\nexport CUDA_VISIBLE_DEVICES={}\naccelerate launch --num_processes {} t.py --use_vllm true --vllm_mode server\n"
-RAY = "python3 -m openrlhf.cli.train_ppo_ray --actor_num_gpus_per_node 4 --ref_num_gpus_per_node 4 --vllm_num_engines 2 --vllm_tensor_parallel_size 2 "
-DOTS = "python3 -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 4 --ref.num_gpus_per_node 4 --vllm.num_engines 2 --vllm.tensor_parallel_size 2 "
+RAY = "python3 -m openrlhf.cli.train_ppo_ray --advantage_estimator reinforce --actor_num_gpus_per_node 4 --ref_num_gpus_per_node 4 --vllm_num_engines 2 --vllm_tensor_parallel_size 2 "
+DOTS = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinforce --actor.num_gpus_per_node 4 --ref.num_gpus_per_node 4 --vllm.num_engines 2 --vllm.tensor_parallel_size 2 "
 
 
 @pytest.mark.parametrize("text, gpus, framework, verdict, update", [
@@ -362,7 +362,7 @@ def test_sizes_that_openrlhf_refuses_are_said_so():
 @pytest.mark.parametrize("text, said", [
     (RAY + "--colocate_all_models --ref_num_nodes 2 --ref_num_gpus_per_node 2", "1x4 must equal 2x2"),
     (DOTS + "--train.colocate_all --train.async_enable --vllm.enable_sleep", "sleep mode"),
-    (RAY + "--critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
+    (RAY + "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
     ("accelerate launch --num_processes 4 t.py --use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 3", "does not divide 4"),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "multiple of 6"),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "multiple of 6")])
@@ -372,7 +372,7 @@ def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
 
 
 def test_what_it_does_not_assert_is_not_refused():
-    shared = "--critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 2"
+    shared = "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 2"
     fine = [RAY + shared, RAY + "--vllm_enable_sleep --async_train", "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.data_parallel_size=4"]
     assert [plan(text, "--gpus", "16")["verdict"] for text in fine] == ["clean"] * 3
 
@@ -383,9 +383,81 @@ def test_a_server_alone_meets_nobody_that_is_known():
     assert plan("trl vllm-serve --tensor-parallel-size 4", "--gpus", "2")["verdict"] == "zero-visible"
 
 
-def test_a_flag_about_placement_that_is_not_in_the_table_is_said_to_be_unknown():
-    found = plan(RAY + "--colocate_all_models --vllm_engine_flavour x --learning_rate 1", "--gpus", "4")
-    assert [e for e in found["evidence"] if "not known to us" in e] == ["--vllm_engine_flavour: not known to us"]
+def test_a_slip_in_a_flag_that_places_ranks_is_named_and_other_flags_are_nobodys_business():
+    found = plan(RAY + "--colocate_all_models --vllm_num_engine 2 --micro_train_batch_size_per_gpu 4 --eval_num_gpus 2", "--gpus", "4")
+    assert [e.partition(":")[0] for e in found["evidence"] if "not known to us" in e] == ["--vllm_num_engine"]
+    assert not any("not known" in e for e in plan("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4")["evidence"])
+
+
+ASYNC = "python3 -m verl.experimental.fully_async_policy.fully_async_main trainer.nnodes={} trainer.n_gpus_per_node={} rollout.nnodes={} rollout.n_gpus_per_node={}"
+FAST = "python open_instruct/grpo_fast.py --num_learners_per_node {} --vllm_num_engines {}"
+SLURM = "#!/bin/bash\n#SBATCH --nodes={}\n#SBATCH --gres=gpu:h100:8\n"
+
+
+@pytest.mark.parametrize("text, nodes, verdict", [
+    (ASYNC.format(1, 8, 2, 8), 3, "clean"), (ASYNC.format(1, 8, 1, 8), 2, "clean"), (ASYNC.format(12, 8, 4, 8), 16, "clean"), (ASYNC.format(1, 6, 1, 2), 1, "clean"),
+    (ASYNC.format(1, 6, 1, 4), 1, "oversubscribed"), (SLURM.format(2) + ASYNC.format(2, 8, 1, 8), 2, "oversubscribed"), (SLURM.format(3) + ASYNC.format(2, 8, 1, 8), 3, "clean"),
+    (SLURM.format(4) + "python3 -m verl.trainer.main_ppo trainer.nnodes=$SLURM_NNODES trainer.n_gpus_per_node=${SLURM_GPUS_ON_NODE}", 4, "clean"),
+    ("GPUS=8\nROLL=2\nTRAIN=$((GPUS - ROLL))\n" + ASYNC.format(1, "${TRAIN}", 1, "$ROLL"), 1, "clean"),
+    ("python mason.py --num_nodes 2 --gpus 8 -- " + FAST.format(8, 8), 2, "clean"), ("python mason.py --num_nodes 1 --gpus 8 -- " + FAST.format(8, 8), 1, "oversubscribed"),
+    (FAST.format("8 8", 8), 3, "clean"), (FAST.format(8, 8), 1, "oversubscribed"), (SLURM.format(2) + FAST.format(8, 8), 2, "clean"),
+    (SLURM.format(2) + RAY.replace("node 4", "node 8").replace("reinforce", "gae"), 2, "oversubscribed"), (SLURM.format(4) + RAY.replace("node 4", "node 8").replace("reinforce", "gae"), 4, "clean"),
+    (SLURM.format(2) + 'srun --nodes=1 bash -c \\\n"ray job submit --runtime-env-json=\'{\\"a\\": \\"b\\"}\' \\\n -- ' + RAY + '"', 2, "clean"),
+    (SLURM.format(2) + "srun bash -c '\n" + RAY + "\n'\n", 2, "clean"),
+])
+def test_the_size_of_a_job_is_what_its_script_says(text, nodes, verdict, tmp_path):
+    (tmp_path / "go.sbatch").write_text(text)
+    found = plan(str(tmp_path / "go.sbatch"), "--gpus", "8")
+    assert (found["verdict"], f" on {8 * nodes} GPUs" in found["sentence"]) == (verdict, True), found["sentence"]
+
+
+
+def test_defaults_alone_are_no_plan():
+    done = run("python3 -m openrlhf.cli.train_ppo_ray --config_of_mine x", "--gpus", "8")
+    assert (done.returncode, done.stdout) == (2, "") and "openrlhf" in done.stderr
+
+
+def test_a_critic_that_nobody_named_needs_gpus():
+    line = RAY.replace("reinforce", "gae") + "--critic_num_gpus_per_node 4 "
+    assert [c["name"] for c in plan(line, "--gpus", "16")["components"]] == ["actor", "ref", "critic", "vllm"]
+    assert plan(line, "--gpus", "12")["verdict"] == "oversubscribed" and plan(line.replace("gae", "rloo"), "--gpus", "12")["verdict"] == "clean"
+
+
+@pytest.mark.parametrize("text, gpus, ranks, verdict", [
+    ("CUDA_VISIBLE_DEVICES=0 trl vllm-serve &\nCUDA_VISIBLE_DEVICES=1,2,3 accelerate launch t.py --use_vllm true --vllm_mode server", 4, 3, "clean"),
+    ("accelerate launch t.py --use_vllm true --vllm_mode colocate", 4, 4, "clean"), ("python t.py --use_vllm true --vllm_mode colocate", 4, 1, "clean"),
+    ("torchrun --nproc_per_node 8 --nnodes 2 t.py --use_vllm true --vllm_mode colocate", 8, 8, "clean"),
+    ("accelerate launch --num_machines 2 --num_processes 16 t.py --use_vllm true --vllm_mode colocate", 8, 8, "clean"),
+    ("accelerate launch --config_file two.yaml t.py --use_vllm true --vllm_mode colocate", 2, 2, "clean"),
+    ("#SBATCH --nodes=2\nsrun -N1 trl vllm-serve --tensor_parallel_size 8 &\nsrun -N1 accelerate launch --num_processes 8 t.py --use_vllm true --vllm_mode server", 8, 4, "clean"),
+    ("trl vllm-serve &\naccelerate launch t.py --use_vllm true --vllm_mode server", 2, 2, "duplicate")])
+def test_accelerate_starts_what_it_was_told_or_a_process_for_each_gpu(text, gpus, ranks, verdict, tmp_path):
+    (tmp_path / "two.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
+    (tmp_path / "go.sh").write_text(text)
+    found = plan(str(tmp_path / "go.sh"), "--gpus", str(gpus))
+    assert (found["components"][0]["backend"], found["components"][0]["world_size"], found["verdict"]) == ("accelerate", ranks, verdict)
+
+
+def test_a_remedy_is_given_only_where_it_can_be_followed():
+    text = json.dumps([plan("python3 -m verl.trainer.main_ppo trainer.nnodes=1 trainer.n_gpus_per_node=16", "--gpus", "8")["remedies"],
+                       plan(SLURM.format(28) + FAST.format("8 8 8 8", 256), "--gpus", "8")["remedies"]])
+    assert "main_ppo" not in text and "single_gpu_mode" not in text and "#SBATCH --gpus=16" in text
+    assert "single_gpu_mode" in json.dumps(plan(FAST.format(1, 1), "--gpus", "1")["remedies"])
+
+
+def test_an_engine_beside_the_rollout_needs_gpus_and_gets_no_weights(tmp_path):
+    more = NEW.replace("GPUS", "4").replace("KL", "0.0")
+    (tmp_path / "t.yaml").write_text(more + 'judge_engine: {backend: "sglang:d1"}\nwandb: {backend: local}\n')
+    found = plan(str(tmp_path / "t.yaml"))
+    assert (found["verdict"], [c["name"] for c in found["components"]], found["total_gpus"]) == ("oversubscribed", ["rollout", "actor", "judge_engine"], 5)
+    assert {r["role"] for g in found["groups"] if g["name"] == "weight-update" for r in g["ranks"]} == {"actor", "rollout"}
+
+
+@pytest.mark.parametrize("tag, verdict", [("v0.3.4", "clean"), ("v0.5.1", "clean"), ("v0.5.2", None)])
+def test_a_configuration_of_realhf_is_read_as_long_as_its_tag_holds_it(tag, verdict, tmp_path):
+    (tmp_path / "t.yaml").write_text("mode: ray\nallocation_mode: sglang.d80m4p1+d4p8m2\nn_nodes: 48\nn_gpus_per_node: 8\n")
+    found = plan(str(tmp_path / "t.yaml"), "--areal", tag)
+    assert (found["verdict"], found["gpus"]) == (verdict, 8) and (found["total_gpus"] == 384 or verdict is None)
 
 
 # ---- the GPUs of this machine ------------------------------------------------------------------------------------------------------
@@ -423,7 +495,7 @@ def test_uuids_decide_and_bus_ids_only_tell_why_an_old_nccl_refuses(seen, kinds)
 def test_every_clash_of_a_group_is_a_finding_with_a_remedy_and_the_inference_ranks_are_no_group():
     gpus = [Identity(0, "MIG-a", "0000:01:00.0"), Identity(1, "MIG-b", "0000:01:00.0")]
     groups = [Group(name, (RankAt(0, "trainer", 0), RankAt(1, "engine", 1)), 2) for name in ("inference", "weight-update")]
-    found = devices.judge(groups, gpus)
+    found = rules.judge_devices(groups, gpus)
     assert [(f.id, f.cause, bool(f.remedy)) for f in found] == [("devices-slices", "vgpu-or-mig-unsupported", True)]
 
 
@@ -464,3 +536,12 @@ def test_an_allocation_over_two_nodes_is_one_for_ray():
 def test_a_slip_in_a_path_is_no_allocation(path):
     done = run(path, "--gpus", "8")
     assert (done.returncode, done.stdout) == (2, "") and f"there is no file {path}" in done.stderr
+
+
+@pytest.mark.parametrize("text, gpus", [
+    ("#SBATCH --gpus-per-node=8\n", 8), ("#SBATCH --gpus-per-node=h100:8  # all\n", 8), ("#SBATCH --gres=gpu:8\n", 8), ("#SBATCH --gres=gpu:a100:8\n#SBATCH --time=1\n", 8),
+    ("#SBATCH -N 2\n#SBATCH --gpus=16\n", 8), ("#SBATCH -N2 -G 16\n", 8), ("python mason.py --num_nodes 2 --gpus 8 -- true\n", 8), ("sbatch --nodes 2 --gpus-per-node 8 x.sh\n", 8)])
+def test_the_gpus_of_a_node_are_those_that_a_script_asks_for(text, gpus, tmp_path):
+    (tmp_path / "go.sbatch").write_text(text + RAY + "--colocate_all_models")
+    assert plan(str(tmp_path / "go.sbatch"))["gpus"] == gpus
+    assert plan(str(tmp_path / "go.sbatch"), "--gpus", "4")["gpus"] == 4, "who asks knows better"

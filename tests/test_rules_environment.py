@@ -121,9 +121,9 @@ def test_unknown_names_stays_quiet_when_every_name_is_known():
 
 def test_nothing_read_fires_when_a_file_sets_nothing_at_all():
     assert found(Environment([environment_file.parse("echo hello", "x.sh")], NOT_RUN), "nothing-read")[0].severity is Severity.UNKNOWN
-    for foreign in ("the loss=1", "\x7fELF\0NCCL_DEBUG=INFO\0\1\0\2", "\x01\x02a=b" * 50):
+    for foreign in ("the loss=1", "#!/bin/sh\nexport GPUS_PER_NODE=4\nsrun accelerate launch t.py", "export PATH=/x:$PATH", "\x7fELF\0NCCL_DEBUG=INFO\0\1\0\2", "\x01\x02a=b" * 50):
         assert found(Environment([environment_file.parse(foreign, "x")], NOT_RUN), "nothing-read"), foreign
-    for own in ("#!/bin/sh\nFOO=1", "PATH=/bin\nFOO=1", "HOME=/root\0FOO=1\0"):
+    for own in ("PATH=/bin\nHOME=/root\nFOO=1", "HOME=/root\0PATH=/bin\0FOO=1\0"):
         assert not found(Environment([environment_file.parse(own, "x")], NOT_RUN), "nothing-read"), own
 
 
@@ -300,8 +300,61 @@ def test_name_not_resolved_is_a_warning_where_the_job_meets_there():
 
 def test_infiniband_off_costs_nothing_on_a_host_without_any():
     assert [f.severity for f in found(with_set(on=host(hcas=[]), NCCL_IB_DISABLE="1"), "debugging-left-on")] == [Severity.NOTE]
-    assert [f.severity for f in found(with_set(NCCL_IB_DISABLE="1"), "debugging-left-on")] == [Severity.WARN]
+    assert [f.severity for f in found(with_set(NCCL_IB_DISABLE="1"), "debugging-left-on")] == [Severity.NOTE]
     assert [f.severity for f in found(with_set(on=host(hcas=[]), NCCL_P2P_DISABLE="1"), "debugging-left-on")] == [Severity.WARN]
+
+
+SEVERAL = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
+
+
+@pytest.mark.parametrize(("settings", "several", "severity"), [
+    ({"NCCL_NET": "Socket"}, True, Severity.WARN), ({"NCCL_NET": "Socket"}, False, Severity.NOTE), ({"NCCL_IB_DISABLE": "1"}, True, Severity.WARN),
+    ({"NCCL_IB_DISABLE": "1", "NCCL_NET": "AWS Libfabric"}, True, None), ({"NCCL_IB_DISABLE": "1", "FI_PROVIDER": "cxi"}, True, None),
+    ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "ofi"}, True, None), ({"NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none"}, True, Severity.WARN),
+    ({"NCCL_IB_DISABLE": "0"}, True, None), ({"NCCL_NET": "IB"}, True, None), ({"NCCL_NET": "socket", "FI_PROVIDER": "cxi"}, True, Severity.WARN)])
+def test_sockets_that_are_forced_are_a_fault_only_between_nodes_that_have_better(settings, several, severity):
+    seen = found(with_set(**settings, **(SEVERAL if several else {})), "debugging-left-on")
+    assert [f.severity for f in seen] == ([severity] if severity else [])
+    bare = found(with_set(on=host(hcas=[]), **settings, **SEVERAL), "debugging-left-on")
+    assert all(f.severity is Severity.NOTE for f in bare)
+
+
+@pytest.mark.parametrize(("text", "severity"), [
+    ("#SBATCH --nodes=4\nexport NCCL_NET=Socket NCCL_IB_HCA=mlx5", Severity.WARN), ("#SBATCH -N 4\nexport NCCL_NET=Socket", Severity.NOTE),
+    ("export NCCL_NET=Socket NCCL_IB_HCA=mlx5", Severity.NOTE), ("export NCCL_NET=Socket NCCL_IB_HCA=mlx5\nN=2\ntorchrun --nnodes $((N * 2)) t.py", Severity.WARN)])
+def test_a_script_shows_several_nodes_and_rdma_itself(text, severity):
+    assert [f.severity for f in found(Environment([environment_file.parse(text, "x")], NOT_RUN), "debugging-left-on")] == [severity]
+
+
+@pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
+def test_the_loopback_breaks_a_job_of_several_nodes_and_no_other(name):
+    assert found(with_set(**{name: "lo"}, **SEVERAL), "cannot-act")[0].severity is Severity.BROKEN
+    assert found(with_set(**{name: "lo"}), "cannot-act")[0].severity is Severity.NOTE
+    script = environment_file.parse(f"srun -N 2 env {name}==lo torchrun t.py", "x")
+    assert [f.severity for f in judge(Environment([script], NOT_RUN)) if f.id == "cannot-act"] == [Severity.BROKEN]
+    assert not found(with_set(**{name: "lo,eth0"}, **SEVERAL), "cannot-act") and not found(with_set(**{name: "^lo"}, **SEVERAL), "cannot-act")
+
+
+@pytest.mark.parametrize(("text", "severity"), [
+    ("source /x/env.sh", Severity.UNKNOWN), (". env.sh\nexport MASTER_PORT=29500", Severity.UNKNOWN), ("source env.sh\nexport NCCL_DEBUG=WARN", Severity.NOTE),
+    ("if [ -f env.sh ]; then source env.sh; fi", Severity.UNKNOWN), ("docker run --env-file env.sh i", Severity.UNKNOWN),
+    ("source .venv/bin/activate\nexport NCCL_DEBUG=WARN", None), ("echo source env.sh\nexport NCCL_DEBUG=WARN", None)])
+def test_a_file_that_a_script_sources_is_named_and_is_unknown_where_all_may_stand_in_it(text, severity):
+    seen = found(Environment([environment_file.parse(text + "\nsrun python t.py", "x")], NOT_RUN), "not-followed")
+    assert [f.severity for f in seen] == ([severity] if severity else [])
+    assert not seen or "env.sh" in seen[0].title
+
+
+def test_a_deprecated_default_is_a_note_from_the_version_that_says_so():
+    on = {"TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}
+    assert [f.severity for f in found(with_set(torch="2.8.0", **on), "deprecated-variable")] == [Severity.NOTE]
+    assert not found(with_set(torch="2.7.1", **on), "deprecated-variable") and not found(with_set(TORCH_NCCL_AVOID_RECORD_STREAMS="0"), "deprecated-variable")
+
+
+@pytest.mark.parametrize(("name", "value"), [("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "0"), ("FI_LOG_LEVEL", "1"), ("FI_CXI_DISABLE_CQ_HUGETLB", "1"), ("TP_SIZE", "8")])
+def test_what_is_read_or_is_nobody_elses_business_is_no_fault(name, value):
+    assert not [f for f in judge(with_set(on=host(hcas=["cxi0"]), **{name: value})) if f.id in ("wrong-value", "debugging-left-on")]
+    assert "TP_SIZE" not in environment_file.parse("TP_SIZE=8\nNCCL_DEBUG=WARN").variables
 
 
 def test_limit_too_low_fires_when_few_files_or_little_locked_memory_are_allowed():

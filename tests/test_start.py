@@ -199,12 +199,15 @@ def test_what_a_run_says_is_escaped(tmp_path):
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):
     run = RunProcess(["--help"], tmp_path)
     run.process.communicate(timeout=60)
-    run._read(io.StringIO("one\ntwo\n"), True)
+    run.process.stderr = io.StringIO("one\ntwo\n")
+    run._read()
     reading = reversed(run.lines)
     assert next(reading) == "two"
-    run._read(io.StringIO("three\n"), True)
+    run.process.stderr = io.StringIO("three\n")
+    run._read()
     assert list(reading) == ["one"] and list(run.lines) == ["one", "two", "three"]
-    run._read(io.StringIO("x\n" * 500), True)
+    run.process.stderr = io.StringIO("x\n" * 500)
+    run._read()
     assert len(run.lines) == LINES_KEPT
 
 

@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
 import shlex
 import signal
@@ -334,17 +332,13 @@ def wait_for_one(folder, pattern):
         time.sleep(0.02)
 
 
-def test_only_old_folders_of_ours_are_swept(engine, tmp_path):
-    old, young, held, other = (tmp_path / n for n in ("nccl-runbook-sync-1-a", "nccl-runbook-sync-2-b", "nccl-runbook-sync-3-c", "theirs"))
-    for folder in (old, young, held, other):
-        folder.mkdir()
-    lock = os.open(held, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    for folder in (old, held, other):
-        os.utime(folder, (1, 1))
+def test_a_sync_sweeps_what_a_killed_one_left(engine, tmp_path):
+    """test_own_folder.py says which folders stay."""
+    left = tmp_path / "nccl-runbook-sync-1-a"
+    left.mkdir()
+    (left / ".owner").touch()
     sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=1, deadline_s=60)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["nccl-runbook-sync-2-b", "nccl-runbook-sync-3-c", "theirs"]
-    os.close(lock)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_shell_line_runs_as_printed(engine, tmp_path):

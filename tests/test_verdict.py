@@ -245,7 +245,7 @@ def test_write_run_writes_both_files_and_redacts(tmp_path, monkeypatch):
         (tmp_path / f"{record.step}.json").write_text(json.dumps(to_json(record)))
     document = write_run(tmp_path, run)
     texts = [(tmp_path / name).read_text() for name in ("verdict.json", "index.html")]
-    assert all("correct-horse-battery" not in text and "[redacted]" in text for text in texts)
+    assert all("correct-horse-battery" not in text and "[redacted:" in text for text in texts)
     assert document.sentence in texts[1] and json.loads(texts[0])["exit_code"] == 3
     assert info_of(tmp_path) == document.run
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]

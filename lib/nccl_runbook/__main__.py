@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
+from nccl_runbook.core.redact import Terminal
 
 # each is a file of cli/
 COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang", "dev")
@@ -78,7 +79,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    sys.stdout and sys.stdout.reconfigure(errors="backslashreplace")  # a locale that is not UTF-8 lacks our signs
+    Terminal.take()
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]
     if words and (command == "triage" or command == "env" and len(words) == 1) and all(word == "-" or word[:1] != "-" for word in words):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import os
 import re
 import time
@@ -27,6 +28,7 @@ from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
+UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
 _LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
 
@@ -67,7 +69,10 @@ class Step:
     """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then ``finish`` with findings."""
 
     def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
-        """``stopped``: says why the engine is to end what runs, "" as long as it is not."""
+        """``stopped``: says why the engine is to end what runs, "" as long as it is not.
+
+        The budget ends every wait, except by hand: a reader may come back to a notebook after an hour.
+        """
         self.name = name
         self.parameters, self._stopped = parameters, stopped
         self.run_dir = Path(parameters.get("run_dir") or session_dir()).absolute()
@@ -78,6 +83,8 @@ class Step:
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
+        self._ends = min(self._clock + parameters.get("budget_s", 300), float(os.environ.get(UNTIL_VARIABLE, "inf")))
+        self._until = math.inf if self.by_hand and stopped is never else self._ends
         self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
 
     @property
@@ -88,7 +95,7 @@ class Step:
     @property
     def left_s(self) -> float:
         """Seconds of this step's budget that are left, at least 1."""
-        return max(1.0, self.parameters.get("budget_s", 300) - (time.monotonic() - self._clock))
+        return max(1.0, self._ends - time.monotonic())
 
     @property
     def engine(self) -> Engine:
@@ -96,10 +103,10 @@ class Step:
         if self.replayed:
             raise RuntimeError("a record is being judged: no machine is touched")
         if self._engine is None:
-            choice = choose(self.parameters.get("python", ""))
+            choice = choose(self.parameters.get("python", ""), self._until - time.monotonic())
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
-                                  stopped=self._stopped)
+                                  stopped=self._stopped, until=self._until)
             self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
         return self._engine
 

@@ -2,17 +2,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Ending, Kernels, Visit, load
+from nccl_runbook.book.visit import Kernels, Visit, load
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import utc_now
 from nccl_runbook.core.redact import Redactor
@@ -32,7 +33,8 @@ class Options:
     """What a run is told.
 
     ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to; ``budget_s``: for the whole run;
-    ``allowance_s``: what a notebook gets beyond its own budget for starting and saving; ``command``: the line that repeats the run.
+    ``allowance_s``: what a notebook gets beyond its own budget for starting and saving, at most a tenth of ``budget_s``; ``command``: the
+    line that repeats the run; ``began``: when the budget began, by time.monotonic().
     """
 
     outputs: Path
@@ -45,6 +47,15 @@ class Options:
     allowance_s: float = 20.0
     asked: tuple[str, ...] = ()
     fail_on: str = "unknown"
+    began: float = dataclasses.field(default_factory=time.monotonic)
+
+    @property
+    def reserve_s(self) -> float:
+        return min(self.allowance_s, self.budget_s / 10)
+
+    @property
+    def left_s(self) -> float:
+        return self.budget_s - (time.monotonic() - self.began)
 
 
 class Book:
@@ -60,21 +71,18 @@ class Book:
         self.started = utc_now()
         self.not_run: dict[str, str] = {}
         self.stop = Stop()
-        self.run_dir = options.out.absolute() if options.out else _fresh(options.outputs.absolute())
-        self.page = self.run_dir / "index.html"
-        self._pages: Any = None
-        self._pages_lock = threading.Lock()
 
     def run(self) -> VerdictDocument:
         """Every notebook in order; the page is complete on disk before the first and after each."""
         self._open_folder()
-        threading.Thread(target=self._load_pages, name="pages", daemon=True).start()
-        clock = time.monotonic()
-        with self.stop, Kernels() as kernels:
+        self._pages = ThreadPoolExecutor(1, "pages").submit(_load_pages)
+        with self.stop, Kernels(run_dir=str(self.run_dir)) as kernels:
+            for unfinished in kernels.unfinished():
+                unfinished.unlink(missing_ok=True)
             if kernels.note:
                 self.on_line(f"note: {kernels.note}")
             for number, planned in enumerate(self.plan, 1):
-                self._step(number, planned, kernels, self.options.budget_s - (time.monotonic() - clock))
+                self._step(number, planned, kernels)
             document = self._write()
             for page in self.run_dir.glob("[0-9][0-9]-*.html"):
                 without_dead_links(page)
@@ -83,29 +91,26 @@ class Book:
     def _open_folder(self) -> None:
         """Make the run's folder and the first page, before anything else runs."""
         try:
-            self._make_folder()
+            self.run_dir = _folder(self.options)
             names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
             if self.options.out and any(os.path.lexists(path) for name in names for path in self.run_dir.glob(name)):
                 raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
+            self.page = self.run_dir / "index.html"
             self.page.touch(exist_ok=False)  # of two runs that come to one folder at once, one takes it
-            self._write()
+            self._first_page()
         except OSError as error:
-            where = error.filename or self.run_dir
+            where = error.filename or self.options.out or self.options.outputs
             raise UsageError(f"cannot write to {where}: {error.strerror}; name another folder with --out") from error
         if not self.options.out:
             latest = point_latest(self.run_dir)
             self.page = latest / "index.html" if latest else self.page
 
-    def _make_folder(self) -> None:
-        """The run's own folder, private whatever the umask; of two runs in one second one takes another name."""
-        while True:
-            try:
-                return self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=bool(self.options.out))
-            except FileExistsError:
-                if self.options.out or not self.run_dir.is_dir():
-                    raise
-                self.run_dir = _fresh(self.options.outputs.absolute())
-                self.page = self.run_dir / "index.html"
+    def _first_page(self) -> None:
+        try:
+            self._write()
+        except OSError:
+            self.page.unlink()
+            raise
 
     def _write(self) -> VerdictDocument:
         return write_run(self.run_dir, RunInfo(
@@ -113,12 +118,12 @@ class Book:
             asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop()),
             signal=self.stop.received))
 
-    def _step(self, number: int, planned: Planned, kernels: Kernels, left_s: float) -> None:
-        clock = time.monotonic()
+    def _step(self, number: int, planned: Planned, kernels: Kernels) -> None:
+        clock, left_s = time.monotonic(), VERDICT_S if planned.name == LAST else self.options.left_s
         if why := self._why_not(planned, left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
-            record = self._visit(planned, kernels, VERDICT_S if planned.name == LAST else left_s)
+            record = self._visit(planned, kernels, left_s)
             status, reason = record.status, record.reason
         self._write()
         width = max(len(p.name) for p in self.plan)
@@ -136,17 +141,19 @@ class Book:
 
     def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
         """Run one notebook, leave its record and its pages, and give the record back."""
-        parameters = self._parameters(planned, left_s)
+        reserve_s = self.options.reserve_s
+        parameters = self._parameters(planned, left_s - reserve_s)
         path, started, clock = self.run_dir / f"{planned.name}.json", utc_now(), time.monotonic()
         stub = records.Record(step=planned.name, started=started, parameters=parameters)
         records.save(stub, path, self.redactor)
         self._write()
-        ending = Visit(planned.source, parameters, kernels).watch(planned.budget_s(left_s) + self.options.allowance_s, self.stop)
-        record, why = self._settle(path, stub, ending, time.monotonic() - clock)
+        visit = Visit(planned.source, parameters, kernels)
+        ended = visit.watch(planned.budget_s(left_s - reserve_s) + reserve_s, self.stop)
+        record, why = self._settle(path, stub, ended, time.monotonic() - clock)
         if why:
             self.not_run[planned.name] = why
-        if ending.notebook is not None:
-            self._keep(planned.name, ending.notebook, why)
+        if visit.notebook is not None:
+            self._keep(planned.name, visit.notebook, why)
         return record
 
     def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
@@ -156,35 +163,33 @@ class Book:
         given = {**own, **planned.parameters, "budget_s": planned.budget_s(left_s)}
         return {name: value for name, value in given.items() if name in planned.declared}
 
-    def _settle(self, path: Path, stub: records.Record, ending: Ending, wall_s: float) -> tuple[records.Record, str]:
+    def _settle(self, path: Path, stub: records.Record, ended: str, wall_s: float) -> tuple[records.Record, str]:
         """The step's record, and why it has no result: only a record that the step itself finished counts as done."""
         try:
             record = records.load(path)
             if record.status != "running" and record.step == stub.step:
                 return record, ""
-            why = ending.why or "the notebook ran to its end without finishing its step"
+            why = ended or "the notebook ran to its end without finishing its step"
         except records.RecordError as error:
-            record, why = stub, ending.why or str(error)
+            record, why = stub, ended or str(error)
         record = dataclasses.replace(
             stub, status="unknown", reason=why, ended=utc_now(), wall_s=round(wall_s, 2),
             tried_by_hand=record.tried_by_hand, facts=record.facts, judged=record.judged)
         records.save(record, path, self.redactor)
         return record, why
 
-    def _load_pages(self) -> None:
-        """Load nbconvert while the first notebook runs, so that a stopped run does not wait for it (0.8 s)."""
-        with self._pages_lock:
-            if self._pages is None:
-                load()  # first, whole: nbconvert imports the same packages
-                from nccl_runbook.report.notebook_html import NotebookPages
-
-                self._pages = NotebookPages().warm()
-
     def _keep(self, name: str, notebook: Any, why: str) -> None:
         target = self.run_dir / f"{name}.ipynb"
         mend.save(notebook, why, target, self.redactor)
-        self._load_pages()
-        self._pages.write(target)
+        self._pages.result().write(target)
+
+
+def _load_pages() -> Any:
+    """Load nbconvert while the first notebook runs, so that a stopped run does not wait for it (0.8 s)."""
+    load()  # first, whole: nbconvert imports the same packages
+    from nccl_runbook.report.notebook_html import NotebookPages
+
+    return NotebookPages().warm()
 
 
 def _one_line(text: str) -> str:
@@ -198,11 +203,17 @@ def from_here(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _fresh(outputs: Path) -> Path:
-    """A folder of this second's name that does not exist yet."""
-    stamp = utc_now().replace("-", "").replace(":", "")
-    names = (outputs / (stamp if n == 1 else f"{stamp}-{n}") for n in range(1, 1000))
-    return next(path for path in names if not os.path.lexists(path))
+def _folder(options: Options) -> Path:
+    """The run's own folder, private whatever the umask; of two runs in one second one takes another name."""
+    path = options.out.absolute() if options.out else options.outputs.absolute() / utc_now().replace("-", "").replace(":", "")
+    for number in itertools.count(2):
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=bool(options.out))
+            return path
+        except FileExistsError:
+            if options.out or not path.is_dir():
+                raise
+        path = path.with_name(f"{path.name.partition('-')[0]}-{number}")
 
 
 def point_latest(run_dir: Path) -> Path | None:

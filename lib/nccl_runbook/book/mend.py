@@ -16,6 +16,10 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
     """Write the notebook, mended, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
     import nbformat
 
+    given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
+    for cell in notebook.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):  # before Python's quotes hide what a value looks like
+            cell.source = "\n".join([cell.source.partition("\n")[0], *(f"{name} = {value!r}" for name, value in given.items())])
     write_text(target, nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why)))) + "\n")
 
 

@@ -6,7 +6,7 @@ clientwrap.py). What counts is the step's own record.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import math
 import os
 import signal
 import socket
@@ -15,10 +15,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from nccl_runbook.launch.interpreters import is_stopped
+from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.launch.stop import Stop
+from nccl_runbook.launch.supervised import below
 
 START_S = 120
 IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
@@ -40,33 +42,31 @@ def load() -> None:
         import papermill.execute  # noqa: F401
 
 
-@dataclasses.dataclass
-class Ending:
-    """How an execution ended. ``notebook``: as far as it got, None if it never began; ``why``: "" if it ran to its end."""
-
-    notebook: Any = None
-    why: str = ""
-
-
 class Kernels:
     """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context manager; the folder goes with it.
 
     Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and cross-talk (jupyter_client 8.10).
     """
 
-    def __init__(self, base: str = "/tmp") -> None:
-        """``base``: a short path, as a unix socket's may not be longer than 107 bytes."""
-        self._base = base if os.access(base, os.W_OK | os.X_OK) else None
+    def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
+        """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
+        parent = base if os.access(base, os.W_OK | os.X_OK) else None
+        self._own = own_folder("nr-", parent, run_dir)
+        self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
 
     def __enter__(self) -> Kernels:
-        self._folder = tempfile.TemporaryDirectory(prefix="nr-", dir=self._base, ignore_cleanup_errors=True)
-        self.path = Path(self._folder.name)
+        self.path = Path(self._own.__enter__())
         self.note = self._why_not_ipc()
         self._count = 0
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        self._own.__exit__(None, None, None)
+
+    def unfinished(self) -> list[Path]:
+        """Files that runs which were killed had not finished to write."""
+        names = (".verdict.json.*", ".index.html.*", ".[0-9][0-9]-*")
+        return [path for run_dir in self.swept for name in names for path in Path(run_dir).glob(name) if os.access(path.parent, os.W_OK)]
 
     def _why_not_ipc(self) -> str:
         try:
@@ -92,18 +92,26 @@ class Kernels:
         """What the newest kernel itself writes to standard error; what its cells write is in the notebook."""
         return self.path / f"k{self._count}.stderr"
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, until: float) -> dict[str, str]:
         """The kernel's environment: the user's, without his Python and IPython start-up files (a rank, which is not interactive, reads
-        neither) and without widgets, which a page cannot show. What its warm process writes goes with the folder, however both end."""
+        neither) and without widgets, which a page cannot show. What its warm process writes goes with the folder, however both end.
+
+        ``until``: when the budget of its step ends.
+        """
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
-        return {**kept, "NCCL_RUNBOOK_HEADLESS": "1", "NCCL_RUNBOOK_SCRATCH": str(self.path), "IPYTHONDIR": str(self.path / "ipython")}
+        return {**kept, "NCCL_RUNBOOK_HEADLESS": "1", "NCCL_RUNBOOK_UNTIL": str(until), "NCCL_RUNBOOK_SCRATCH": str(self.path),
+                "IPYTHONDIR": str(self.path / "ipython")}
 
 
 class Visit:
-    """One execution in a thread of its own; ``watch`` is called by the main thread, which stays free for signals."""
+    """One execution in a thread of its own; ``watch`` is called by the main thread, which stays free for signals.
+
+    ``notebook``: as far as it got, None if it never began.
+    """
 
     def __init__(self, source: Path, parameters: dict[str, Any], kernels: Kernels) -> None:
         self.source, self.parameters, self.kernels = source, parameters, kernels
+        self.until = time.monotonic() + parameters.get("budget_s", math.inf)
         self.notebook: Any = None
         self.error: BaseException | None = None
         self.client: Any = None
@@ -111,34 +119,33 @@ class Visit:
         self._thread = threading.Thread(target=self._work, name=source.stem, daemon=True)
 
     def _work(self) -> None:
-        with self:
+        try:
             _execute(self)
+        except BaseException as error:  # noqa: BLE001 the main thread asks for it, whatever it was
+            self.error = error
+        finally:
+            self._done.set()
 
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> bool:
-        """Keep what went wrong for the main thread, whatever it was."""
-        self.error = error
-        self._done.set()
-        return True
-
-    def watch(self, limit_s: float, stop: Stop) -> Ending:
-        """Wait for the end; at the limit interrupt, then kill; kill at once when stopped."""
-        clock, interrupted_at, why = time.monotonic(), None, ""
+    def watch(self, limit_s: float, stop: Stop) -> str:
+        """Wait for the end; at the limit interrupt, then kill; kill at once when stopped. How it ended; "" at its end."""
         self._thread.start()
-        while not self._done.wait(0.05):
-            now = time.monotonic()
-            if stop():
-                why = stop()
-                break
-            if interrupted_at is None and now - clock > limit_s:
-                why, interrupted_at = f"timed out after {limit_s:.0f} s", now
-                self._signal(signal.SIGINT)
-            if interrupted_at is not None and now - interrupted_at > INTERRUPT_GRACE_S:
-                break
+        self._wait(limit_s, stop)
+        why = stop()
+        if not why and not self._done.is_set():
+            stopped = [pid for pid in below(os.getpid()) if is_stopped(pid)]
+            why = f"timed out after {limit_s:.0f} s" + f": process {stopped[:1]} is stopped (state T)" * bool(stopped)
+            for pid in stopped:  # it can answer no interrupt
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._signal(signal.SIGINT)
+            self._wait(INTERRUPT_GRACE_S, stop)
         self._kill(STOPPED_S if stop() else DEAD_S)
-        return Ending(self.notebook, why or self._why())
+        return why or self._why()
+
+    def _wait(self, seconds: float, stop: Stop) -> None:
+        until = time.monotonic() + seconds
+        while not self._done.wait(0.05) and not stop() and time.monotonic() < until:
+            pass
 
     def _kill(self, notice_s: float) -> None:
         """Nothing of the kernel's own process group stays; its warm process sees the closed pipe.
@@ -150,10 +157,14 @@ class Visit:
             if self._signal(signal.SIGKILL):
                 deadline = min(deadline, time.monotonic() + notice_s)
 
+    @property
+    def _pid(self) -> int:
+        """The kernel's, 0 as long as there is none."""
+        return getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None) or 0
+
     def _signal(self, number: int) -> bool:
         """Send it to the kernel; whether there was one."""
-        pid = getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)
-        if not pid:
+        if not (pid := self._pid):
             return False
         with contextlib.suppress(ProcessLookupError):
             whole = number == signal.SIGKILL and os.getpgid(pid) == pid
@@ -234,6 +245,6 @@ def _engine() -> type:
             visit.client = Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, config=config,
                                   kernel_manager_class=Manager, iopub_timeout=iopub_timeout, timeout=None)
             with open(visit.kernels.errors(), "wb") as errors:
-                return visit.client.execute(env=visit.kernels.environment(), stdout=errors, stderr=errors)
+                return visit.client.execute(env=visit.kernels.environment(visit.until), stdout=errors, stderr=errors)
 
     return RunbookEngine

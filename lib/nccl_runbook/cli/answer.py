@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
-from nccl_runbook.core.redact import Redactor, plain
+from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
 from nccl_runbook.logs.file import HELD
 
 if TYPE_CHECKING:
@@ -32,21 +32,32 @@ def _known(word: str) -> str:
     return word
 
 
+def _own_patterns(path: str) -> str:
+    try:
+        if path and own_patterns(path):
+            os.environ[OWN_PATTERNS] = os.path.abspath(path)
+    except (OSError, ValueError) as error:
+        leave(f"--redact: {error}")
+    return path
+
+
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
-    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption"):
+    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
     words = f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}."
+    own = "Mask what these expressions match, too."
     return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
             "JsonOption": Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")],
+            "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns, help=own)],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]}[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
     """2 for wrong usage, 1 where the runbook itself fails."""
-    put(f"nccl-runbook: {sentence}", sys.stderr)
+    say(f"nccl-runbook: {sentence}")
     sys.exit(code)
 
 
@@ -78,7 +89,7 @@ def put(text: str, stream: TextIO) -> None:
 
 def say(line: str) -> None:
     """Progress, on standard error."""
-    put(plain(Redactor(os.environ).text(line)), sys.stderr)
+    put(Redactor(os.environ).text(line), sys.stderr)
 
 
 def tell(answer: Any) -> None:
@@ -93,20 +104,19 @@ def tell(answer: Any) -> None:
     if isinstance(answer, str):
         said = _NEXT.sub(lambda m: m[1] + called, redactor.text(answer))
     else:
-        said = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
-    put(plain(said), sys.stdout)
+        said = escaped(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow))
+    put(said, sys.stdout)
 
 
 def write(path: Path, text: str) -> None:
-    """The page as a whole, without secrets; leaves with a sentence where it cannot be written."""
+    """The page as a whole, with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be written."""
     from nccl_runbook.core.records import write_text
 
-    clean = plain(Redactor(os.environ).text(text))
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
-            path.write_text(clean, encoding="utf-8", errors="replace")
+            path.write_text(text, encoding="utf-8", errors="replace")
         else:
-            write_text(path, clean)
+            write_text(path, text, 0o666)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 
@@ -114,6 +124,12 @@ def write(path: Path, text: str) -> None:
 def program() -> str:
     """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
     return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
+
+
+def command(*hidden: str) -> str:
+    """The line that repeats this call, without secrets and without words that are ours; each word by itself, before a shell's quotes."""
+    redactor = Redactor(os.environ)
+    return redactor.text(shlex.join([program(), *(redactor.text(word) for word in sys.argv[1:] if word not in hidden)]))
 
 
 def judged(seen: Environment | Gap) -> dict[str, str]:
@@ -126,17 +142,17 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.core.records import Judged, Record, read
+    from nccl_runbook.core.records import Judged, Record, clean
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    redactor, found = Redactor(os.environ), worst_first(findings)
+    found = worst_first(findings)
     status, reason = step_status(found)
     record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
                     tables=to_json(list(tables)))
-    clean = read(Record, redactor.json(to_json(record)))
-    command = redactor.text(shlex.join([program(), *sys.argv[1:]]))
-    document = verdict_document(RunInfo(id=step, started=record.started, command=command, planned=[step], asked=[step]), [clean])
+    redactor = Redactor(os.environ)
+    shown = clean(record, redactor)
+    document = verdict_document(RunInfo(id=step, started=record.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [clean]))
+    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [shown]))

@@ -29,6 +29,7 @@ def env(
     torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch, such as 2.11.")] = "",
     nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL, such as 2.28.9.")] = "",
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
@@ -78,7 +79,8 @@ def variable_of(finding: Finding) -> str:
 def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
     rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
              "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows}
+    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows,
+            "settings": {r.name: r.variables for r in seen.roles}}
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:

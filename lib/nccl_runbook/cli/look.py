@@ -36,6 +36,7 @@ def look(
     record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Join what was seen on several hosts; no machine is touched.")] = [],  # noqa: B006
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was seen, to be joined or judged elsewhere.")] = None,
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

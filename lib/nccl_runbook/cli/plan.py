@@ -15,34 +15,22 @@ from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.plan import frameworks
-from nccl_runbook.plan import judge as allocation_rules
-from nccl_runbook.plan import judge_devices as devices
-from nccl_runbook.plan import judge_frameworks as framework_rules
-from nccl_runbook.plan import read_launch_lines as launch_lines
+from nccl_runbook.plan import judge as rules_of_plans
 from nccl_runbook.plan import read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, parse
+from nccl_runbook.plan.areal.other_eras import of_realhf
 from nccl_runbook.plan.groups import LAUNCHERS, Placed, Site, place
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.cells import finding_text
+from nccl_runbook.scripts.read import Command, Script
+from nccl_runbook.scripts.read import read as read_script
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
 MOST_GPUS = 1024  # of one node; more is a slip
 FOREIGN = "no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 MOST_SHOWN = 40   # plans of a page in full; a table names all
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """What the command line says; ``gpus`` 0 and "" where it says nothing; ``clustered``: a scheduler
-    of a cluster places the workers."""
-    rules: knowledge.Rules
-    gpus: int
-    nodes: int
-    launcher: str
-    update: str
-    clustered: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +69,7 @@ def plan(
     check_devices: Annotated[bool, typer.Option("--check-devices", help="Ask NVML, too, whether the planned GPUs of this machine are "
                                                 "different ones; without --gpus as many as are visible.")] = False,
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
 ) -> None:
     """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
@@ -89,9 +78,10 @@ def plan(
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
-        plans, left_out = _plans(target, Asked(rules, gpus or len(seen or ()), nodes, launcher, update))
+        asked = Site(gpus or len(seen or ()), launcher, nodes, update)  # 0 and "" where the command line says nothing
+        plans, left_out = _plans(target, asked, rules)
         if seen is not None:
-            plans = [dataclasses.replace(p, devices=devices.judge(p.placed.groups, seen) if p.placed else []) for p in plans]
+            plans = [dataclasses.replace(p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)) for p in plans]
     except ValueError as error:
         answer.leave(error)
     code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
@@ -107,23 +97,23 @@ def _devices() -> list[Identity]:
     view = nvml.view()
     if isinstance(view, Gap):
         raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
-    return devices.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _plans(target: str, asked: Asked) -> tuple[list[Plan], list[str]]:
+def _plans(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
     path = Path(target)
     if not os.path.lexists(target):
         slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)  # no allocation
         if slip or " " not in target and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py")):
             raise ValueError(f"there is no file {target}")
-        return [_of_text(target, "", asked)], []
+        return [_of_text(target, "", asked, rules)], []
     plans, left_out = [], []
     files = training_file.files(path)
     for file in files[:training_file.MOST_FILES]:
         name = file.name if file == path else str(file.relative_to(path))
         try:
-            plans.append(_of_text(training_file.text_of(file), name, asked, file))
+            plans.append(_of_text(training_file.text_of(file), name, asked, rules, file))
         except ValueError as error:
             left_out.append(f"{name}: {error}")
     if files[training_file.MOST_FILES:]:
@@ -146,96 +136,96 @@ def _clean(plans: list[Plan]) -> str:
     return f"{sum(p.clean for p in plans)} of {len(plans)} clean"
 
 
-def _of_text(text: str, where: str, asked: Asked, file: Path | None = None) -> Plan:
+def _of_text(text: str, where: str, asked: Site, rules: knowledge.Rules, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
-        return _areal(text, where, asked, _gpus(asked, 0), [])
-    commands = [] if is_yaml else launch_lines.commands(text)
-    overrides = {name: values[-1] for c in commands for name, values in c.flags.items() if values}
-    training = training_file.read(text if is_yaml else _named_config(commands, file), overrides)
+        return _areal(text, where, _sized(asked, 0), rules, [])
+    script = read_script("" if is_yaml else text)
+    overrides = {name: values[-1] for c in script.commands for name, values in c.flags.items() if values}
+    training = training_file.read(text if is_yaml else _named_config(script.commands, file, "config"), overrides)
     if training.mode or {"actor", "rollout"} <= set(training.backends):
-        return _of_training(training, where, asked, " ".join(c.text for c in commands))
+        return _of_training(training, where, asked, rules, " ".join(c.text for c in script.commands))
     if (known := frameworks.of(text)) is None:
         raise ValueError(FOREIGN)
-    said = [(c.text, c.flags, c.env) for c in commands] or [("", {n: (v,) for n, v in training.flat.items()}, {})]
-    return _of_framework(known, said, where, asked)
+    accelerate = training_file.read(_named_config(script.commands, file, "config_file")).flat
+    own = {n: (v,) for n, v in {**accelerate, **training.flat}.items() if n not in overrides}
+    said = [(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]
+    return _of_framework(known, said, script, where, asked)
 
 
-def _named_config(commands: list[Any], file: Path | None) -> str:
-    """The text of the YAML that a command names with --config, "" where there is none that can be read here."""
-    names = [values[0] for c in commands for values in [c.flags.get("config", ())] if values]
+def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
+    """The text of the YAML that a command names with this flag, "" where there is none that can be read here."""
+    names = [values[0] for c in commands for values in [c.flags.get(flag, ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
     found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
     try:
         return training_file.text_of(found[0]) if found else ""
     except ValueError as error:
-        raise ValueError(f"the --config that it names, {found[0].name}: {error}") from error
+        raise ValueError(f"the --{flag} that it names, {found[0].name}: {error}") from error
 
 
-def _gpus(asked: Asked, told: int) -> int:
-    if not asked.gpus and not told:
-        raise ValueError("say how many GPUs a node has: --gpus N")
-    if (asked.gpus or told) > MOST_GPUS:
-        raise ValueError(f"{asked.gpus or told} GPUs of one node: at most {MOST_GPUS} can be planned")
-    return asked.gpus or told
+def _sized(asked: Site, told: int) -> Site:
+    gpus = asked.gpus or told
+    if not 0 < gpus <= MOST_GPUS:
+        many = f"{gpus} GPUs of one node: at most {MOST_GPUS} can be planned"
+        raise ValueError(many if gpus else "say how many GPUs a node has: --gpus N")
+    return dataclasses.replace(asked, gpus=gpus)
 
 
-def _of_training(training: training_file.Training, where: str, asked: Asked, command: str) -> Plan:
+def _of_training(training: training_file.Training, where: str, asked: Site, rules: knowledge.Rules, command: str) -> Plan:
     """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
-    by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and asked.rules.era == "C"
-    update = asked.update or ("disk" if training.update == "disk" and asked.rules.switch.honours_option else "xccl")
-    notes = _about(training, asked.rules, update)
+    by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and rules.era == "C"
+    realhf = training.realhf and rules.realhf
+    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch.honours_option else "xccl")
     nodes = asked.nodes or training.nodes or 1
-    controlled = by_role or training.scheduler == "local"
-    told = dataclasses.replace(asked, launcher=launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
-                               update=update, nodes=nodes, clustered=controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
+    controlled = realhf or by_role or training.scheduler == "local"
+    told = dataclasses.replace(
+        _sized(asked, training.gpus), update=update, nodes=nodes,
+        launcher="single-controller" if realhf else launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
+        own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
         raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
-    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or training.mode
+    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (of_realhf(training.mode) if realhf else training.mode)
     if "${" in text:
         raise ValueError(f"{text[:200]} is not told in this file: name what it stands for instead of the file")
-    return _areal(text, where, told, _gpus(asked, training.gpus), notes, roles, training.shares)
+    return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 
 def _about(training: training_file.Training, rules: knowledge.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
-    notes = []
-    if training.update not in ("", update):
-        ignored = training.update == "disk" and not rules.switch.honours_option
-        notes.append(f"actor.weight_update_mode is {training.update}, " +
-                     (f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"))
-    if rules.era == "C" and not training.backends:
-        notes.append(f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here")
-    return notes
+    ignored = training.update == "disk" and not rules.switch.honours_option
+    made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
+    missing = f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"
+    return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (training.update not in ("", update)) + \
+        [missing] * (rules.era == "C" and not training.backends)
 
 
-def _areal(text: str, where: str, asked: Asked, gpus: int, notes: list[str], roles: dict[str, str] | None = None,
+def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: list[str], roles: dict[str, str] | None = None,
            shares: dict[str, str] | None = None) -> Plan:
-
-    rules = asked.rules
-    launcher = asked.launcher or ("ray" if (asked.nodes or 1) > 1 else "local")
-    site = Site(gpus, launcher, asked.nodes or 1, asked.update or "xccl", rules.controller == "engine", asked.clustered)
+    nodes = asked.nodes or 1
+    site = dataclasses.replace(asked, launcher=asked.launcher or ("ray" if nodes > 1 else "local"), nodes=nodes,
+                               update=asked.update or "xccl", engines_first=rules.controller == "engine")
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        return Plan(where, text, "areal", site.launcher, gpus, allocation_rules.refused(text, why, rules), error=why.error, rules=rules)
+        refused = rules_of_plans.refused(text, why, rules)
+        return Plan(where, text, "areal", site.launcher, site.gpus, refused, error=why.error, rules=rules)
     placed = place(mode, site)
-    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *allocation_rules.about_tag(rules, site)))
-    finding = allocation_rules.judge(text, mode, placed, rules, site)
-    return Plan(where, text, "areal", site.launcher, gpus, finding, mode, placed, rules=rules)
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site)))
+    finding = rules_of_plans.judge(text, mode, placed, rules, site)
+    return Plan(where, text, "areal", site.launcher, site.gpus, finding, mode, placed, rules=rules)
 
 
-def _of_framework(known: Any, said: list[Any], where: str, asked: Asked) -> Plan:
+def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    told = {name: int(values[0]) for name, values in flat.items() if values and values[0].isdecimal()}
-    gpus = _gpus(asked, told.get("trainer.n_gpus_per_node", 0))
-    nodes = asked.nodes or max(1, told.get("trainer.nnodes", 0), told.get("rollout.nnodes", 0))  # verl's own
+    per_node = " ".join(flat.get("trainer.n_gpus_per_node", ())) if "rollout.n_gpus_per_node" not in flat else ""  # verl's, of one pool
+    gpus = _sized(asked, script.gpus or int(per_node if per_node.isdecimal() else 0)).gpus
     launch = frameworks.merged(known, said, gpus)
-    mode, placed = frameworks.place(launch, gpus, nodes)
-    return Plan(where, "", known.name, "", gpus, framework_rules.judge(launch, mode, placed, gpus * nodes, gpus), mode, placed)
+    mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
+    return Plan(where, "", known.name, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
 
 
 def document(one: Plan) -> dict[str, Any]:

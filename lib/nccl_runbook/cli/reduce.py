@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +23,6 @@ EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 -
           "srun -N {nodes} python3 train.py --learners {learners}")
 SCHEMA = "nccl-runbook/reduce/1"
 LOOK_S = 3.0
-POLL_S = 0.2
 
 
 @dataclasses.dataclass
@@ -48,6 +49,7 @@ def reduce(
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs, a new or empty one.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
     from nccl_runbook.compare import reduction
@@ -72,9 +74,10 @@ def reduce(
         stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
         try:
             tried.append(_try(values, words, fail_on, deadline, repeats, stem, stopped))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             _ = [p.unlink() for p in out.iterdir() if not p.stat().st_size]  # of what could not start: the folder may be named again
-            answer.leave(error)
+            is_usage = isinstance(error, ValueError)
+            answer.leave(error if is_usage else f"cannot write {out}: {error.strerror}", 2 if is_usage else 1)
         (answer.say if json else answer.tell)(_line(tried[-1]))
         if tried[-1].failed or stopped():
             break
@@ -92,6 +95,8 @@ def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: floa
         tried.logs.append(f"{stem}-run{tried.runs}.log")
         began = time.monotonic()
         outcome, tried.code, line = _run(words, values, wanted, deadline_s, tried, stopped)
+        if not shutil.disk_usage(stem.parent).free:  # what the job printed is lost, and may be why it failed
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         tried.seconds.append(round(time.monotonic() - began, 1))
         if outcome != "passed":
             tried.outcome, tried.line = outcome, line
@@ -106,29 +111,17 @@ def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: f
 
     with open(tried.logs[-1], "wb") as log, command.supervised(words, {**os.environ, **values}, log) as job:
         if not wanted:
-            is_over = _wait(job, None, deadline_s, stopped)
+            is_over = command.ends(job, deadline_s, stopped)
             ended = "passed" if job.poll() == 0 else "failed"
             return (ended, job.poll(), "") if is_over else _unfinished(job, deadline_s, tried, stopped)
         with command.first_line(wanted, log.name) as search:
-            if not _wait(job, search, deadline_s, stopped):
+            if not command.ends(job, deadline_s, stopped, search):
                 return _unfinished(job, deadline_s, tried, stopped)
             if search.returncode == command.FOUND:
                 return "failed", job.poll(), search.stdout.read().rstrip("\n")
             if search.returncode != command.NOT_FOUND:
                 return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
             return "passed" if job.poll() == 0 else "otherwise", job.poll(), ""
-
-
-def _wait(job: subprocess.Popen, search: subprocess.Popen | None, deadline_s: float, stopped: Stop) -> bool:
-    """Whether the search of the log, or the job if nothing is searched, ended before the deadline and a signal."""
-    until = time.monotonic() + deadline_s
-    while (search or job).poll() is None:
-        if search and job.poll() is not None:
-            search.stdin.close()  # the log is whole
-        if stopped() or time.monotonic() > until:
-            return False
-        time.sleep(POLL_S)
-    return True
 
 
 def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop) -> tuple[str, int | None, str]:

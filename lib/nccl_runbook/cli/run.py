@@ -1,13 +1,16 @@
 """`nccl-runbook run`: the notebooks, headlessly, and one page."""
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
 import os
-import shlex
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -38,6 +41,7 @@ def run(
     notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
@@ -45,6 +49,8 @@ def run(
     from nccl_runbook.core.parameters import ParameterError
     from nccl_runbook.core.records import RecordError
 
+    began = time.monotonic()
+    os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
     try:
@@ -56,16 +62,18 @@ def run(
         answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
         steps = [*([_START] if brought and step and _START not in step else []), *step]
         plan = make_plan(notebooks, steps, given, record)
+        seconds = duration_s(budget)
         options = Options(
-            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan),
-            gpus=gpus, allow_busy=allow_busy, budget_s=duration_s(budget), asked=tuple(step), fail_on=fail_on,
-            command=shlex.join([answer.program(), *(a for a in sys.argv[1:] if a != _WITH_STDIN)]))
-        book = Book(plan, options, lambda line: answer.put(line, sys.stderr if json else sys.stdout))
+            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
+            gpus=gpus, allow_busy=allow_busy, budget_s=seconds, began=began, asked=tuple(step), fail_on=fail_on,
+            command=answer.command(_WITH_STDIN))
+        book = Book(plan, options, functools.partial(_progress, sys.stderr if json else sys.stdout))
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
         answer.leave(error)
     except OSError as error:
-        answer.leave(f"cannot write {error.filename or 'the report'}: {error.strerror or error}; the pages written before are whole", 1)
+        what = "raise ulimit -n" if error.errno == errno.EMFILE else f"cannot write {error.filename or 'the report'}"
+        answer.leave(f"{what}: {error.strerror or error}; the pages written before are whole", 1)
     if json:
         answer.tell(document)
     book.on_line(f"verdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
@@ -75,6 +83,12 @@ def run(
     sys.exit(document.exit_code)
 
 
+def _progress(stream: TextIO, line: str) -> None:
+    """One that cannot be written, as on a full disk, costs the reader the lines, not the run."""
+    with contextlib.suppress(SystemExit):
+        answer.put(line, stream)
+
+
 def _stop_with_stdin() -> None:
     """End this run like SIGTERM does once standard input ends: whoever holds its other end (a notebook kernel) is gone then."""
     while os.read(0, 4096):
@@ -82,7 +96,7 @@ def _stop_with_stdin() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
+def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
     from nccl_runbook.book import UsageError
     from nccl_runbook.launch import command, stop
@@ -99,7 +113,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned]) -> str:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)
         starts = any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan if not p.record)
-        return choose(python).text if python or starts else ""
+        return choose(python, within_s).text if python or starts else ""
     except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 

@@ -1,9 +1,7 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
 from __future__ import annotations
 
-import shlex
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +11,11 @@ from nccl_runbook.book.plan import UsageError, duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
+from nccl_runbook.core.records import clean
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import EngineError
 from nccl_runbook.launch.interpreters import InterpreterError
+from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
 from nccl_runbook.machine import ask_users as users
@@ -58,6 +58,7 @@ def sync(
     trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
     pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer, engines (vLLM: EngineCore): sample stacks for --budget.")] = [],  # noqa: B006
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
@@ -66,7 +67,7 @@ def sync(
         answer.leave("--trace or --pid: name one of them" if pid else "--areal is the tag of an --allocation: name that, too")
     stop.end()  # until something is measured
     stopped = stop.Stop()
-    with tempfile.TemporaryDirectory(prefix="nccl-runbook-") as folder:
+    with own_folder("nccl-runbook-") as folder:
         try:
             given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
                      "model": model, "methods": methods, "directory": directory, "repeats": repeats,
@@ -110,8 +111,8 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
             received: int) -> None:
     findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
-    record = step.record
-    info = RunInfo(id="sync", started=record.started, command=shlex.join([answer.program(), *sys.argv[1:]]), planned=[STEP],
+    record = clean(step.record, step.redactor)
+    info = RunInfo(id="sync", started=record.started, command=answer.command(), planned=[STEP],
                    asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
     document = verdict_document(info, [record])
     last = f"verdict: {document.verdict} (exit code {document.exit_code})"

@@ -25,6 +25,7 @@ def triage(
         metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")] = [],  # noqa: B006
     context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

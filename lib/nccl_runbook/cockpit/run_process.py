@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 from nccl_runbook.core.records import RecordError, read
 from nccl_runbook.report.verdict import VerdictDocument
@@ -40,18 +40,17 @@ class RunProcess:
         self.ended_at: float | None = None
         self.started_at = time.monotonic()
         self.on_change = lambda run: None
-        self._said = ""
+        self._said = tempfile.TemporaryFile()
         command = [sys.executable, "-m", "nccl_runbook", "run", "--json", "--stop-with-stdin", *arguments]
         # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
                                         text=True, errors="replace", start_new_session=True)
-        self._readers = [threading.Thread(target=self._read, args=part, daemon=True)
-                         for part in ((self.process.stdout, False), (self.process.stderr, True))]
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._thread = threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True)
 
     def start(self) -> RunProcess:
         """Begin to watch it; returns at once."""
-        for thread in (*self._readers, self._thread):
+        for thread in (self._reader, self._thread):
             thread.start()
         return self
 
@@ -84,11 +83,8 @@ class RunProcess:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _read(self, stream: IO[str], is_lines: bool) -> None:
-        if not is_lines:
-            self._said = stream.read()
-            return
-        for line in stream:
+    def _read(self) -> None:
+        for line in self.process.stderr:
             if found := _STEP_DONE.match(line):
                 self.done, self.total = int(found[1]), int(found[2])
             self.lines = (*self.lines[1 - LINES_KEPT:], line.rstrip("\n")[:LINE_CHARACTERS])
@@ -102,11 +98,11 @@ class RunProcess:
                 self.on_change(self)
             if self.cancelled_at and time.monotonic() - self.cancelled_at > KILL_AFTER_S:
                 self.process.kill()
-        for reader in self._readers:
-            reader.join(2)  # whoever still holds the pipe is not waited for
+        self._reader.join(2)  # whoever still holds the pipe is not waited for
         self.process.stdin.close()
         try:
-            self.document = read(VerdictDocument, self._said.encode())
+            self._said.seek(0)
+            self.document = read(VerdictDocument, self._said.read())
         except RecordError:
             self.document = None
         self.ended_at = time.monotonic()

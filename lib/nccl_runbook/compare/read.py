@@ -17,7 +17,7 @@ from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret
-from nccl_runbook.environment.read_file import assigned, text_of
+from nccl_runbook.environment.read_file import assigned, is_dump, text_of
 
 GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
            "between; after @trainer for that role only")
@@ -168,18 +168,12 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> E
             loaded.update(_of_module(line.strip(), _set({**known, **loaded})))
         except ValueError as error:
             left_out[f"module load {line.strip()}"] = str(error)
-    if _is_dump(text):
+    if is_dump(text):
         return _whole(_pairs(text, "\0" if "\0" in text else "\n"), known)
     found: dict[str, str] = {}
     for name, (value, _) in assigned(text).items():
         found[name] = _expanded(value, _set({**known, **loaded, **found}))
     return {**loaded, **found}
-
-
-def _is_dump(text: str) -> bool:
-    """Whether this is the output of `env`: a whole environment, in which a name that is missing is not set."""
-    rows = text.split("\0" if "\0" in text else "\n")
-    return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(bool(_WORD.match(r)) for r in rows) > 0.8 * len(rows)
 
 
 def _pairs(text: str, between: str) -> dict[str, str]:

@@ -18,10 +18,11 @@ from pydantic.dataclasses import dataclass
 
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Finding
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, escaped
 
 SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
+TEXT_BYTES = 4 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
@@ -93,12 +94,14 @@ def read(wanted: Any, data: Any) -> Any:
 
 def json_text(value: Any, redactor: Redactor) -> str:
     """The value or the facts in it as the text of a file, without secrets."""
-    return json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False) + "\n"
+    return escaped(json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False)) + "\n"
 
 
-def write_texts(texts: Mapping[Path, str]) -> None:
+def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that is full leaves the old ones
-    as they belong together. Mode 0600."""
+    as they belong together. ``mode``: as far as the umask allows."""
+    umask = os.umask(0o077)
+    os.umask(umask)
     made: list[str] = []
     try:
         for path, text in texts.items():
@@ -109,6 +112,7 @@ def write_texts(texts: Mapping[Path, str]) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+                os.fchmod(file.fileno(), mode & ~umask)
         for path, temporary in zip(texts, made):
             os.replace(temporary, path)
     except BaseException:
@@ -117,9 +121,14 @@ def write_texts(texts: Mapping[Path, str]) -> None:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """The same for one file: a reader sees the old one or the new one, never a part."""
-    write_texts({path: text})
+    write_texts({path: text}, mode)
+
+
+def clean(record: Record, redactor: Redactor) -> Record:
+    """The record without secrets."""
+    return read(Record, redactor.json(to_json(record)))
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:
@@ -143,6 +152,8 @@ def load_all(path: Path) -> list[Record]:
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
         data = path.read_bytes()
+        if max(map(len, data.split(b'"'))) > TEXT_BYTES:
+            raise RecordError(f"{path} is not a record of this runbook (it holds a text of more than {TEXT_BYTES >> 20} MiB)")
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     try:

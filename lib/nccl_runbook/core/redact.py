@@ -1,58 +1,118 @@
 """Secrets out of anything that is written. Standard library only, Python >= 3.9.
 
-By value: the values of variables whose name sounds secret. By shape: tokens with a known prefix, and passwords in URLs. Everything
-that may be shared (records, logs, notebooks, pages) passes through ``Redactor.text``.
+By value: the values of variables whose name sounds secret. By shape: what secrets.toml lists. Whoever reads a log, a file or a command
+line passes what is kept through a ``Redactor`` as raw text, before anything is escaped. Each mask says which kind of secret it hides.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import html
+import io
 import json
+import pkgutil
 import re
-from typing import Any, Mapping
+import sys
+from typing import Any, Dict, List, Mapping, Pattern, Tuple
 from urllib.parse import quote
 
-MASK = "[redacted]"
-SECRET_NAME = r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASS(WORD|WD|PHRASE)?|CREDENTIALS?|AUTH|COOKIE|PRIVATE)(_|$|\d)|(APIKEY|PASSWORD|SECRET)"
-_SECRET_NAME = re.compile(SECRET_NAME, re.I)
-# a variable whose name only sounds secret: a yes/no is no secret, nor a word without which no record could be read again, nor why `ab`
-# left it as it is
-_HARMLESS_VALUE = re.compile(
-    r"^(|true|false|yes|no|none|null|auto|\d{1,4}|default|enabled|disabled|healthy|degraded|broken|unknown|skipped|running|"
-    r"established|likely|possible|ruled-out|absent|failed|unsupported|no-permission|timed-out|not-run|exited|signalled|"
-    r"its name or value looks like a secret: it stays as it is around the runbook)$", re.I)
+MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
+KINDS = {"variable": "value of a secret variable", "named": "value behind a telling name", "token": "token of a known form",
+         "url": "password in a URL", "argument": "secret argument of a command", "key": "private key", "own": "match of your own patterns"}
+OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
+_MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
+
+
+def _tables() -> Dict[str, Dict[str, str]]:
+    """The sections of secrets.toml, each row of which is one line."""
+    found: Dict[str, Dict[str, str]] = {}
+    for line in (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode().splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), {})
+        elif row := re.match(r"\"?([^\"#]+?)\"? = '([^']*)'", line):
+            section[row[1]] = row[2]
+    return found
+
+
+_TABLES = _tables()
+_NAMES = _TABLES["name"]
+_HINTS = _NAMES["hint"].split("|")
+_BETWEEN = r"(?:(?<=[a-z])(?=[A-Z])|{})"  # two words of a name
+_WORD = _BETWEEN.format("(?<![A-Za-z])") + f"(?i:{_NAMES['word']})" + _BETWEEN.format("(?![A-Za-z])")
+_SURE = f"^(?!.*(?i:{_NAMES['innocent']}))(?=.*(?i:{_NAMES['anywhere']})|.*{_WORD})"
+SECRET_NAME = f"(?:{_SURE}|{_NAMES['variable']})"
+_SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
+_HARMLESS = re.compile(f"(?i:{_TABLES['value']['harmless']})", re.DOTALL)
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
-_NAMED = r"(?:(?:API|WANDB|COMET|ACCESS|PRIVATE|AUTH)[_-]?KEY|TOKEN|SECRET|PASSWORD|PASSWD)"
-_TOLD = r"(?:\"[^\"\n]{6,512}\"|'[^'\n]{6,512}'|[\"']?[^\s\"',;]{6,})"  # what stands behind such a name
-# what repeats before the telling part is bounded or left out: a log line of a megabyte (an image, a core dump) must not cost its square
-_SHAPES = (
-    (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"), MASK),
-    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), MASK),
-    (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), MASK),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
-    (re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}"), MASK),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), MASK),
-    (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{12,}"), r"\1" + MASK),
-    (re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^\s/@:]+(?::[^\s/@]*)?@"), r"\1" + MASK + "@"),
-    (re.compile(r"(?i)([?&](?:sig|signature|X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token))=)[^&\s\"'<>]{4,}"), r"\1" + MASK),
-    (re.compile(r"(?i)\b(authorization[\"']?\s{0,8}[=:]\s{0,8}[\"']?basic\s{1,8})[A-Za-z0-9+/=]{8,}"), r"\1" + MASK),
-    (re.compile(r"(?i)(" + _NAMED + r"[A-Z0-9_]{0,64}[\"']?\s{0,8}[=:]\s{0,8})(?!\[redacted\])" + _TOLD), r"\1" + MASK),
-    # an option and its value; --max-tokens 4096 and --tokenizer PATH are none
-    (re.compile(r"(?i)((?<![-\w])--?(?:[A-Z0-9]{1,32}[_-]){0,4}" + _NAMED + r"\s{1,8})(?![-\[])" + _TOLD), r"\1" + MASK),
-)
 
-
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, also behind an escaped line end or sign
+_TOKENS = {start: re.compile(_START * start[0].isalnum() + re.escape(start) + rest) for start, rest in _TABLES["token"].items()}
+_BEFORE_VALUE = [(words.split("|"), re.compile(_START + lead)) for words, lead in _TABLES["argument"].items()]
+_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
+_PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
+# up to the last @ before the path; a password with a slash in it counts unless a port stands there
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@")
+# a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair
+_NAME = re.compile(
+    r"(?<![\w.-])(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>[A-Za-z_][\w.-]*)"
+    r"(?:(?:\\{0,3}[\"']\]?|>(?=[^\s<>]))?(?:\s{0,4}:\s{0,4}(?:str|bytes|Optional\[str\]|SecretStr)(?=\s{0,4}=))?\s{0,8}(?:=>|:=|[=:]|(?<=>))\s{0,8}|"
+    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?value\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|"
+    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
+_VALUE = re.compile(
+    r"(?:\w{1,40}\()?[bruf]{0,2}(?:(\\{1,3}[\"'])(?:(?!\1)[\s\S]){0,4000}|\"(?:[^\"\\]|\\[\s\S])*|'(?:[^'\\]|\\[\s\S])*)|"
+    r"(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
+    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?![nrt\"']))+")
+_HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
-    """For a terminal or a file, whatever it quotes: no control character but line ends and tabs, nothing that UTF-8 cannot hold."""
+    """For a terminal or a page, whatever it quotes: no control character but line ends and tabs, none that turns the direction of
+    writing, nothing that UTF-8 cannot hold."""
     return _UNPRINTABLE.sub("\ufffd", text)
+
+
+class Terminal(io.TextIOWrapper):
+    """The one way to a terminal: whatever is printed there is ``plain``."""
+
+    def write(self, text: str) -> int:
+        return super().write(plain(text))
+
+    @classmethod
+    def take(cls) -> None:
+        """Stand in for standard output and error, whoever writes to them; a locale that is not UTF-8 lacks our signs."""
+        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            if stream:
+                setattr(sys, name, cls(stream.buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering))
+
+
+def escaped(text: str) -> str:
+    """The text of a JSON document with the same characters as JSON escapes them."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
     return bool(_SECRET_NAME.search(name))
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
+    if value.startswith(MASK) or not _SECRET_NAME.search(name) or _HARMLESS.fullmatch(value):
+        return False
+    return bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+
+
+def masked(text: str) -> str:
+    """What was masked in a text, by kind and count; "" for nothing."""
+    counts = collections.Counter(_MASKED.findall(text))
+    return ", ".join(f"{number} x {KINDS[kind]}" for kind, number in counts.most_common())
+
+
+def _mask(kind: str) -> str:
+    return f"{MASK}{kind}]"
 
 
 def _written(character: str) -> str:
@@ -66,27 +126,79 @@ def _written(character: str) -> str:
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
 
 
+def _values(text: str) -> str:
+    """The text without what follows a telling name, and without what a command takes for a secret."""
+    lower = text.lower()
+    asked = [lead for words, lead in _BEFORE_VALUE if any(map(lower.__contains__, words))]
+    leads = [(found.end(), "argument", found) for lead in asked for found in lead.finditer(text)]
+    if any(map(lower.__contains__, _HINTS)):
+        leads += [(found.end(), "named", found) for found in _NAME.finditer(text) if _SECRET_NAME.search(found["name"][-80:])]
+    parts: List[str] = []
+    done = 0
+    for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
+        value = _VALUE.match(text, start) if start >= done else None
+        if value is None:
+            continue
+        begin, end = _inside(text, start, value)
+        if kind == "named" and _HEADER_NAME.search(lead["name"]) and begin == start:
+            end = _HEADER.match(text, start).end() if _HEADER.match(text, start) else end
+        told = text[begin:end]
+        if is_secret(lead["name"][-80:], told) if kind == "named" else not _HARMLESS.fullmatch(told):
+            parts += [text[done:begin], _mask(kind)]
+            done = end
+    return "".join([*parts, text[done:]])
+
+
+def _inside(text: str, start: int, value: re.Match) -> Tuple[int, int]:
+    """From where to where the value itself goes: without quotes, and without the brackets that close around a bare one."""
+    opening = re.match(r"(?:\w{1,40}\()?[bruf]{0,2}\\{0,3}[\"']", value[0])
+    if opening:
+        return start + opening.end(), value.end()
+    bare = value[0].rstrip(")]." if "{" in value[0] else ")]}.")
+    return start, start + len(bare or value[0])
+
+
+def own_patterns(path: str) -> List[Pattern[str]]:
+    """The expressions of a file, one a line; ValueError names the line of one that is none, OSError the file."""
+    found = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                found += [re.compile(line.rstrip("\n"))] if line.strip() else []
+            except re.error as error:
+                raise ValueError(f"{path}, line {number}: {line.strip()} is no expression ({error})") from None
+    return found
+
+
 class Redactor:
     """Knows the secret values of one environment; immutable, so that one may be shared between threads."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        values = {v for name, v in env.items() if sounds_secret(name) and len(v) >= 6 and not _HARMLESS_VALUE.match(v)}
+        values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
         values |= {line for v in values for line in v.splitlines() if len(line) >= 16}  # a key of many lines, in a log that goes by lines
         longest_first = sorted(values, key=len, reverse=True)
         self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
 
+        self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
+
     def text(self, text: str) -> str:
         """The text without secrets."""
+        for own in self._own:
+            text = own.sub(_mask("own"), text)
         if self._values:
-            text = self._values.sub(MASK, text)
-        for shape, replacement in _SHAPES:
-            text = shape.sub(replacement, text)
-        return text
+            text = self._values.sub(_mask("variable"), text)
+        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), text))
+        for start, token in _TOKENS.items():
+            if start in text:
+                text = token.sub(_mask("token"), text)
+        return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
 
     def json(self, value: Any, name: str = "") -> Any:
-        """The JSON value without secrets: every string is scrubbed, and a value under a name that sounds secret is masked whole."""
+        """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""
+        if dataclasses.is_dataclass(value):
+            return dataclasses.replace(value, **self.json(vars(value)))
         if isinstance(value, str):
-            return MASK if name and sounds_secret(name) and not _HARMLESS_VALUE.match(value) else self.text(value)
+            return _mask("named") if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
-            return {k if _FIELD.fullmatch(str(k)) else self.text(str(k)): self.json(v, str(k)) for k, v in value.items()}
-        return [self.json(v) for v in value] if isinstance(value, (list, tuple)) else value
+            return {self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self.json(v, str(k)) for k, v in value.items()}
+        return type(value)(self.json(v, name) for v in value) if isinstance(value, (list, tuple)) else value

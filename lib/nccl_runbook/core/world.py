@@ -41,7 +41,8 @@ class RankResult:
     """How one rank ended.
 
     ``outcome``: exited, signalled, timed-out (still running at the deadline), lost (the warm process above it was killed) or late (the
-    warm process did not report its end in time, so the rank may still run); ``code``: exit code or signal number;
+    budget was over before the deadline, or the warm process did not report its end in time: the rank may still run); ``code``: exit
+    code or signal number;
     ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
     stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its
     whole log, "" where none was kept; ``dropped_bytes``: how much of a flood was left out of it.
@@ -67,7 +68,8 @@ class RankResult:
 
     def why_silent(self) -> Gap:
         """Why it did not come to tell something."""
-        told = f"the rank {self.outcome} ({self.code}) {' | '.join(self.last_lines[-3:])}"
+        stopped = f", state {self.state}" if self.state.startswith("T") else ""
+        told = f"the rank {self.outcome} ({self.code}){stopped} {' | '.join(self.last_lines[-3:])}"
         return Gap("timed-out" if self.outcome in ("timed-out", "late") else "failed", told.strip())
 
 

@@ -28,7 +28,8 @@ class Role:
     ("python_version": "3.12", "platform_machine": "x86_64"); ``preloaded``: those of ``mapped`` that LD_PRELOAD names: their functions are
     called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
     number; ``container``, ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
-    show: network interfaces, and those with a default route."""
+    show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over, 0 if it does not say;
+    ``sourced``: files that a script reads as it runs, and that were not read here."""
 
     name: str
     variables: dict[str, str]
@@ -49,6 +50,8 @@ class Role:
     interfaces: list[str] | Gap = Gap("not-run", "not asked")
     routes: list[str] | Gap = Gap("not-run", "not asked")
     markers: dict[str, str] = dataclasses.field(default_factory=dict)
+    nodes: int = 0
+    sourced: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,24 +1,24 @@
 """What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the versions and the machine."""
 from __future__ import annotations
 
-import dataclasses
+import posixpath
 import re
 from collections.abc import Callable, Iterator
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment import judge_libnccl as libnccl
 from nccl_runbook.environment import judge_settings
-from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.facts import Environment, Role
 from nccl_runbook.environment.judge_settings import Setting, settings
 
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 MOST_EVENTS = 1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
 _MEANT = {**dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1), **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0)}
-_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG")
+_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
 
 def unread_variable(s: Setting) -> Finding | None:
@@ -67,7 +67,8 @@ def renamed_variable(s: Setting, v: Variable) -> Finding | None:
     if not v.renamed_to or (s.in_use and s.in_use < version(v.renamed_in)):
         return None
     since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in not in ("", "0") else ""
-    severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, "still read, with a warning")
+    read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"  # NCCL 2.30.7 (graph/connect.cc) prints none
+    severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, read)
     value = "2000" if v.values.startswith("count") and _too_many(s.value) else s.value
     return s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})", "Write the new name:",
                      f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to)
@@ -141,8 +142,7 @@ def unknown_names(env: Environment) -> Finding | None:
     unknown = [s for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
                and not s.name.startswith("NV_")]  # what NVIDIA's images say of their packages; nobody acts on it
     names = sorted({s.name for s in unknown})
-    read = [n for n in names if (r := family(n)) and r.is_complete]
-    more = f"; NCCL and PyTorch as read here have no such name, a plugin may: {', '.join(read)}" if read else ""
+    more = "; NCCL and PyTorch have no such name, a plugin may" if any((r := family(n)) and r.is_complete for n in names) else ""
     return Finding("unknown-names", Severity.NOTE, f"not known to us, which does not mean dead: {', '.join(names)}{more}",
                    tuple(s.seen for s in unknown)) if names else None
 
@@ -150,24 +150,35 @@ def unknown_names(env: Environment) -> Finding | None:
 def nothing_read(env: Environment) -> Finding | None:
     """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health, but the wrong one perhaps."""
     bare = [r for r in env.roles if isinstance(r.torch, Gap) and r.torch.reason == "absent" and isinstance(r.reported, Gap)]
-    empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare)]
+    empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare) and not _unread_files(r)]
     right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
     return Finding("nothing-read", Severity.UNKNOWN,
                    f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?") if empty else None
 
 
-def _in_place(f: Finding, env: Environment) -> Finding:
-    """InfiniBand switched off on a host without any: it costs nothing."""
-    idle = f.id == "debugging-left-on" and f.title.startswith("NCCL_IB_DISABLE") and not isinstance(env.host, Gap) and env.host.hcas == []
-    return dataclasses.replace(f, severity=Severity.NOTE) if idle else f
+def _unread_files(role: Role) -> list[str]:
+    return [f for f in role.sourced if posixpath.basename(f) not in table("environment/environment")["without_settings"]]
+
+
+def not_followed(env: Environment) -> Iterator[Finding]:
+    """Files that a script reads as it runs: their settings are not known here, and they may be all that there are."""
+    for index, role in enumerate(env.roles):
+        if files := _unread_files(role):
+            alone = not set(role.variables) - {*table("environment/environment")["rendezvous"]}
+            yield Finding("not-followed", Severity.UNKNOWN if alone else Severity.NOTE,
+                          f"{role.name} reads its settings from {', '.join(files)}, which was not read" if alone else
+                          f"{role.name} also reads {', '.join(files)}: settings in there were not read",
+                          tuple(Evidence(f, f"environment.roles[{index}].sourced") for f in files),
+                          (Remedy("you", "Have that file judged, too:", tuple(f"nccl-runbook env {f}" for f in files)),))
 
 
 def _findings(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
         known = setting.known
         judged = [rule(setting, known) for rule in RULES] if known else [unread_variable(setting)]
-        yield from (_in_place(f, env) for f in judged if f)
+        yield from filter(None, judged)
     yield from filter(None, [unknown_names(env), nothing_read(env)])
+    yield from not_followed(env)
     yield from judge_settings.judge_roles(env)
     if not isinstance(env.host, Gap):
         yield from judge_settings.judge_host(env.roles, env.host, settings(env))

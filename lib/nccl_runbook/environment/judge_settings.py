@@ -18,6 +18,7 @@ MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/n
 # Xids that a program's own fault leaves, by NVIDIA's catalogue of Xid errors (r570): the GPU goes on working
 _OF_PROGRAMS = re.compile(r"Xid[^:]*\(PCI:[^)]*\): (13|31|32|43|45|68|69)\b")
 _NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
+_LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _OFF = ("", "0", "n", "no", "f", "false")
 
 
@@ -82,7 +83,9 @@ def _conf_lines(role: Role) -> list[tuple[str, str, str]]:
 def judge_roles(env: Environment) -> Iterator[Finding]:
     """What works against each other within one process, once for all that have it, and what differs between processes."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
-    yield from dict.fromkeys(f for own in by_role for f in (*contradictions(own), *without_effect(own)))
+    hcas = [] if isinstance(env.host, Gap) or isinstance(env.host.hcas, Gap) else env.host.hcas
+    yield from dict.fromkeys(f for own in by_role for f in (
+        *contradictions(own), *without_effect(own), *sockets_forced(own, hcas), *loopback(own)))
     yield from conf_overridden(env)
     yield from roles_differ(env)
 
@@ -125,6 +128,31 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
         if not logs and name in s and s[name].value:
             yield Finding("cannot-act", Severity.NOTE, f"{name}: acts only with NCCL_DEBUG", (s[name].seen,),
                           (Remedy("your launcher", "Switch the log on, or take it out:", ("NCCL_DEBUG=INFO",)),))
+
+
+def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Finding]:
+    """NCCL_NET=Socket, or InfiniBand off where no network plugin does its work: bad if there are several nodes with RDMA between them."""
+    net, plugin, off = (s[n].value.casefold() if n in s else "" for n in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"))
+    plugged = net not in ("", "ib", "socket") or plugin not in ("", "none") or any(n.startswith(("FI_", "OFI_NCCL_")) for n in s)
+    by_ib = off not in _OFF and not plugged
+    if net == "socket" or by_ib:
+        forced = s["NCCL_NET" if net == "socket" else "NCCL_IB_DISABLE"]
+        costs = _of_several_hosts(forced.role) and (bool(hcas) or any(map(_NEEDS_HCA.match, s)))
+        yield forced.finding("debugging-left-on", Severity.WARN if costs else Severity.NOTE,
+                             "between nodes everything goes through sockets; within a node it changes nothing",
+                             "If there is InfiniBand, RoCE or a network plugin, take it out:", f"unset {forced.name}")
+
+
+def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
+    """Ranks that may meet over the loopback only: fine on one node, and an end to a job of several."""
+    for only in (s[n] for n in _LOOPBACK if n in s and s[n].value.removeprefix("=") == "lo"):
+        if _of_several_hosts(only.role):
+            yield only.finding("cannot-act", Severity.BROKEN, "the loopback joins ranks of one node only, and this job has several",
+                               "Name the interface between the nodes, or take it out:", f"unset {only.name}",
+                               cause="socket-interface-wrong", status="likely")
+        else:
+            yield only.finding("cannot-act", Severity.NOTE, "the loopback joins ranks of one node only", "For several nodes:",
+                               f"unset {only.name}")
 
 
 def conf_overridden(env: Environment) -> Iterator[Finding]:
@@ -209,9 +237,7 @@ def hca_missing(host: Host, s: Setting) -> Finding | None:
 
 
 def cannot_act(host: Host, s: Setting) -> Finding | None:
-    """A setting of a network that this host does not have, or of the loopback."""
-    if s.name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and s.value.removeprefix("=") == "lo":
-        return s.finding("cannot-act", Severity.NOTE, "the loopback joins ranks of one host only", "For several hosts:", f"unset {s.name}")
+    """A setting of a network that this host does not have."""
     if isinstance(host.hcas, Gap):
         return None
     slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in host.hcas)
@@ -237,7 +263,7 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 
 def _of_several_hosts(role: Role) -> bool:
     world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    return world.isdecimal() and local.isdecimal() and world != local
+    return role.nodes > 1 or world.isdecimal() and local.isdecimal() and world != local
 
 
 def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:

@@ -10,10 +10,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Role
-from nccl_runbook.environment.versions import published, watched
 
 _LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
           "implementation_name": "cpython", "platform_python_implementation": "CPython"}
@@ -53,7 +53,7 @@ def _unmet(line: str, there: Mapping[str, str], known: Mapping[str, str]) -> tup
     """The distribution that a line of Requires-Dist asks for in another version than is installed, what it asks,
     and how bad that is: UNKNOWN if the line, the version or the marker cannot be decided."""
     name = _name(line)
-    if name not in watched() or name not in there:
+    if name not in table("environment/versions")["watched"] or name not in there:
         return None
     try:
         wanted, installed = Requirement(line), Version(there[name])
@@ -83,7 +83,8 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
             says = f"{package} {how} {asked}, and {other} {there[other]} is installed"
             yield _finding(role, severity, says, package, other)
         name, _, release = package.partition(" ")
-        made_for, required = published(name, release), any(_name(line) == "torch" for line in lines)
+        made_for = table("environment/versions")["published"].get(name, {}).get(release, "")
+        required = any(_name(line) == "torch" for line in lines)
         if made_for and not required and _unmet(f"torch=={made_for}", there, {}):
             says = f"{package} was published for torch {made_for}; here, without a requirement, it stands beside torch {there['torch']}"
             yield _finding(role, Severity.NOTE, says, package, "torch")

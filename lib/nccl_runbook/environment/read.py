@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import prefixes, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import read_file as environment_file
-from nccl_runbook.environment import versions as framework_versions
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
 from nccl_runbook.environment.read_file import acs_redirects, is_kept
 
@@ -38,7 +38,7 @@ _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
 _HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
                                 *_CONTAINER), ""), "/proc/cmdline": "iommu"}
 _SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
-_SECRET = f"(?i:{SECRET_NAME})"
+_SECRET = SECRET_NAME
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
 
@@ -48,7 +48,7 @@ def _names() -> str:
     """The same as one short pattern, for the node."""
     families = "|".join(map(re.escape, prefixes()))
     others = "|".join(re.escape(n) for n in variables() if not n.startswith(prefixes()) or sounds_secret(n))
-    return f"(?:{others})|(?!.*{_SECRET})(?:{families}).*"
+    return f"(?:{others})|(?!{_SECRET})(?:{families}).*"
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: str = "") -> str:
@@ -57,7 +57,13 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
     files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps({"names": _names(), "hidden": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
-                       "packages": [n.replace("-", "_") for n in framework_versions.names()]})
+                       "packages": _frameworks()})
+
+
+def _frameworks() -> list[str]:
+    """Distributions whose metadata is read, as their folders are named."""
+    known = table("environment/versions")
+    return [n.replace("-", "_") for n in dict.fromkeys([*known["frameworks"], *known["watched"]])]
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
@@ -142,7 +148,7 @@ def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
 
 def _metadata(prefix: str) -> list[str]:
     """METADATA of the frameworks in a virtual or conda environment, its first lines."""
-    found = [p for s in _sites(prefix) for n in framework_versions.names() for p in s.glob(f"{n.replace('-', '_')}-*.dist-info/METADATA")]
+    found = [p for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
     return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16] for p in found]
 
 
@@ -157,20 +163,27 @@ def _ask(asked: str) -> dict[str, Any] | Gap:
         return Gap("failed", "the child that reads the environment gave no answer")
 
 
-def role_of(name: str, said: Mapping[str, Any]) -> Role:
+def _with_gaps(said: Any) -> Any:
+    """The raw answer, with a Gap in place of each reason and detail, and of what was not asked."""
+    if isinstance(said, dict):
+        return Gap(said["reason"], said["detail"]) if {*said} == {"reason", "detail"} else {n: _with_gaps(v) for n, v in said.items()}
+    return Gap("not-run", "not asked here") if said is None else said
+
+
+def role_of(name: str, raw: Mapping[str, Any]) -> Role:
     """One process out of the raw answer."""
-    redactor = Redactor({})
+    said, redactor = _with_gaps(raw), Redactor({})
     kept = {n: redactor.text(v) for n, v in said["variables"].items() if is_kept(n)}
     files = said["files"]
     conf = {path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)} for path, text in files.items()
             if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE") if isinstance(text, str)}
     release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
-    mapped = said["mapped"]
+    shm = said["shm"]
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
-                _gap(mapped) if isinstance(mapped, dict) else mapped,
-                version_of_code(said["reports"]) if isinstance(said["reports"], int) and said["reports"] else _told_by_file(said),
-                *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []), _shm(said["shm"]),
-                [path for path in _CONTAINER if isinstance(files[path], str)], _or_gap(_of(files, "/ns/ipc")),
+                said["mapped"], version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
+                *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []),
+                shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
+                [path for path in _CONTAINER if isinstance(files[path], str)], _of(files, "/ns/ipc"),
                 _interfaces(_of(files, "/net/dev"), said["interfaces"]), _routes(_of(files, "/net/route")),
                 _markers(said["torch"], said))
 
@@ -193,8 +206,8 @@ def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
 
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
     """The version in the text of the mapped libnccl, where the process itself cannot be asked."""
-    mapped = said["mapped"] if isinstance(said["mapped"], list) else []
-    told = [said["libraries"].get(p, {}).get("says") for p in mapped if "/libnccl.so" in p]
+    mapped = [] if isinstance(said["mapped"], Gap) else said["mapped"]
+    told = [raw.get("says") for p in mapped if "/libnccl.so" in p for raw in [said["libraries"].get(p, {})] if not isinstance(raw, Gap)]
     return next((t[0] for t in told if t), Gap("not-run", "no libnccl is mapped, or it names no version"))
 
 
@@ -219,36 +232,24 @@ def version_of_code(code: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def _gap(said: Mapping[str, str]) -> Gap:
-    return Gap(said["reason"], said["detail"])
-
-
-def limits_of(text: Any) -> list[str | Gap]:
+def limits_of(text: str | Gap) -> list[str | Gap]:
     """Soft limits of open files and of locked memory, out of /proc/PID/limits."""
-    if isinstance(text, dict):
-        return [_gap(text)] * 2
+    if isinstance(text, Gap):
+        return [text] * 2
     found = [re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")]
     return [row[1] if row else Gap("absent", "not in /proc/PID/limits") for row in found]
 
 
-def host_of(said: Mapping[str, Any]) -> Host:
+def host_of(raw: Mapping[str, Any]) -> Host:
     """The machine out of the raw answer."""
-    files = said["files"]
-    kernel = files.get("/dev/kmsg", {"reason": "not-run", "detail": "not read here"})
+    said = _with_gaps(raw)
+    files, addresses = said["files"], said["addresses"]
+    kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
     return Host(
-        said["host"], sorted({*told}) if isinstance(told := said["addresses"], list) else _or_gap(told),
+        said["host"], sorted({*addresses}) if isinstance(addresses, list) else addresses,
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files), acs_redirects(_binaries(files)), _gap(kernel) if isinstance(kernel, dict) else kernel.splitlines()[-20:],
+        _iommu(files), acs_redirects(_binaries(files)), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
-
-
-def _shm(said: Any) -> list[int] | Gap:
-    return _gap(said) if isinstance(said, dict) else [said[0] * said[1], said[0] * said[2], said[3]]
-
-
-def _or_gap(value: Any) -> Any:
-    """The value, or the Gap that it stands for; None stands for what was not asked."""
-    return Gap("not-run", "not asked here") if value is None else _gap(value) if isinstance(value, dict) else value
 
 
 def _interfaces(text: Any, asker: list[str]) -> list[str]:
@@ -257,10 +258,8 @@ def _interfaces(text: Any, asker: list[str]) -> list[str]:
 
 
 def _routes(text: Any) -> list[str] | Gap:
-    if isinstance(text, dict):
-        return _gap(text)
-    rows = [line.split() for line in text.splitlines()[1:]]
-    return sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
+    rows = [line.split() for line in text.splitlines()[1:]] if isinstance(text, str) else []
+    return text if isinstance(text, Gap) else sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
 
 
 def _below(files: Mapping[str, Any], *folders: str) -> list[str] | Gap:
@@ -287,9 +286,9 @@ def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
     return found
 
 
-def library_of(path: str, said: Mapping[str, Any]) -> Library:
-    if "reason" in said:
-        return Library(path, _gap(said), _gap(said), _gap(said), {})
+def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:
+    if isinstance(said, Gap):
+        return Library(path, said, said, said, {})
     version, cuda = said["says"] or [Gap("absent", "the file names no version")] * 2
     wheels = {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()}
     return Library(path, said["sha256"], version, cuda, wheels)

@@ -1,8 +1,9 @@
 """Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block of Slurm, Ray or YAML;
 and PCI bridges out of raw configuration space.
 
-Nothing is executed and nothing is evaluated: a value with a shell expression in it stays as it is written. Only names that the table
-of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one in the same file.
+Nothing is executed, and of the shell's language only arithmetic is worked out: a value with another expression stays as it is written.
+Only names that the table of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one
+in the same file.
 """
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import os
 import re
 import select
 import time
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import opened
+from nccl_runbook.scripts.read import read as read_script
+from nccl_runbook.scripts.read import worked_out
 
 MOST_BYTES = 4 << 20
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done
@@ -30,10 +34,12 @@ _SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})
 _MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
                      rf"(?=[^\s{{\[])(?:{_VALUE})")
 _CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
-_KEY = rf"[\"']?name[\"']?\s*:\s*[\"']?(?P<name>{_NAME})[\"']?\s*"  # of a Kubernetes pair, whose value follows
-_PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*:\s*(?:{_VALUE})")
+# a Kubernetes pair, whose value follows, and keywords of Python: name: X, value: Y and name="X", value="Y"
+_KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*"
+_PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
-_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*:\s*(?:{_VALUE})\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*,?\s*$")
+_NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 _ENV_LIST = re.compile(r"--env[= ]\S+")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
@@ -42,7 +48,6 @@ _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
-_ITS_OWN_KIND = re.compile(r"^#!|(?:^|[\0\s])(?:PATH|HOME|PWD)=")  # a script; what `env` prints anywhere
 _BRIDGE, _EXTENDED, _ACS = 0x0604, 0x100, 0x000D  # class of PCI bridges; where extended capabilities begin; id of that one
 _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
 
@@ -84,26 +89,45 @@ def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
 def parse(text: str, name: str = "text") -> Role:
     """The variables of a text; no name at all of what is neither an environment nor a script: it sets something else."""
     found = assigned(text) if _is_text(text) else {}
+    script = read_script(text if _is_text(text) else "")
     redactor = Redactor({n: v for n, (v, _) in found.items()})
     kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
     return Role(
         name, kept, {n: found[n][1] for n in kept},
-        len(found) - len(kept) if kept or _ITS_OWN_KIND.search(text) else 0, {},
-        *[Gap("not-run", "only a file was read")] * 6)
+        len(found) - len(kept) if kept or is_dump(text) else 0, {},
+        *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced))
+
+
+def is_dump(text: str) -> bool:
+    """Whether this is the output of `env`: a whole environment, in which a name that is missing is not set."""
+    rows = [row for row in text.split("\0" if "\0" in text else "\n") if row]
+    return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(map(bool, map(_ENTRY.match, rows))) > 0.8 * len(rows)
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        return bool(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return False
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:
     """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
     rows = text.split("\0") if "\0" in text else text.splitlines()
     found: dict[str, tuple[str, str]] = {}
-    waiting = ""  # the name of a Kubernetes pair whose value stands on the next line
+    waiting = ""  # the name of a pair whose value stands on the next line
+    toml = _is_toml(text)
     for number, row in enumerate(rows, 1):
         live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
         line = row if live else re.sub(r"(^|\s)#.*", "", row)
+        if "$((" in line:
+            line = worked_out(line, {n: v for n, (v, _) in found.items()})
+        if toml:
+            line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
         for gone in _UNSET.finditer(line):
             for word in gone[1].split():
                 found.pop(word, None)
-        if waiting and (pair := _VALUE_KEY.match(line)):
+        if waiting and (pair := _VALUE_KEY.match(line)) and pair["b"] not in _NOTHING:
             found[waiting] = _value(pair), f"line {number}"
         named = _NAME_KEY.match(line)
         waiting = named["name"] if named else ""
@@ -117,7 +141,8 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     # a comma ends a value
     slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
     rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
-    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)]
+    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)
+               if pattern in (_ASSIGNED, _SETENV) or (m["b"] or "").rstrip(",}") not in _NOTHING]
     in_order = ((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start()))
     return [*in_order, *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
 

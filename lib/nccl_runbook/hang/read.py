@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import file as dump_file
@@ -21,9 +22,8 @@ from nccl_runbook.hang.dumps.columns import Column, Reading
 from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
 from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.logs import file as log_file
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.sources import SHORT_ENDS, Source, sources
 from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
 from nccl_runbook.messages import read as logs
 from nccl_runbook.messages.facts import Logs, RankLog
@@ -48,12 +48,12 @@ def collect(paths: list[str] | str) -> Hang:
     times, world = Times(readings, inputs.stamps()), _Members(readings, {r.rank for r in logged.ranks})
     odd, late = _odd(readings), latecomers(readings)
     groups = [_group(key, ranks, certain, readings, inputs.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
-    return Hang(
+    return Redactor(os.environ).json(Hang(
         sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
         [_dump(rank, reading, inputs.names[rank], times, odd[rank], late.get(rank)) for rank, reading in sorted(readings.items())],
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
         _channels(readings, world, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
-        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks)
+        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks))
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
@@ -324,9 +324,8 @@ def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
     last: dict[int, Count] = {}
     until = time.monotonic() + logs.LIMIT_S
     for source in (s for s in sources(paths) if s.name in names):
-        read = log_file.read(source.name) if source.plain else None  # of such a one both ends are enough
-        packed = ((n, row.decode("utf-8", "replace")) for n, row in enumerate(itertools.chain.from_iterable(source.rows(until)), 1))
-        for number, text in packed if read is None else [] if isinstance(read, Gap) else read.lines:
+        numbered = (row for rows in source.rows(until, ends=SHORT_ENDS) for row in enumerate(rows, source.lines + 1))
+        for number, text in ((number, raw.decode("utf-8", "replace")) for number, raw in numbered):
             if not (match := _MINIBATCHES.search(text)) or not (who := said(text)):
                 continue
             rank = rank_of_name(source.name) if who.rank is None else who.rank

@@ -10,10 +10,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
-from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Pattern
+from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
 
 from nccl_runbook.core.world import Sample
 from nccl_runbook.launch.stop import never
@@ -26,12 +25,6 @@ import ctypes, json, re, select, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 9)
 wanted = re.compile(sys.argv[1])
-"""
-# what the expression catches in the lines of standard input: a JSON object for each match
-_FIGURES = _MATCHER + """
-for line in sys.stdin:
-    for match in wanted.finditer(line):
-        print(json.dumps(match.groupdict() or {"figure": match[1]}), flush=True)
 """
 FOUND, NOT_FOUND = 0, 3  # 1 is a Python that raised
 # the first line of a file that matches; the file may grow until standard input ends
@@ -53,6 +46,16 @@ with open(sys.argv[2], encoding="utf-8", errors="replace") as log:
 MATCH_S = 5.0
 LINE_CHARACTERS = 4000
 LAST_LINES = 20
+# reads what a command prints: a JSON object for each match, and at the end the array of the last lines
+_FIGURES = _MATCHER + f"""
+sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+last = []
+for line in iter(lambda: sys.stdin.readline({LINE_CHARACTERS}), ""):
+    last = [*last[{1 - LAST_LINES}:], line.rstrip()]
+    for match in wanted.finditer(line) if wanted.groups else ():
+        print(json.dumps(match.groupdict() or {{"figure": match[1]}}), flush=True)
+print(json.dumps(last))
+"""
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 KILLED_S = 1.0
@@ -60,7 +63,7 @@ STOP_S = 0.2  # how soon a stop is seen
 
 
 @contextlib.contextmanager
-def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -> Iterator[subprocess.Popen]:
+def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[subprocess.Popen]:
     """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
     supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
@@ -68,19 +71,16 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any, **more: Any) -
         raise ValueError(f"cannot start {argv[0][:80]}: {why}")
     try:
         child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
-                                 stderr=subprocess.STDOUT, start_new_session=True, **more)
+                                 stderr=subprocess.STDOUT, start_new_session=True)
     except OSError as error:
         raise ValueError(f"cannot start {argv[0][:80]}: {error.strerror}") from error
     try:
         yield child
     finally:
         child.stdin.close()
-        try:
-            child.wait(END_S)
-        except subprocess.TimeoutExpired:
+        if not ends(child, END_S):
             child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel for good (state D): nothing a process can do ends it
-                child.wait(KILLED_S)
+            ends(child, KILLED_S)  # False if it is in the kernel for good (state D): nothing a process can do ends it
 
 
 @contextlib.contextmanager
@@ -103,41 +103,27 @@ def first_line(pattern: str, log: str) -> ContextManager[subprocess.Popen]:
     return _matcher(_FIRST_LINE, pattern, log, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
 
-class _Reader(threading.Thread):
-    """Passes a command's output on to the child that matches while it is printed; keeps its last lines."""
-
-    def __init__(self, stream, sink) -> None:
-        super().__init__(daemon=True)
-        self.stream, self.sink = stream, sink
-        self.lines: List[str] = []
-
-    def run(self) -> None:
-        for line in iter(lambda: self.stream.readline(LINE_CHARACTERS), ""):
-            self.lines = [*self.lines[1 - LAST_LINES:], line.rstrip()]
-            with contextlib.suppress(BrokenPipeError):  # it was ended; the command's output is read on, so that it does not wait
-                self.sink.write((line.rstrip("\n") + "\n").encode("utf-8", "replace"))
-
-
-def _figures(found: IO[str]) -> Dict[str, List[float]]:
-    """Name -> every number that was caught."""
+def _found(found: IO[str]) -> Tuple[Dict[str, List[float]], List[str]]:
+    """Name -> every number that was caught; and the last lines."""
     figures: Dict[str, List[float]] = {}
     found.seek(0)
-    for row in found:
-        for name, text in json.loads(row).items() if row.endswith("\n") else ():
-            if text and _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace(",", ""))):
-                figures.setdefault(name, []).append(number)
-    return figures
+    rows = [json.loads(row) for row in found if row.endswith("\n")]
+    for name, text in (item for row in rows if isinstance(row, dict) for item in row.items()):
+        if text and _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace(",", ""))):
+            figures.setdefault(name, []).append(number)
+    return figures, rows[-1] if rows and isinstance(rows[-1], list) else []
 
 
-def _wait(child: subprocess.Popen, seconds: float, stopped: Callable[[], str]) -> int:
-    """The exit code; TimeoutExpired once so many seconds have gone, or ``stopped`` says why."""
+def ends(job: subprocess.Popen, seconds: float, stopped: Callable[[], str] = never, search: Optional[subprocess.Popen] = None) -> bool:
+    """Whether the job, or the search of its log if there is one, ends within so many seconds and before ``stopped`` says why not."""
     until = time.monotonic() + seconds
-    while True:
-        try:
-            return child.wait(max(0.0, min(STOP_S, until - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            if stopped() or time.monotonic() >= until:
-                raise
+    while not stopped() and time.monotonic() < until:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            (search or job).wait(min(STOP_S, seconds))
+            return True
+        if search and job.poll() is not None:
+            search.stdin.close()  # the log is whole
+    return False
 
 
 def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float,
@@ -145,30 +131,19 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
     the seconds of the whole run."""
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as found, _matcher(_FIGURES, figure.pattern, stdout=found, bufsize=0) as matcher:
-        with supervised(argv, env, subprocess.PIPE, text=True, errors="replace") as child:
-            reader = _Reader(child.stdout, matcher.stdin)
-            reader.start()
-            try:
-                code = _wait(child, deadline_s, stopped)
-                ended = "passed" if code == 0 else f"exit code {code}"
-            except subprocess.TimeoutExpired:
-                ended = stopped() or f"not done after {deadline_s:.0f} s"
+    with tempfile.TemporaryFile("w+") as found, _matcher(_FIGURES, figure.pattern, stdout=found) as matcher:
+        with supervised(argv, env, matcher.stdin) as child:
+            matcher.stdin.close()  # the command alone holds it
+            is_over = ends(child, deadline_s, stopped)
+            ended = stopped() or f"not done after {deadline_s:.0f} s"
             wall_s = time.monotonic() - began
-        reader.join(1.0)
-        try:
-            if not reader.is_alive():
-                matcher.stdin.close()
-                matcher.wait(MATCH_S)
-        except subprocess.TimeoutExpired:
+        if is_over:
+            ended = "passed" if child.returncode == 0 else f"exit code {child.returncode}"
+        if not ends(matcher, MATCH_S) and is_over:
             ended = f"--figure was still searching {MATCH_S:.0f} s after the end"
-        finally:
-            matcher.kill()
-            reader.join(1.0)
-            if not reader.is_alive():  # else what the command left behind still holds the other end
-                child.stdout.close()
-        figures = _figures(found) if figure.groups else {"seconds": [wall_s]}
-    return Sample(arm, figures, ended if figures or ended != "passed" else "no figure found", round(wall_s, 3), reader.lines)
+        figures, last_lines = _found(found)
+    figures = figures if figure.groups else {"seconds": [wall_s]}
+    return Sample(arm, figures, ended if figures or ended != "passed" else "no figure found", round(wall_s, 3), last_lines)
 
 
 def compiled(figure: str) -> Pattern:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import threading
@@ -18,7 +20,7 @@ from nccl_runbook.launch.devices import device_arguments
 from nccl_runbook.launch.nccl_log import Tally
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never
-from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
+from nccl_runbook.launch.warm_link import START_S, EngineError, WarmLink, environment, source_of
 
 __all__ = ["Engine", "EngineError"]
 
@@ -36,6 +38,8 @@ PREPARE_S = 60.0  # until the ranks of a world have their CUDA contexts; after t
 POLL_S = 0.2  # how soon a stop is seen
 AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
+ABOVE_STOPPED = "T (the process above it)"
+END_S = 2.0  # after the budget: until ranks that hang have shown where, and are gone
 
 
 class _Running:
@@ -47,7 +51,7 @@ class _Running:
         self.rests = [""] * request.world_size  # the last line of each rank, as long as it is not whole
         self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
         self.tally = Tally()
-        self.started, self.wall_s = "", 0.0
+        self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
         self.clock = time.monotonic()
         self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
 
@@ -64,18 +68,19 @@ class _Running:
         return self.folder / f"rank{rank}.log" if self.folder else None
 
 
-class Engine:
+class Engine(contextlib.AbstractContextManager):
     """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
 
     ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
     ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
+    ``until``: the end of the budget, by time.monotonic(); nothing waits longer.
     Raises EngineError if the interpreter cannot import torch.
     """
 
     def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None,
-                 stopped: Callable[[], str] = never) -> None:
+                 stopped: Callable[[], str] = never, until: float = math.inf) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
-        self.stopped = stopped
+        self.stopped, self.until = stopped, until
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
@@ -91,7 +96,7 @@ class Engine:
         running = [self._start(request) for request in requests]
         try:
             for world in running:
-                self._wait(world.done, world.request.deadline_s + KILL_ALLOWANCE_S)
+                self._wait(world, world.done, world.request.deadline_s + KILL_ALLOWANCE_S)
         except BaseException:  # an interrupted cell, say: nothing of it stays on the GPUs
             self.cancel()
             raise
@@ -101,11 +106,18 @@ class Engine:
             self.history.extend(worlds)
         return worlds
 
-    def _wait(self, event: threading.Event, seconds: float) -> None:
-        until = time.monotonic() + seconds
+    def _left(self, seconds: float, after_s: float = 0.0) -> float:
+        """So many seconds, or what the budget leaves of them and ``after_s``."""
+        return max(0.0, min(seconds, self.until + after_s - time.monotonic()))
+
+    def _wait(self, running: _Running, event: threading.Event, seconds: float) -> None:
+        until = time.monotonic() + self._left(seconds, END_S)
         while not event.wait(POLL_S) and time.monotonic() < until:
             if self.stopped():
                 self.cancel()
+        link = self._links.get(self._key(running.request.env))
+        if not event.is_set() and link and link.stopped:
+            self._lose(running, "late", ABOVE_STOPPED)
 
     def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
         """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what no result can feel overlaps.
@@ -124,17 +136,20 @@ class Engine:
         prepare()
         while held:
             world = held.pop(0)
-            self._wait(world.ready, PREPARE_S)
+            self._wait(world, world.ready, self._left(PREPARE_S))
             for earlier in begun if world.request.timed else []:
-                earlier.done.wait(KILL_ALLOWANCE_S)
-            self._link(world.request.env).send(do="go" if self._cancels == cancels else "cancel", world=world.number)
+                self._wait(earlier, earlier.done, KILL_ALLOWANCE_S)
+            if not world.done.is_set():
+                world.deadline_s = self._left(world.request.deadline_s)
+                self._link(world.request.env).send(do="go" if self._cancels == cancels else "cancel", world=world.number,
+                                                   deadline_s=world.deadline_s)
             if not world.request.timed:
                 prepare()
-            self._wait(world.idle, world.request.deadline_s + KILL_ALLOWANCE_S)
+            self._wait(world, world.idle, world.request.deadline_s + KILL_ALLOWANCE_S)
             begun.append(world)
             prepare()
         for world in begun:
-            world.done.wait(KILL_ALLOWANCE_S)
+            self._wait(world, world.done, KILL_ALLOWANCE_S)
         worlds = [self._world(w) for w in begun]
         self.history.extend(worlds)
         return worlds
@@ -143,7 +158,7 @@ class Engine:
         """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the devices that CUDA shows a rank."""
         if self._software is None:
             rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[0].ranks[0]
-            self._software = {**(rank.first("cuda") or {"error": " ".join(rank.last_lines) or "no answer"}), **self._link({}).hello}
+            self._software = {**(rank.first("cuda") or {"error": rank.why_silent().detail}), **self._link({}).hello}
         return self._software
 
     def judged(self) -> Dict[str, Any]:
@@ -165,23 +180,20 @@ class Engine:
         for link in list(self._links.values()):
             link.send(do="cancel")
 
-    def close(self) -> None:
+    def close(self, *_: Any) -> None:
         for link in self._links.values():
             link.close()
         self._links.clear()
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    __exit__ = close
 
     def _link(self, delta: Mapping[str, Optional[str]]) -> WarmLink:
         """The warm process for this environment, started if there is none."""
         own = self._key(delta)
         link = self._links.get(own)
         if link is None or not link.alive:
-            link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report))
+            link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report),
+                                               self._left(START_S))
         return link
 
     def _start(self, request: WorldRequest, held: bool = False) -> _Running:
@@ -190,15 +202,19 @@ class Engine:
         link = self._link(request.env)
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
         running = self._running[number] = _Running(number, request, self.log_dir / name if self.log_dir else None)
+        running.deadline_s = self._left(request.deadline_s)
+        if link.stopped:
+            self._lose(running, "late", ABOVE_STOPPED)
+            return running
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
-        for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ())):
-            link.send_source(path)
-        link.send(do="world", world=number, entry=request.entry, args=[*request.args, *arguments], env=env,
+        paths = [f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ())]
+        sources = {Path(path).name: source_of(path).decode() for path in paths}
+        link.send(do="world", world=number, entry=request.entry, sources=sources, args=[*request.args, *arguments], env=env,
                   unset=[k for k, v in request.env.items() if v is None], ranks=[self._own(request, r) for r in range(request.world_size)],
-                  deadline_s=request.deadline_s, stall_s=request.stall_s, held=held)
+                  deadline_s=running.deadline_s, stall_s=request.stall_s, held=held)
         if not link.alive:
-            self._lose(running)
+            self._lose(running, "lost")
         return running
 
     def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
@@ -208,8 +224,8 @@ class Engine:
         return {"env": {k: v for k, v in delta.items() if v is not None}, "unset": [k for k, v in delta.items() if v is None],
                 "fresh": any(len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v for k, v in self._key(delta))}
 
-    def _lose(self, running: _Running) -> None:
-        running.ranks = [dataclasses.replace(r, outcome="lost") if r.outcome == "late" else r for r in running.ranks]
+    def _lose(self, running: _Running, outcome: str, state: str = "") -> None:
+        running.ranks = [dataclasses.replace(r, outcome=outcome, state=state) if r.outcome == "late" else r for r in running.ranks]
         running.wall_s = round(time.monotonic() - running.clock, 4)
         for event in (running.ready, running.idle, running.done):
             event.set()
@@ -219,9 +235,9 @@ class Engine:
         if "gone" in report:
             for running in list(self._running.values()):
                 if not running.done.is_set() and self._key(running.request.env) == own:
-                    self._lose(running)
+                    self._lose(running, "lost")
             return
-        running = self._running.get(report["world"])
+        running = self._running.get(report.get("world"))
         if running is None:  # it was late, and nobody waits for it any more
             return
         if "how" in report:
@@ -280,6 +296,9 @@ class Engine:
         request = running.request
         link = self._links.get(self._key(request.env))
         nccl_path = link.hello.get("libnccl") if link else ""
+        is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
+        if is_cut and not any(r.state.startswith("T") for r in running.ranks):  # by the budget: a slow world would look hung
+            running.ranks = [dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r for r in running.ranks]
         return World(
             request=request, ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),

@@ -1,17 +1,22 @@
 """Whose Python runs the ranks: the job's own, found in DESIGN's order; nothing is ever installed into it.
 
-``python -m nccl_runbook.launch.interpreters [PREFIX]`` prints the choice: exit 0 found, 3 none, 2 several or unusable.
+``python -m nccl_runbook.launch.interpreters [PREFIX]`` prints the choice: exit 0 found, 3 none, 2 several or unusable. `.ci/setup`
+runs this file by its path, before anything is installed: it imports nothing of ours.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Iterator, List, Optional
 
@@ -21,9 +26,13 @@ import importlib.util, json, os, sys
 spec = importlib.util.find_spec("torch")
 home = os.path.dirname(spec.origin) if spec and spec.origin else ""
 print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": home, "version": sys.version.split()[0],
-                  "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
+                  "host": os.uname().nodename, "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
 """
-ASK_TIMEOUT_S = 30
+_ANSWER = re.compile(r'\{"executable": .*"distributed": (?:true|false)\}')  # a launcher may print before it, or label the line
+ASK_S = 30.0
+MOST_BYTES = 1 << 16  # of what a prefix prints; an answer has less than 1 KiB
+POLL_S = 0.02
+STOPPED = "it is stopped (state T)"
 
 
 class InterpreterError(ValueError):
@@ -44,24 +53,74 @@ class Choice:
     how: str
 
 
-def ask(prefix: List[str]) -> dict:
-    """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run."""
-    said = ""
+def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
+    """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run, or not once."""
+    command = shlex.join(prefix)
     try:
-        done = subprocess.run([*prefix, "-c", _ASK], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_TIMEOUT_S)
-        # where docker, srun or conda start no Python, their last line says why (docker 28.2: on standard output)
-        said = "".join(filter(str.isprintable, (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]))[:200]
-        return json.loads(done.stdout.splitlines()[-1])
+        text = _output([*prefix, "-c", _ASK], within_s)
+        answers = [json.loads(line) for line in _ANSWER.findall(text)]
     except OSError as error:
         raise InterpreterError(f"{prefix[0]} cannot be run: {str(error.strerror).lower()}") from None
-    except subprocess.TimeoutExpired:
-        raise InterpreterError(f"{shlex.join(prefix)} did not answer within {ASK_TIMEOUT_S} s") from None
-    except (IndexError, ValueError):
-        raise InterpreterError(f"{shlex.join(prefix)} is not a Python that runs here" + (f": {said}" if said else "")) from None
+    except json.JSONDecodeError:
+        answers = []
+    if len(answers) > 1:
+        raise InterpreterError(_several(prefix, sorted({said["host"] for said in answers}), len(answers)))
+    if not answers:
+        # if docker, srun or conda start no Python, their last line says why
+        last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))[:200]
+        raise InterpreterError(f"{command} is not a Python that runs here" + (f": {last}" if last else ""))
+    return answers[0]
 
 
-def _usable(prefix: List[str], own: bool, how: str) -> Choice:
-    said = ask(prefix)
+def _output(argv: List[str], within_s: float) -> str:
+    """What a command prints until it ends. Raises InterpreterError if it prints too much or for too long.
+
+    Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
+    """
+    until, output, command = time.monotonic() + within_s, b"", shlex.join(argv[:-2])
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+                          start_new_session=True) as child:
+        os.set_blocking(child.stdout.fileno(), False)
+        try:
+            while child.poll() is None and len(output) < MOST_BYTES and time.monotonic() < until:
+                time.sleep(POLL_S)
+                output += child.stdout.read(MOST_BYTES) or b""
+            output += child.stdout.read(MOST_BYTES) or b""
+            if len(output) >= MOST_BYTES:
+                raise InterpreterError(f"{command} printed {MOST_BYTES >> 10} KiB and no answer")
+            if child.poll() is None:
+                raise InterpreterError(f"{command} did not answer within {within_s:.0f} s" + f": {STOPPED}" * is_stopped(child.pid))
+            return output.decode("utf-8", "replace")
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def python_word(prefix: List[str]) -> int:
+    """Index of the interpreter: it takes what follows the prefix, so only options of its own stand behind it. A container may be named
+    like one."""
+    return max(at for at, word in enumerate(prefix) if not word.startswith("-") and prefix[at - 1] not in ("-X", "-W"))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is in state T: SIGSTOP or SIGTSTP reached it, or a debugger holds it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        return stat.read().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
+
+
+def _several(prefix: List[str], hosts: List[str], count: int) -> str:
+    """A prefix that starts several interpreters: whichever answers first would decide, and hide what the others see."""
+    where = f"from {len(hosts)} hosts ({', '.join(hosts)})" if len(hosts) > 1 else f"{count} times from {hosts[0]}"
+    at = python_word(prefix)
+    line = shlex.join([*prefix[:at], "-N1", "-n1", "-w", hosts[0], *prefix[at:]])
+    uses_srun = "srun" in map(os.path.basename, prefix)
+    remedy = f'--python "{line}"' if uses_srun else "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
+    return f"{shlex.join(prefix)} answers {where}, and one host is judged at a time: name {remedy}"
+
+
+def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
+    said = ask(prefix, within_s)
     if not said["torch"]:
         what = f"{shlex.join(prefix)} (Python {said['version']}) has no torch"
     elif not said["distributed"]:
@@ -105,12 +164,12 @@ def _on_path() -> Iterator[str]:
                 yield found
 
 
-def _with_torch(candidates: Iterator[str]) -> List[str]:
+def _with_torch(candidates: Iterator[str], within_s: float) -> List[str]:
     """Those that have torch.distributed, one for each torch; one that does not run is no candidate."""
-    by_torch = {}
+    by_torch, until = {}, time.monotonic() + within_s
     for path in dict.fromkeys(candidates):
         try:
-            said = ask([path])
+            said = ask([path], until - time.monotonic())
         except InterpreterError:
             continue
         ours = _runbooks_own() and Path(said["prefix"]).resolve() == Path(sys.prefix).resolve()
@@ -131,22 +190,23 @@ def _split(python: str) -> List[str]:
     return [*words[:2], "--no-capture-output", *words[2:]] if captures else words
 
 
-def choose(python: str = "") -> Choice:
+def choose(python: str = "", within_s: float = ASK_S) -> Choice:
     """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the one python3 on PATH that has
-    torch.distributed, else the runbook's own torch. Raises InterpreterError otherwise."""
+    torch.distributed, else the runbook's own torch. Raises InterpreterError otherwise, and if none answers ``within_s`` seconds."""
+    within_s = min(within_s, ASK_S)
     if python.startswith("pid:"):
-        return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}")
+        return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}", within_s)
     if python:
         prefix = _split(python)
-        return _usable(prefix, _runbooks_own() and prefix == [sys.executable], "named by you")
-    if active := _with_torch(_active()):
+        return _usable(prefix, _runbooks_own() and prefix == [sys.executable], "named by you", within_s)
+    if active := _with_torch(_active(), within_s):
         return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")
-    found = _with_torch(_on_path())
+    found = _with_torch(_on_path(), within_s)
     if len(found) > 1:
         raise InterpreterError(f"several interpreters with torch: {', '.join(found)}; choose one with --python (make report PYTHON=...)")
     if found:
         return Choice([found[0]], shlex.quote(found[0]), False, "the one on PATH that has torch")
-    if _runbooks_own() and ask([sys.executable])["distributed"]:
+    if _runbooks_own() and ask([sys.executable], within_s)["distributed"]:
         return Choice([sys.executable], shlex.quote(sys.executable), True, "the runbook's own torch: no other was found")
     raise InterpreterError("no Python with torch was found: name the interpreter of your job with --python", exit_code=3)
 

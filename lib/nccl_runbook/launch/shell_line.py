@@ -9,6 +9,7 @@ from typing import List
 
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.devices import device_arguments
+from nccl_runbook.launch.interpreters import python_word
 
 HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
 
@@ -42,6 +43,4 @@ def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
     own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
            for rank, env in request.of_ranks.items()}
     cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
-    # the interpreter takes what follows the prefix, so only options of its own stand behind it; a container may be named like one
-    python = max(at for at, word in enumerate(prefix) if not word.startswith("-") and prefix[at - 1] not in ("-X", "-W"))
-    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", *prefix[python:], "-u"]
+    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", *prefix[python_word(prefix):], "-u"]

@@ -16,11 +16,11 @@ GRACE_S, KILL_S = 5.0, 1.0
 
 def below(pid):
     """Process ids of everything below this process; none where /proc does not tell, or it has ended meanwhile."""
-    try:
-        with open("/proc/%d/task/%d/children" % (pid, pid)) as file:
-            children = [int(word) for word in file.read().split()]
-    except OSError:
-        return []
+    children = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir("/proc/%d/task" % pid):  # a thread has children of its own
+            with open("/proc/%d/task/%s/children" % (pid, task)) as file:
+                children += [int(word) for word in file.read().split()]
     return [p for child in children for p in (child, *below(child))]
 
 

@@ -28,6 +28,7 @@ import traceback
 PR_SET_PDEATHSIG = 1
 FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
 TAIL_BYTES = 64 << 10
+POLL_S = 0.02  # a rank's end shows as the end of its pipes, perhaps just before it can be reaped, or not at all if a grandchild holds them
 STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
 HELD_S = 600.0  # a net only: the engine lets a world go whose ranks do not get ready
@@ -90,9 +91,8 @@ class Rank:
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank = world, rank
-        self.log_read, self.log_write = os.pipe()
-        self.event_read, self.event_write = os.pipe()
-        self.stack_read, self.stack_write = os.pipe()
+        self.fds = [*os.pipe(), *os.pipe(), *os.pipe()]
+        self.log_read, self.log_write, self.event_read, self.event_write, self.stack_read, self.stack_write = self.fds
         self.pid, self.status = 0, None
         self.timed_out, self.state, self.stack = False, "", b""
         self.events, self.forwarded, self.dropped, self.tail = b"", 0, 0, b""
@@ -151,7 +151,7 @@ class World:
         self.started = time.monotonic()
         self.held, self.gate = request.get("held", False), os.pipe() if request.get("held") else ()
         self.deadline = self.limit = self.started + (HELD_S if self.held else request["deadline_s"])
-        self.stage, self.kills = "running", 0
+        self.is_over, self.signals = False, self.escalate()
         self.folder = tempfile.mkdtemp(prefix="world-", dir=warm.folder)
         self.ranks = [Rank(self, rank) for rank in range(len(request["ranks"]))]
 
@@ -159,6 +159,9 @@ class World:
         self.warm.send(world=self.request["world"], **fields)
 
     def start(self) -> None:
+        for name, text in self.request["sources"].items():
+            with open(os.path.join(self.warm.folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
         unsafe = why_not_fork()
         self.report(how="exec" if unsafe else "fork", why=unsafe)
         for rank in self.ranks:
@@ -170,17 +173,17 @@ class World:
             for fd, take in rank.read_ends():
                 self.warm.selector.register(fd, selectors.EVENT_READ, take)
 
-    def go(self) -> None:
+    def go(self, deadline_s: float) -> None:
         """Open the gate at which the ranks of a held world wait; its clock starts."""
-        if self.held and self.stage == "running":
+        if self.held and not self.is_over:
             self.held, self.started = False, time.monotonic()
-            self.deadline = self.limit = self.started + self.request["deadline_s"]
+            self.deadline = self.limit = self.started + deadline_s
             os.write(self.gate[1], b"g" * len(self.ranks))
 
     def heard(self) -> None:
         """A rank gave a sign of life: the time without one counts anew."""
         stall_s = self.request.get("stall_s")
-        if stall_s and self.stage == "running" and not self.held:
+        if stall_s and not (self.is_over or self.held):
             self.deadline = min(self.limit, time.monotonic() + stall_s)
 
     def reap(self) -> None:
@@ -189,7 +192,7 @@ class World:
                 pid, status = os.waitpid(rank.pid, os.WNOHANG)
                 if pid:
                     rank.status = status
-                    if status != 0 and self.stage == "running":
+                    if status != 0 and not self.is_over:
                         self.limit = min(self.limit, time.monotonic() + AFTER_FAILURE_S)
                         self.deadline = min(self.deadline, self.limit)
                     self.finish(rank)
@@ -210,38 +213,40 @@ class World:
     def step(self) -> bool:
         """Move on by the clock; False once every rank has ended."""
         self.reap()
-        left = [r for r in self.ranks if r.running]
-        if not left:
+        if not self.left:
             shutil.rmtree(self.folder, ignore_errors=True)
             for fd in self.gate:
                 os.close(fd)
             self.report(done=True, wall_s=round(time.monotonic() - self.started, 4))
             return False
         if time.monotonic() >= self.deadline:
-            self.escalate(left)
+            self.is_over = True
+            self.deadline = time.monotonic() + next(self.signals)
         return True
 
-    def escalate(self, left) -> None:
-        """At the deadline: state and stacks, then SIGTERM, then SIGKILL. A stopped rank can answer neither of the first two."""
-        now = time.monotonic()
-        if self.stage == "running":
-            for rank in left:
-                rank.timed_out, rank.state = True, process_state(rank.pid)
-                if not rank.state.startswith("T"):
-                    rank.kill(signal.SIGUSR2)
-            self.stage, self.deadline = "stacks", now + STACK_WAIT_S
-        elif self.stage == "stacks":
-            for rank in left:
-                rank.kill(signal.SIGKILL if rank.state.startswith("T") else signal.SIGTERM)
-            self.stage, self.deadline = "terminating", now + TERM_GRACE_S
-        else:
-            self.stage, self.deadline, self.kills = "killing", now + 1.0, self.kills + 1
+    @property
+    def left(self):
+        return [r for r in self.ranks if r.running]
+
+    def escalate(self):
+        """At the deadline: state and stacks, then SIGTERM, then SIGKILL; after each the seconds to wait. A stopped rank can answer neither
+        of the first two."""
+        for rank in self.left:
+            rank.timed_out, rank.state = True, process_state(rank.pid)
+            if not rank.state.startswith("T"):
+                rank.kill(signal.SIGUSR2)
+        yield STACK_WAIT_S
+        for rank in self.left:
+            rank.kill(signal.SIGKILL if rank.state.startswith("T") else signal.SIGTERM)
+        yield TERM_GRACE_S
+        for _ in range(GIVE_UP_AFTER):
             self.kill_all()
-            if self.kills > GIVE_UP_AFTER:
-                for rank in left:  # in the kernel for good (state D): nothing a process can do ends it
-                    rank.state += " (cannot be killed)"
-                    rank.status = signal.SIGKILL
-                    self.finish(rank)
+            yield 1.0
+        for rank in self.left:  # in the kernel for good (state D): nothing a process can do ends it
+            rank.state += " (cannot be killed)"
+            rank.status = signal.SIGKILL
+            self.finish(rank)
+        yield 0.0
 
     def kill_all(self) -> None:
         for rank in self.ranks:
@@ -301,18 +306,16 @@ class Warm:
             os._exit(code)  # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, seen 4 times in 48)
 
     def tidy_child(self, rank: Rank) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
         keep = {0, 1, 2, rank.event_write, rank.stack_write, *rank.world.gate[:1]}  # numbers among the others may be these, used again
-        others = [fd for w in self.worlds + [rank.world] for r in w.ranks
-                  for fd in (r.log_read, r.log_write, r.event_read, r.event_write, r.stack_read, r.stack_write)]
-        others += [fd for w in self.worlds + [rank.world] for fd in w.gate]
-        for fd in set(others + [self.out, self.wake_read, self.wake_write, nothing, rank.log_write]) - keep:
+        worlds = self.worlds + [rank.world]
+        others = [fd for w in worlds for r in w.ranks for fd in r.fds] + [fd for w in worlds for fd in w.gate]
+        for fd in set(others + [self.out, nothing, rank.log_write]) - keep:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
         self.selector.close()
@@ -333,10 +336,7 @@ class Warm:
         *lines, self.pending = (self.pending + data).split(b"\n")
         for line in lines:
             request = json.loads(line)
-            if request["do"] == "source":
-                with open(os.path.join(self.folder, request["entry"]), "w", encoding="utf-8") as file:
-                    file.write(request["text"])
-            elif request["do"] == "world":
+            if request["do"] == "world":
                 world = World(self, request)
                 world.start()
                 self.worlds.append(world)
@@ -345,20 +345,14 @@ class Warm:
                     if request["do"] == "cancel":
                         world.kill_all()
                     elif world.request["world"] == request["world"]:
-                        world.go()
+                        world.go(request["deadline_s"])
 
     def serve(self) -> None:
         """Until standard input ends."""
-        self.wake_read, self.wake_write = os.pipe()
-        os.set_blocking(self.wake_read, False)
-        os.set_blocking(self.wake_write, False)
-        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.selector.register(0, selectors.EVENT_READ, self.on_request)
-        self.selector.register(self.wake_read, selectors.EVENT_READ, lambda data: None)
         while True:
             deadlines = [w.deadline for w in self.worlds]
-            timeout = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+            timeout = min(POLL_S, max(0.0, min(deadlines) - time.monotonic())) if deadlines else None
             for key, _ in self.selector.select(timeout):
                 if key.fd not in self.selector.get_map():
                     continue  # its rank was finished by an earlier one of this round

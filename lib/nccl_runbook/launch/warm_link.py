@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import json
 import os
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
+
+from nccl_runbook.launch.interpreters import STOPPED, is_stopped
 
 _LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
-
+START_S = 120.0
+LINE_BYTES = 16 << 20  # of a report; a launcher in the prefix may print without end
+LINE_CHARACTERS = 4000
+AFTER_END_S = 1.0  # a process that the prefix left behind may hold its output open
 
 class EngineError(RuntimeError):
     """The warm process did not come up; the message says why in one sentence."""
@@ -26,30 +32,24 @@ def source_of(path: str) -> bytes:
 class WarmLink:
     """One warm process under one interpreter and environment.
 
-    A thread of its own starts it and reads what it says until it ends: PR_SET_PDEATHSIG fires at the end of the *thread* that started
-    a process, so that thread has to live exactly as long.
+    A thread of its own starts it and waits for its end: PR_SET_PDEATHSIG fires at the end of the *thread* that started a process, so
+    that thread has to live exactly as long.
     """
 
     def __init__(self, prefix: List[str], env: Mapping[str, str], on_report: Callable[[Dict[str, Any]], None],
-                 start_s: float = 120.0) -> None:
+                 start_s: float = START_S) -> None:
         self.prefix, self.env, self._on_report = prefix, dict(env), on_report
-        self._ready = threading.Event()
-        self._sent: set = set()
+        self._ready, self.ended = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self.process: Optional[subprocess.Popen] = None
         self.hello: Dict[str, Any] = {}
-        self.errors: List[str] = []
-        self.ended = threading.Event()
-        self._reader = threading.Thread(target=self._live, name="warm process", daemon=True)
-        self._reader.start()
+        self.errors: Deque[str] = collections.deque(maxlen=50)
+        threading.Thread(target=self._live, name="warm process", daemon=True).start()
         atexit.register(self.close)  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
         if not self._ready.wait(start_s) or not self.hello.get("ready"):
+            why = STOPPED if self.stopped else self.hello.get("error") or (self.errors[-1] if self.errors else "it did not answer")
             self.close()
-            raise EngineError(self._why())
-
-    def _why(self) -> str:
-        said = self.hello.get("error") or (self.errors[-1] if self.errors else "it did not answer")
-        return f"{' '.join(self.prefix)} cannot run ranks: {said}"
+            raise EngineError(f"{' '.join(prefix)} cannot run ranks: {why}")
 
     def _live(self) -> None:
         try:
@@ -57,32 +57,37 @@ class WarmLink:
                                             stderr=subprocess.PIPE, env=self.env, start_new_session=True)
         except (OSError, ValueError) as error:  # ValueError: a name or value that no environment can hold
             self.errors.append(getattr(error, "strerror", None) or str(error))
-            self._leave()
-            return
-        threading.Thread(target=self._read_errors, name="warm process stderr", daemon=True).start()
-        source = source_of("nccl_runbook/launch/warm.py")
-        self._write(b"%d\n" % len(source) + source)
-        for line in self.process.stdout:
-            self._take(line)
-        self.process.wait()
-        self._leave()
-
-    def _leave(self) -> None:
+        else:
+            reports = self._reader(self.process.stdout, self._take)
+            self._reader(self.process.stderr, self._note)
+            source = source_of("nccl_runbook/launch/warm.py")
+            self._write(b"%d\n" % len(source) + source)
+            self.process.wait()
+            reports.join(AFTER_END_S)
         self.ended.set()
         self._ready.set()
         self._on_report({"gone": True})
 
-    def _read_errors(self) -> None:
-        for line in self.process.stderr:
-            self.errors = (self.errors + [line.decode("utf-8", "replace").rstrip()])[-50:]
+    @staticmethod
+    def _reader(stream: IO[bytes], take: Callable[[bytes], None]) -> threading.Thread:
+        def read() -> None:
+            for line in iter(lambda: stream.readline(LINE_BYTES), b""):
+                take(line)
+
+        thread = threading.Thread(target=read, name="warm process output", daemon=True)
+        thread.start()
+        return thread
+
+    def _note(self, line: bytes) -> None:
+        self.errors.append(line.decode("utf-8", "replace").rstrip()[:LINE_CHARACTERS])
 
     def _take(self, line: bytes) -> None:
-        try:
+        report = None
+        with contextlib.suppress(ValueError):
             report = json.loads(line)
-        except ValueError:  # a launcher in the prefix that prints to standard output
-            self.errors.append(line.decode("utf-8", "replace").rstrip())
-            return
-        if "ready" in report:
+        if not isinstance(report, dict):  # a launcher in the prefix that prints to standard output
+            self._note(line)
+        elif "ready" in report:
             self.hello = report
             self._ready.set()
         else:
@@ -97,15 +102,13 @@ class WarmLink:
     def send(self, **request: Any) -> None:
         self._write((json.dumps(request) + "\n").encode())
 
-    def send_source(self, path: str) -> None:
-        """What a rank runs or imports, once: where the interpreter runs it may not exist on disk."""
-        if path not in self._sent:
-            self._sent.add(path)
-            self.send(do="source", entry=Path(path).name, text=source_of(path).decode())
-
     @property
     def alive(self) -> bool:
         return not self.ended.is_set()
+
+    @property
+    def stopped(self) -> bool:
+        return self.process is not None and is_stopped(self.process.pid)
 
     def close(self) -> None:
         """End it and its ranks: the closed pipe first, SIGKILL for one that does not leave."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import collections
 import functools
 import gzip
 import io
 import lzma
 import os
+import re
 import select
 import stat
+import sys
 import tarfile
 import time
 import zipfile
@@ -19,14 +22,22 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import HELD, _mib, named
+from nccl_runbook.logs.file import HELD, mib, named
 from nccl_runbook.logs.kinds import DUMP, kind
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 19
 MAX_LINE = 2 << 20
-UNPACKED_BYTES = 1 << 30  # of one source: a gzip of a few MB may hold a terabyte of zeros
+MAX_KEY_LINES = 200  # an RSA key of 16,384 bits has 197
+_KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
+BOTH_ENDS = 512 << 20, 64 << 20  # read of the beginning and of the end of one text; between them one piece of SAMPLED
+SHORT_ENDS = 2 << 20, 2 << 20
+SAMPLED = 16
+END_BYTES = 4096  # looked at of each of too many files
+_LIKE_AN_ERROR = re.compile(rb"(?i)error|traceback|fatal|abort|segmentation|killed|NCCL WARN|timed? ?out|\bXid\b")
+BLANK_BYTES = 16 << 20  # without a line end: no log
+UNPACKED_BYTES, UNPACKED_TIMES = 32 << 20, 200  # a file that unpacks to more, and to more times its size, is made to be endless
 _ZIP = b"PK\x03\x04"
 _PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")}
 _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
@@ -54,10 +65,11 @@ class Source:
 
     kind = ""  # what it is, where it is no log
 
-    def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "") -> None:
+    def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "", budget: list[int] | None = None) -> None:
+        """``budget``: how many bytes may be read of it, and of what it shares that list with."""
         self.name, self.size, self.problem = name, size, problem
-        self.left_out, self.lines = "", 0
-        self._file, self._head = file, b""
+        self.left_out, self.lines, self._of_key = "", 0, 0
+        self._file, self._head, self._budget = file, b"", budget or [sys.maxsize]
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
@@ -71,25 +83,36 @@ class Source:
 
     def chunks(self) -> Iterator[bytes]:
         """Pieces of the text; ends early, with a sentence in ``left_out``, where it is damaged or endless."""
-        total = 0
+        total = blank = 0
         try:
             for piece in self._text():
                 total += len(piece)
+                blank = 0 if b"\n" in piece else blank + len(piece)
+                self._budget[0] -= len(piece)
                 yield piece
-                if total >= UNPACKED_BYTES:
-                    self.left_out = f"read up to {_mib(total)} and no further"
+                if blank > BLANK_BYTES or self._budget[0] < 0:
+                    self.left_out = f"read up to {mib(total)} and no further: it " + (
+                        f"has no line end in {mib(blank)}" if blank > BLANK_BYTES else "unpacks to far more than its size")
                     return
         except _BROKEN as error:
-            self.left_out = f"damaged after {_mib(total)}: {_why(error)}" if total else ""
+            self.left_out = f"damaged after {mib(total)}: {_why(error)}" if total else ""
             self.problem = "" if total else f"cannot be read: {_why(error)}"
         finally:
             self.size = max(self.size, total)
 
-    def rows(self, until: float, logs_only: bool = False) -> Iterator[list[bytes]]:
-        """Its lines, many at a time; ends early, with a sentence in ``left_out`` or ``problem``, when the time is up, and at what is no log
-        where only those are wanted. ``lines`` counts those that were taken."""
-        rest = b""
-        for chunk in self.chunks():
+    def rows(self, until: float, logs_only: bool = False, ends: tuple[int, int] = BOTH_ENDS) -> Iterator[list[bytes]]:
+        """Its lines, many at a time: of a long text those of both ``ends``, and samples between. Ends early, with a sentence in
+        ``left_out`` or ``problem``, when the time is up, and at what is no log where only those are wanted. ``lines`` counts every
+        line up to there."""
+        rest, skipped, cut = b"", 0, False
+        for chunk, is_wanted in _both_ends(self.chunks(), *ends):
+            if not is_wanted:
+                skipped, rest, cut = skipped + len(chunk), b"", True
+                self.lines += chunk.count(b"\n")
+                continue
+            if cut:  # the end of a line that began in what was left out
+                chunk, cut = chunk.partition(b"\n")[2], False
+                self.lines += 1
             self.kind, is_log = kind(chunk) if logs_only and not self.lines else (self.kind, True)
             if not is_log:
                 self.problem = f"is {self.kind}"
@@ -97,6 +120,8 @@ class Source:
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
+            if self._of_key or b"PRIVATE KEY-----" in chunk:
+                rows = list(map(self._without_key, rows))
             yield rows
             self.lines += len(rows)
             if time.monotonic() > until:
@@ -105,6 +130,17 @@ class Source:
         if rest:
             yield [rest]
             self.lines += 1
+        if skipped:
+            between = f"{mib(skipped)} between both ends were not read"
+            self.left_out = f"{between}; {self.left_out}" if self.left_out else between
+
+    def _without_key(self, row: bytes) -> bytes:
+        """The row; masked if it is one of a private key, which only the line above all its rows tells."""
+        self._of_key -= self._of_key > 0
+        if b"-----BEGIN " in row or b"-----END " in row:
+            self._of_key = MAX_KEY_LINES * (b"-----END " not in row)
+            return row
+        return _KEY_LINE.sub(b"[redacted:key]", row) if self._of_key else row
 
     def _text(self) -> Iterator[bytes]:
         if self._file is None:
@@ -117,10 +153,34 @@ class Source:
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
         while head:
             yield decoder.decode(head).encode("utf-8", "replace") if decoder else head
+            if self.plain and not head.strip(b"\0"):
+                self._skip_hole()
             head = self._file.read(CHUNK_BYTES)
+
+    def _skip_hole(self) -> None:
+        """On to where data lies in a sparse file, or to its end."""
+        try:
+            self._file.seek(os.lseek(self._file.fileno(), self._file.tell(), os.SEEK_DATA))
+        except OSError:
+            self._file.seek(0, os.SEEK_END)
 
     def told(self) -> FileRead:
         return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
+
+
+def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[bytes, bool]]:
+    """Each piece, and whether it is to be read: the first and the last bytes, and one piece of SAMPLED between."""
+    total, last = 0, collections.deque[bytes]()
+    for number, chunk in enumerate(chunks):
+        total += len(chunk)
+        if total <= begin + len(chunk):
+            yield chunk, True
+            continue
+        last.append(chunk)
+        if len(last) * CHUNK_BYTES > end:
+            yield last.popleft(), number % SAMPLED == 0
+    for chunk in last:
+        yield chunk, True
 
 
 def _why(error: BaseException) -> str:
@@ -132,69 +192,94 @@ def _wide(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     sample = head[:4096]
-    if len(sample) > 3 and sample.count(0) * 3 > len(sample):
-        return "utf-16-le" if sample[1::2].count(0) > sample[::2].count(0) else "utf-16-be"
-    return ""
+    first, second = sample[::2].count(0), sample[1::2].count(0)
+    if len(sample) < 4 or (first + second) * 3 <= len(sample) or min(first, second) * 8 > len(sample):  # a hole in a file is all zeros
+        return ""
+    return "utf-16-le" if second > first else "utf-16-be"
 
 
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
-    count, typed = 0, Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
-    for path in dict.fromkeys(named(paths) if isinstance(paths, str) else paths):
-        before = count
-        for source in [typed] if path == "-" else _below(os.path.expanduser(path), 0):
-            count += 1
-            if count > MAX_FILES:
-                yield Source(path, 0, None, f"more than {MAX_FILES} files: name fewer")
-                return
-            yield source
-        if count == before:
-            yield Source(path, 0, None, "holds no file to read (hidden files and links are left out)")
+    nothing = "holds no file to read (hidden files and links are left out)"
+    given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
+    listed = [one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]]
+    if len(listed) > MAX_FILES:
+        yield Source(f"{len(listed)} files", 0, None, f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer")
+    for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed):
+        if problem:
+            yield Source(path, 0, None, problem)
+        elif path == "-":
+            yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
+        else:
+            yield from _opened(path)
 
 
-def _below(path: str, depth: int) -> Iterator[Source]:
+def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Each file below a path; with a sentence if it cannot be read."""
     try:
-        kind = os.stat(path)
-        if stat.S_ISDIR(kind.st_mode):
-            if depth >= MAX_DEPTH:
-                yield Source(path, 0, None, f"folders nest deeper than {MAX_DEPTH}")
-                return
-            if depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
-                yield Source(path, 0, None, "is a virtual environment, which holds no logs")
-                return
+        mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            is_text = stat.S_ISREG(mode) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
+            yield path, "" if is_text else "is no regular file: pipe it to standard input and name it -"
+        elif depth >= MAX_DEPTH:
+            yield path, f"folders nest deeper than {MAX_DEPTH}"
+        elif depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
+            yield path, "is a virtual environment, which holds no logs"
+        else:
             for name in sorted(os.listdir(path)):
                 inner = os.path.join(path, name)
                 if not os.path.islink(inner) and not name.startswith("."):
-                    yield from _below(inner, depth + 1)
-        elif stat.S_ISREG(kind.st_mode):
-            yield from _opened(path, kind.st_size)
-        elif stat.S_ISFIFO(kind.st_mode) and path.startswith(HELD):  # <(kubectl logs pod-0)
-            with piped(path) as file:
-                yield Source(path, 0, file)
-        else:
-            yield Source(path, 0, None, "is no regular file: pipe it to standard input and name it -")
+                    yield from _listed(inner, depth + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        yield path, f"cannot be read: {_why(error)}"
+
+
+def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of too many files those that end in an error, then the newest; in their own order."""
+    def worth(one: tuple[str, str]) -> tuple[bool, float]:
+        try:
+            with open(one[0], "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - END_BYTES))
+                return bool(_LIKE_AN_ERROR.search(file.read(END_BYTES))), os.fstat(file.fileno()).st_mtime
+        except (OSError, ValueError):
+            return False, 0.0
+
+    best = set(sorted(listed, key=worth, reverse=True)[:MAX_FILES])
+    return [one for one in listed if one in best]
+
+
+def _opened(path: str) -> Iterator[Source]:
+    try:
+        with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
+            yield from _unpacked(path, file)
+    except OSError as error:
         yield Source(path, 0, None, f"cannot be read: {_why(error)}")
 
 
-def _opened(path: str, size: int) -> Iterator[Source]:
-    with open(path, "rb") as file:
-        head = file.read(8)
-        file.seek(0)
-        packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
-        try:
-            tar = packed.read(512)[257:262] == b"ustar"
-            packed.seek(0)
-        except _BROKEN:
-            tar = False
-        if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
-            yield Source(path, size, packed)  # type: ignore[arg-type]
-            return
-        try:
-            with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
-                yield from _members(path, _files(archive))
-        except (*_BROKEN, NotImplementedError) as error:
-            yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
+def _unpacked(path: str, file: BinaryIO) -> Iterator[Source]:
+    """The text of a file, or those of an archive."""
+    if not file.seekable():
+        yield Source(path, 0, file)
+        return
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
+    file.seek(0)
+    packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
+    try:
+        tar = packed.read(512)[257:262] == b"ustar"
+        packed.seek(0)
+    except _BROKEN:
+        tar = False
+    budget = None if packed is file and not head.startswith(_ZIP) else [max(UNPACKED_BYTES, UNPACKED_TIMES * size)]
+    if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
+        yield Source(path, size, packed, budget=budget)  # type: ignore[arg-type]
+        return
+    try:
+        with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
+            yield from _members(path, _files(archive), budget)
+    except (*_BROKEN, NotImplementedError) as error:
+        yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
 
 
 def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, Callable[[], Any]]]:
@@ -204,7 +289,7 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
     return ((m.filename, m.file_size, functools.partial(archive.open, m)) for m in archive.infolist() if m.filename[-1:] not in "/")
 
 
-def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]]) -> Iterator[Source]:
+def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]], budget: list[int] | None) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
     of_macos = ("._", ".DS_Store")  # what it puts beside the files
     for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(of_macos)):
@@ -212,6 +297,6 @@ def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]]) -> 
             yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
             return
         try:
-            yield Source(f"{path}:{name}", size, get())
+            yield Source(f"{path}:{name}", size, get(), budget=budget)
         except (RuntimeError, ValueError, *_BROKEN) as error:  # a password, a strange packing, damage
             yield Source(f"{path}:{name}", size, None, f"cannot be read: {_why(error)}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook.core.facts import Gap, to_json, utc_now
-from nccl_runbook.core.redact import Redactor, plain
+from nccl_runbook.core.redact import Redactor, Terminal
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.hang.live import judge as live_rules
 from nccl_runbook.hang.live.facts import Live
@@ -187,11 +187,11 @@ class Output:
 
     def put(self, path: str, text: str) -> None:
         with open(os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(plain(self.redactor.text(text)))
+            file.write(text)
         os.replace(path + ".part", path)
 
     def say(self, text: str) -> None:
-        print(plain(self.redactor.text(text)), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
+        print(self.redactor.text(text), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
 
 
 def look(options: argparse.Namespace, output: Output) -> None:
@@ -262,7 +262,7 @@ def main() -> int:
         del sys.argv[:2]
         runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)
         return 0
-    sys.stdout and sys.stdout.reconfigure(errors="backslashreplace")  # a locale that is not UTF-8 lacks our signs
+    Terminal.take()
     options = arguments()
     output = Output(options.json)
     stop.end()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.launch.interpreters import STOPPED, is_stopped
 from nccl_runbook.machine import facts as m
 
 DEADLINE_S = 15.0
@@ -34,10 +35,11 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
         code = child.wait(deadline_s)
         return "" if code == 0 else f"the process that asked NVML ended with {code}"
     except subprocess.TimeoutExpired:
+        stopped = f": {STOPPED}" * is_stopped(child.pid)
         child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_KILLED_S)
-        return f"NVML did not answer within {deadline_s:g} s"
+        return f"NVML did not answer within {deadline_s:g} s{stopped}"
     finally:
         child.stdin.close()
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import Source, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
@@ -53,7 +54,7 @@ def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = 
         if not source.problem:
             reader.read(source)
         files.append(source.told())
-    return reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000]))
+    return Redactor(os.environ).json(reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000])))
 
 
 class _Reader:

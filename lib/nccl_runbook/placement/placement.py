@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from nccl_runbook.core.facts import grouped
 
-REHEARSAL_SHARE = 8  # on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
+# on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
+REHEARSAL_SHARE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +36,22 @@ class Placement:
 
     @property
     def shared(self) -> list[list[int]]:
-        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30 by bus id, from then on by UUID)."""
-        return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place and len(ranks) > 1]
+        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30 by bus id, from
+        then on by UUID)."""
+        return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place
+                and len(ranks) > 1]
 
 
 def place(cuda_indices: Sequence[int | None]) -> Placement:
-    """Trainer on the first device, one engine on each other; with a single device both sit on it, as a one-GPU job does."""
+    """Trainer on the first device, one engine on each other; with a single device both sit on it, as a
+    one-GPU job does."""
     seats = list(cuda_indices) if len(cuda_indices) != 1 else [cuda_indices[0], cuda_indices[0]]
     return Placement([Seat(rank, "engine" if rank else "trainer", index) for rank, index in enumerate(seats)])
 
 
 def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
-    """How many of the model's layers: what was asked for; else all on GPUs, and an eighth in a rehearsal on the CPU."""
+    """How many of the model's layers: what was asked for; else all on GPUs, and an eighth in a rehearsal on
+    the CPU."""
     if asked:
         return min(asked, layers_of)
     return layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)

@@ -10,34 +10,22 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.plan.areal.allocation import Mode, Part
 from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
 
-# a flag with one of these in its name is worth a word where we do not know it
-_ABOUT_PLACEMENT = re.compile(r"gpu|node|engine|colocat|parallel_size|num_proc|nproc|visible|placement|sync_backend|world_size", re.I)
+LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 
-@dataclasses.dataclass(frozen=True)
-class Framework:
-    """``marks``: words that give it away in a command; ``apart``: those that put engines on GPUs of their own; ``share_*``: how engine and
-    trainer are made to share; ``flags``: by name {"field": what it decides, a name that the functions below ask for, "" for nothing about
-    groups, "default": the framework's}."""
-
-    name: str
-    source: str
-    marks: list[str]
-    apart: list[str]
-    share_text: str
-    share_lines: list[str]
-    flags: dict[str, dict[str, Any]]
+class Framework(SimpleNamespace):
+    """A row of flags.toml, whose head explains the fields."""
 
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
-    return {name: Framework(name=name, **row) for name, row in table("plan/flags").items()}
+    return {name: Framework(**{"name": name, "apart": (), "share_text": "", **row}) for name, row in table("plan/flags").items()}
 
 
 def of(text: str) -> Framework | None:
@@ -55,19 +43,21 @@ class Launch:
     trainer_sees: tuple[int, ...] | None = None
     server_sees: tuple[int, ...] | None = None
 
-    @property
-    def unknown(self) -> list[str]:
-        """Flags that sound like placement and are not in the table."""
-        return [n for n in self.flags if n not in self.framework.flags and _ABOUT_PLACEMENT.search(n)]
-
     def told(self, field: str) -> str:
         named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}
         return [*[next(iter(self.flags[name]), "true") for name in named if name in self.flags], *map(str, named.values()), ""][0]
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
+        return sum(self.numbers(field))
+
+    def numbers(self, field: str) -> list[int]:
         values = self._checked(field, r"\d{1,5}(?![^\s,])")
-        return sum(map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0])))
+        return [*map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0]))]
+
+    def pool(self, role: str) -> tuple[int, int]:
+        """Nodes, and GPUs of each."""
+        return self.number(f"{role}_nodes"), self.number(f"{role}_per_node")
 
     def above_zero(self, field: str) -> bool:
         """Whether a coefficient is. Raises ValueError for what is no number."""
@@ -85,7 +75,8 @@ class Launch:
 
 
 def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int) -> Launch:
-    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each see their own GPUs."""
+    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each see their own GPUs. Raises
+    ValueError where none of its flags was read: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
     sees: dict[bool, tuple[int, ...] | None] = {}
     for text, own, env in commands:
@@ -93,6 +84,8 @@ def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequ
         if own or serves:
             flags |= own
             sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
+    if not set(flags) & set(framework.flags):
+        raise ValueError(f"{framework.name} is started here, but none of the flags that place its ranks was found")
     if framework.name == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
         if False not in sees:  # the trainer is started elsewhere
@@ -108,59 +101,82 @@ def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
     return tuple(named[:next((at for at, index in enumerate(named) if index >= gpus or index in named[:at]), len(named))])
 
 
-def place(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
-    """The components and where they sit. Raises ValueError where a size is no number."""
-    return {"verl": _verl, "openrlhf": _openrlhf, "trl": _trl, "open-instruct": _open_instruct}[launch.framework.name](launch, gpus, nodes)
+def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[Mode, Placed, int]:
+    """The components, where they sit, and on how many nodes. ``nodes``: 0 where nobody says; then as many as a launch over several nodes
+    fills, ``least_nodes`` at least, else one. Raises ValueError where a size is no number."""
+    if launch.framework.name == "trl":
+        return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
+    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework.name]
+    return _ray(how(launch), gpus, nodes, least_nodes)
 
 
 def _part(kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None) -> Part:
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
-def _ray(parts: Sequence[Part], gpus: int, update: str, notes: Sequence[str], refusals: Sequence[str] = ()) -> tuple[Mode, Placed]:
-    """Each part on GPUs of its own, in order; one with an anchor on the anchor's. ``refusals``: why the framework starts nothing."""
-    starts, at = [], 0
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """``parts``: each on GPUs of its own, in order, one with an anchor on the anchor's; ``pools``: nodes, and GPUs of each, of those that
+    have nodes of their own; ``refusals``: why the framework starts nothing."""
+
+    parts: Sequence[Part]
+    pools: Sequence[tuple[int, int]]
+    update: str
+    notes: Sequence[str]
+    refusals: Sequence[str] = ()
+
+
+def _ray(shape: Shape, gpus: int, nodes: int, least_nodes: int) -> tuple[Mode, Placed, int]:
+    starts, at, parts = [], 0, shape.parts
     for part in parts:
         starts.append(at if part.anchor is None else starts[part.anchor])
         at += part.alloc_size
-    jobs = [(p.kind, Job(p.name or p.kind, s, p.world_size, count=gpus)) for p, s in zip(parts, starts)]
+    # a pool of one node may share that node, unless it fills it
+    several = sum(n for n, each in shape.pools if n > 1 or each == gpus) > 1
+    count = nodes or max(1, least_nodes, -(-at // gpus) if several else 1)
+    jobs = [(p.kind, Job(p.name or p.kind, s, p.world_size, count=gpus * count)) for p, s in zip(parts, starts)]
     engines, trainers = ([j for kind, j in jobs if kind == wanted and j.size] for wanted in ("engine", "trainer"))
-    waits = [f"Ray waits without end for {at} GPUs where there are {gpus}"] if at > gpus else []
-    groups = groups_of(engines, trainers, update)
-    shared, short = any(g.shared for g in groups if g.name == "weight-update"), "oversubscribed" if at > gpus else "clean"
-    verdict = "duplicate" if shared else "refused" if refusals else short
-    return Mode(tuple(p for p in parts if p.world_size), None, scheduled=True), Placed(groups, verdict, (*refusals, *waits, *notes))
+    waits = [f"Ray waits without end for {at} GPUs where there are {gpus * count}"] if at > gpus * count else []
+    fills = [f"it needs {at} GPUs, which is {count} nodes of {gpus}: name another number with --nodes"] * (not nodes and count > 1)
+    groups = groups_of(engines, trainers, shape.update)
+    shared, short = any(g.shared for g in groups if g.name == "weight-update"), "oversubscribed" if waits else "clean"
+    verdict = "duplicate" if shared else "refused" if shape.refusals else short
+    notes = (*shape.refusals, *waits, *shape.notes, *fills)
+    return Mode(tuple(p for p in parts if p.world_size), None, scheduled=True), Placed(groups, verdict, notes), count
 
 
-def _verl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
-    train = launch.number("trainer_nodes") * launch.number("trainer_per_node")
+def _verl(launch: Launch) -> Shape:
+    apart = not launch.on("hybrid") or any(word in launch.text for word in launch.framework.apart)
+    pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
-    apart = any(word in launch.text for word in launch.framework.apart)
-    rollout = launch.number("engine_nodes") * launch.number("engine_per_node") if apart else train
+    train, rollout = math.prod(pools[0]), math.prod(pools[-1])
     refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"] * bool(rollout % tensor)
-    how = "the engines have GPUs of their own, and weights travel by NCCL" if apart else \
+    how = "the engines have GPUs of their own, and the weights travel by NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
                                                              None if apart else 0)]
-    return _ray(parts, gpus * nodes, "xccl" if apart else "in-process", [how], refused)
+    return Shape(parts, pools, "xccl" if apart else "in-process", [how], refused)
 
 
-def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
-    shape = {role: (launch.number(f"{role}_nodes"), launch.number(f"{role}_per_node")) for role in ("trainer", "ref", "critic", "reward")}
+def _openrlhf(launch: Launch) -> Shape:
+    shape = {role: launch.pool(role) for role in ("trainer", "ref", "critic", "reward")}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
-    has = {"ref": launch.above_zero("kl"), "critic": bool(launch.told("has_critic")),
+    # train_ppo_ray.py from v0.6.0 on: gae makes a critic of the reward or the actor model, any other estimator takes it away
+    has = {"ref": launch.above_zero("kl"), "critic": launch.told("estimator") == "gae",
            "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
     parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
         critic = [i for i, p in enumerate(parts) if p.name == "critic" and role == "reward" and launch.on("share_reward")]
         actor = [0] * (together or role == "ref" and launch.on("share_ref"))
         parts.append(_part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)))
+    pools = [shape.get(p.name, shape["trainer"]) for p in parts if p.anchor is None]
     shares = together and not asynchronous
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
+    notes += ["the advantage estimator gae, which is the default, trains a critic"] * has["critic"]
     refusals = []
     if shares and engines and engines * tensor != parts[0].world_size:
         refusals.append(f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}")
@@ -173,10 +189,10 @@ def _openrlhf(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):  # what is clean in old releases alone is not clean
         notes.append("planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5")
         gloo = False
-    return _ray(parts, gpus * nodes, "ipc" if handed_over else "gloo" if gloo else "xccl", notes, refusals)
+    return Shape(parts, pools, "ipc" if handed_over else "gloo" if gloo else "xccl", notes, refusals)
 
 
-def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+def _open_instruct(launch: Launch) -> Shape:
     together = launch.on("colocate")
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
@@ -186,28 +202,42 @@ def _open_instruct(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]
     refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
     if "vllm_sync_backend" in launch.flags:
         notes.append("vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode")
-    return _ray(parts, gpus * nodes, "ipc" if together else "xccl", notes, refusals)
+    return Shape(parts, [(1, learners) for learners in launch.numbers("learners")], "ipc" if together else "xccl", notes, refusals)
 
 
 def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
+    """One node of those that the trainer has."""
     everything = tuple(range(gpus))
     sees, server = launch.trainer_sees or everything, launch.server_sees or everything
-    processes = launch.number("processes")
+    all_visible = "accelerate launch" in launch.text and not launch.told("processes") and not launch.told("per_node")
+    # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
+    notes = ["accelerate launch without --num_processes starts a process for each visible GPU"] * all_visible
+    machines = max(nodes, launch.number("machines"))
+    processes = len(sees) if all_visible else 1
+    if launch.told("per_node"):
+        processes = launch.number("per_node")
+    elif launch.told("processes"):
+        processes = -(-launch.number("processes") // machines)
     if launch.told("mode") != "server":
         tensor = max(1, launch.number("tensor"))
         parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0)]
-        notes = [f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"] * bool(processes % tensor)
-        verdict = "refused" if notes else "clean" if processes <= len(sees) else "zero-visible"
+        refused = f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
+        refusals = [refused] * bool(processes % tensor)
+        verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
         notes += ["vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"]
-        return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, tuple(notes))
+        return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
     parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm-serve", data, tensor)]
     used, held = server[:tensor * data], sees[:processes]
     short = len(used) < tensor * data or len(held) < processes
-    shared = bool(held) and held[0] in used
-    verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if set(held) & set(used) else "clean"
-    notes = ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
+    elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
+    shared = bool(held) and held[0] in used and not elsewhere
+    crowded = bool(set(held) & set(used)) and not elsewhere
+    verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
+    notes += ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
     notes += ["only the server is started here; whether it meets the trainer is not known"] * (not processes)
+    notes += ["server and trainer are taken to be on different nodes"] * elsewhere
+    used = tuple(gpus * machines + gpu for gpu in used) if elsewhere else used
     return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
 
 

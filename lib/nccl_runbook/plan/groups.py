@@ -95,7 +95,7 @@ def place(mode: Mode, site: Site) -> Placed:
         return _ray(mode, site)
     controlled = site.launcher == "single-controller"
     engines, trainers = _jobs(mode, site, controlled)
-    shares = site.update == "xccl" and bool(engines and trainers) and any(e.has(trainers[0].gpu(0)) for e in engines)
+    shares = site.update == "xccl" and bool(engines and trainers) and any(e.has(trainers[0].gpu(0)) for e in _synced(engines))
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
@@ -108,7 +108,7 @@ def place(mode: Mode, site: Site) -> Placed:
 
 def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job]]:
     """Engines and trainers in the order in which they get their GPUs; one that shares has the GPUs of its anchor."""
-    engines, trainers = mode.of("engine"), _by_role(mode.of("trainer")) if controlled else mode.of("trainer")
+    engines, trainers = mode.of("engine"), sorted(mode.of("trainer"), key=_place_of) if controlled else mode.of("trainer")
     ordered = [*engines, *trainers] if site.engines_first or not controlled else [*trainers, *engines]
     own = [part for part in ordered if part.anchor is None or not mode.shares]
     starts = {id(part): sum(p.world_size for p in own[:at]) for at, part in enumerate(own)}
@@ -118,8 +118,9 @@ def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job
             [Job(p.name or "trainer", starts[id(p)], p.world_size, ring, count) for p in trainers])
 
 
-def _by_role(trainers: Sequence[Part]) -> list[Part]:
-    return sorted(trainers, key=lambda p: _ROLES.index(p.name) if p.name in _ROLES else -1 if p.name is None else len(_ROLES))
+def _place_of(part: Part) -> int:
+    """Of a trainer among others, as single-controller mode starts them."""
+    return (None, *_ROLES, part.name).index(part.name)
 
 
 def _ray(mode: Mode, site: Site) -> Placed:
@@ -142,13 +143,19 @@ def _ray(mode: Mode, site: Site) -> Placed:
 
 
 def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:
-    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, then every engine rank."""
+    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, then every rank of its engines."""
     found = [_listed(name, [(j.role, j, r) for r in range(min(j.size, MOST_RANKS))], j.size, j.role if len(jobs) > 1 else "")
              for name, jobs in (("inference", engines), ("trainer", trainers)) for j in jobs]
     if update == "xccl" and engines and trainers:
-        seats = [(e.role, e, r) for e in engines for r in range(min(e.size, MOST_RANKS))]
-        found.append(_listed("weight-update", [(trainers[0].role, trainers[0], 0), *seats], 1 + sum(e.size for e in engines)))
+        synced = _synced(engines)
+        seats = [(e.role, e, r) for e in synced for r in range(min(e.size, MOST_RANKS))]
+        found.append(_listed("weight-update", [(trainers[0].role, trainers[0], 0), *seats], 1 + sum(e.size for e in synced)))
     return tuple(found)
+
+
+def _synced(engines: Sequence[Job]) -> list[Job]:
+    """Those that get the trainer's weights: beside AReaL's rollout others, as judge_engine, keep their own (rl_trainer.py, v1.0.4)."""
+    return [e for e in engines if e.role == "rollout"] or [*engines]
 
 
 def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int, of: str = "") -> Group:

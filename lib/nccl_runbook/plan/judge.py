@@ -2,20 +2,26 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
+from nccl_runbook.machine.facts import NvmlGpu
+from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
 from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
 from nccl_runbook.plan.areal.tags import Rules, at, newest
-from nccl_runbook.plan.groups import Placed, Site, place
+from nccl_runbook.plan.frameworks import Launch
+from nccl_runbook.plan.groups import Group, Placed, Site, place
 from nccl_runbook.plan.intended import Intended
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
             "duplicate": Severity.BROKEN, "refused": Severity.BROKEN, "zero-visible": Severity.BROKEN}
+_SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
@@ -154,3 +160,74 @@ def about_tag(rules: Rules, site: Site) -> list[str]:
     unread = f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
     uncontrolled = f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4"
     return [unread] * (not rules.known) + [uncontrolled] * (site.launcher == "single-controller" and not rules.controller)
+
+
+def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
+    """The verdict on a launch; flags that look like one of the table and are none are named as evidence."""
+    cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.framework.flags
+    slips = [f"--{n}: not known to us; the nearest is {near}" for n in launch.flags if n not in known
+             for near in difflib.get_close_matches(n, known, 1, 0.95)]
+    seen = [*shared_lines(placed), *placed.notes, *slips]
+    return Finding(
+        f"allocation-{placed.verdict}", SEVERITY[placed.verdict],
+        f"{launch.framework.name}: {table('plan/areal/tags')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
+        tuple(Evidence(e, launch.framework.source if i == 0 else "") for i, e in enumerate(seen)),
+        () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus, per_node)), cause,
+        cause and "likely")
+
+
+def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> list[Remedy]:
+    if placed.verdict == "refused":
+        return [Remedy("you", f"Change the launch: {placed.notes[0]}.")]
+    found = []
+    asked = sum(p.alloc_size for p in mode.parts)
+    if launch.framework.name == "trl" and placed.verdict == "duplicate":
+        server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
+        trainer = min(trainer, per_node - server)
+        lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
+                 f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
+        found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
+    apart = any(p.anchor is None for p in mode.of("engine")) and not launch.on("async")
+    can_share = placed.verdict == "duplicate" or apart and (launch.framework.name != "open-instruct" or gpus == 1)
+    if launch.framework.share_text and can_share:
+        found.append(Remedy("you", launch.framework.share_text, tuple(launch.framework.share_lines)))
+    alone = placed.verdict == "duplicate" and launch.framework.name != "trl"  # they share by a flag: more GPUs change nothing
+    return found + [Remedy("your launcher", f"Give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))] * (not alone)
+
+
+def _range(start: int, end: int) -> str:
+    return ",".join(map(str, range(start, min(end, start + 64))))
+
+
+def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
+    """The GPUs that a process counts from 0 on, as NVML names them. ``value``: CUDA_VISIBLE_DEVICES, None where it is not set.
+
+    A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than NVML (CUDA_DEVICE_ORDER).
+    """
+    named = [e.strip() for e in value.split(",")] if value else []
+    shown = read_selection(value, gpus).shown if value is not None else range(len(gpus))
+    found = []
+    for index, gpu in enumerate(gpus[i] for i in shown):
+        if not isinstance(gpu, Gap):
+            slice_ = named[index] if index < len(named) and named[index].upper().startswith("MIG-") else ""
+            found.append(Identity(index, slice_ or str(gpu.uuid), "" if isinstance(gpu.pci_bus_id, Gap) else gpu.pci_bus_id))
+    return found
+
+
+def judge_devices(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
+    """A finding for every set of ranks of one NCCL group that is not on different GPUs of this machine."""
+    found = []
+    for group in (g for g in groups if g.name != "inference"):
+        seats = [Identity(r.rank, gpus[r.gpu].uuid, gpus[r.gpu].bus_id) for r in group.ranks if r.gpu is not None and r.gpu < len(gpus)]
+        found += [_clash(group, clash) for clash in clashes(seats)]
+    return found
+
+
+def _clash(group: Group, clash: Clash) -> Finding:
+    ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
+    says, cause, who, advice = table("plan/areal/tags")["clash"][clash.kind]
+    return Finding(
+        f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN,
+        f"{ranks} of the {group.name} group {says} ({clash.what})",
+        (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),), (Remedy(who, advice, _SMI),), cause,
+        "established" if clash.kind == "shared" else "likely")

@@ -17,18 +17,20 @@ MOST_FILES = 500
 MOST_LEVELS = 64
 MOST_ENTRIES = 20_000
 LONGEST_KEY = 100
+FIRST = ("rollout", "actor", "critic", "ref", "teacher")  # roles in the order of AReaL; any other engine comes after them
 NOTHING = ("", "~", "null", "Null", "NULL")
 _ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_ROLES = ("rollout", "actor", "critic", "ref", "teacher")
+_BACKEND = re.compile(r"(\w+)\.backend")
+_COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or where one stands
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
     """What one file says. ``mode``: its allocation string, "" without; ``backends``: role to its own string; ``shares``: role to the role
     whose GPUs it is scheduled on; ``gpus``, ``nodes``: 0 where not told; ``update``: weight_update_mode or "";
-    ``scheduler``: its type or ""; ``has_ref``: whether a reference model is loaded (actor.kl_ctl is 0.1 if not told); ``flat``: every plain
-    value by its dotted name."""
+    ``scheduler``: its type or ""; ``has_ref``: whether a reference model is loaded (actor.kl_ctl is 0.1 if not told); ``realhf``: of
+    AReaL's first program, which has its sizes at the top; ``flat``: every plain value by its dotted name."""
 
     mode: str
     backends: dict[str, str]
@@ -38,6 +40,7 @@ class Training:
     update: str
     scheduler: str
     has_ref: bool
+    realhf: bool
     flat: dict[str, str]
 
 
@@ -111,13 +114,14 @@ def _training(flat: dict[str, str]) -> Training:
             value = _REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value)[:2000]
         return value
 
+    backends = {m[1]: told(m[0]) for m in map(_BACKEND.fullmatch, flat) if m and _COMPONENT.match(told(m[0]))}
     return Training(
-        told("allocation_mode"), {r: told(f"{r}.backend") for r in _ROLES if told(f"{r}.backend")},
-        {r: told(f"{r}.scheduling_strategy.target") for r in _ROLES
-         if told(f"{r}.scheduling_strategy.type") == "colocation"}, _count(told("cluster.n_gpus_per_node")),
-        _count(told("cluster.n_nodes")), told("actor.weight_update_mode"), told("scheduler.type"),
-        bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1"))
-        and any(n.startswith("ref.") for n in flat), flat)
+        told("allocation_mode"), {r: backends[r] for r in (*FIRST, *backends) if r in backends},
+        {r: told(f"{r}.scheduling_strategy.target") for r in backends if told(f"{r}.scheduling_strategy.type") == "colocation"},
+        _count(told("cluster.n_gpus_per_node") or told("n_gpus_per_node")), _count(told("cluster.n_nodes") or told("n_nodes")),
+        told("actor.weight_update_mode"), told("scheduler.type"),
+        bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1")) and any(n.startswith("ref.") for n in flat),
+        "n_gpus_per_node" in flat and "mode" in flat, flat)
 
 
 def _count(text: str) -> int:

@@ -22,7 +22,8 @@ import torch.distributed as dist
 
 OPS = ("barrier", "all_reduce", "broadcast", "all_gather", "send_recv")
 WRONG_VALUES = 6
-SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20  # sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+# sockets: 4.3 GB/s, SHM: 27 on 4 H200 (NCCL 2.28.9)
+SLOW_GB_PER_S, SLOW_FROM, SLOW_BYTES = 20.0, 16 << 20, 64 << 20
 ROOM = 6  # times the size that one operation with its check may take of a GPU's memory
 PERIOD = 251  # prime, so that a shift by any power of two shows
 
@@ -34,7 +35,8 @@ def emit(event, **fields):
     if fd:
         os.write(int(fd), (json.dumps(fields) + "\n").encode())
     else:
-        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t") and v not in (None, ""))
+        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t")
+                         and v not in (None, ""))
         print("[rank%s] %s %s" % (rank_and_size()[0], event, words), flush=True)
 
 
@@ -46,30 +48,37 @@ def rank_and_size():
 
 
 def meeting_point():
-    """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host alone."""
+    """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host
+    alone."""
     nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_NODELIST", ""))
     os.environ.setdefault("MASTER_ADDR", re.sub(r"\[(\d+).*$", r"\1", nodes).split(",")[0] or "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(29500 + int(os.environ.get("SLURM_JOB_ID", 0)) % 1000))
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", default=",".join(OPS), help="comma-separated: " + ", ".join(OPS))
     parser.add_argument("--sizes", default="4,16777216", help="bytes, comma-separated")
     parser.add_argument("--repeats", type=int, default=3, help="timed samples an operation and size")
-    parser.add_argument("--iterations", type=int, default=5, help="operations of one sample on GPUs, which share a synchronisation")
+    parser.add_argument("--iterations", type=int, default=5,
+                        help="operations of one sample on GPUs, which share a synchronisation")
     parser.add_argument("--backend", default="auto", choices=("auto", "nccl", "gloo"))
-    parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
+    parser.add_argument("--devices", default="",
+                        help="cuda index of each local rank, comma-separated; default: the local rank")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--device-id", action="store_true", help="bind the process group to the device at once (device_id=)")
-    parser.add_argument("--leave", action="store_true", help="end with the last result, and leave the process group as it is")
-    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)  # deepspeed passes it
+    parser.add_argument("--leave", action="store_true",
+                        help="end with the last result, and leave the process group as it is")
+    parser.add_argument("--fault", default="",
+                        help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
+    # deepspeed passes it
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def pick_device(devices, local_rank, on_cpu):
-    """The device of this rank, current from here on; the CPU if it is asked for, or CUDA shows no device and none is named."""
+    """The device of this rank, current from here on; the CPU if it is asked for, or CUDA shows no device and
+    none is named."""
     if on_cpu or (not devices and not torch.cuda.is_available()):
         return torch.device("cpu")
     index = int(devices.split(",")[local_rank]) if devices else local_rank
@@ -79,34 +88,39 @@ def pick_device(devices, local_rank, on_cpu):
 
 def identity(device):
     """Which device this is, by what cannot be renumbered."""
-    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "torch": torch.__version__}
+    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+              "torch": torch.__version__}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         fields.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
         if hasattr(properties, "pci_bus_id"):
-            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id)
+            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id,
+                                                       properties.pci_device_id)
     return fields
 
 
-def join(backend, timeout_s, rank, size, **options):
-    """Meet the other ranks: over a private file if the engine names one (nothing listens), else over the launcher's env://."""
+def join(backend, timeout_s, rank, size):
+    """Meet the other ranks: over a private file if the engine names one (nothing listens), else over the
+    launcher's env://."""
     path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
-    if path:
-        options["store"] = dist.FileStore(path, size)
-    else:
+    if not path:
         meeting_point()
-    dist.init_process_group(backend, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout_s), **options)
+    dist.init_process_group(backend, rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=timeout_s),
+                            store=dist.FileStore(path, size) if path else None)
     return dist.distributed_c10d._get_default_store()
 
 
 def least(store, key, mine, rank, size):
-    """The smallest value that any rank holds, known to every rank without a collective: those are what is tested."""
+    """The smallest value that any rank holds, known to every rank without a collective: those are what is
+    tested."""
     store.set("%s/%d" % (key, rank), repr(mine))
     return min(float(store.get("%s/%d" % (key, other))) for other in range(size))
 
 
 def part(store, rank, size):
-    """Nobody goes while another may still read its memory, and rank 0, which may hold the store, goes last."""
+    """Nobody goes while another may still read its memory, and rank 0, which may hold the store, goes
+    last."""
     least(store, "left", 0.0, rank, size)
     if rank:
         store.set("gone/%d" % rank, "1")
@@ -115,8 +129,9 @@ def part(store, rank, size):
 
 
 def prepare(device):
-    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there is one, for this world's
-    turn: other ranks may be at work meanwhile, and what is slow here need not be waited for there."""
+    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there
+    is one, for this world's turn: other ranks may be at work meanwhile, and what is slow here need not be
+    waited for there."""
     warm = pattern(PERIOD, device, 0)
     (warm + 1 != warm).nonzero()
     settle(device)
@@ -149,7 +164,8 @@ class Operation:
         self.fill(0)
 
     def fill(self, round_number):
-        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one element that it sends."""
+        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one
+        element that it sends."""
         self.round = round_number
         count, arriving = (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
         self.send = pattern(count, self.device, self.rank + round_number)
@@ -159,7 +175,8 @@ class Operation:
 
     def exchange(self):
         """A ring: send to the next rank, receive from the previous one."""
-        pair = [dist.P2POp(dist.isend, self.send, self.next), dist.P2POp(dist.irecv, self.received, self.previous)]
+        pair = [dist.P2POp(dist.isend, self.send, self.next),
+                dist.P2POp(dist.irecv, self.received, self.previous)]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
 
@@ -170,15 +187,18 @@ class Operation:
             return [(None, self.send, total)]
         arrived = {"broadcast": {0: self.send}, "send_recv": {self.previous: self.received},
                    "all_gather": dict(enumerate(self.received.split(self.part)))}.get(self.op, {})
-        return [(source, got, pattern(len(got), self.device, source + self.round)) for source, got in arrived.items()]
+        return [(source, got, pattern(len(got), self.device, source + self.round))
+                for source, got in arrived.items()]
 
     def wrong(self):
-        """None, or the first wrong element: where, what it is, what it should be, how many, and whose it was."""
+        """None, or the first wrong element: where, what it is, what it should be, how many, and whose it
+        was."""
         for source, got, wanted in self.expected():
             differ = (got != wanted).nonzero()
             if len(differ):
                 at = int(differ[0])  # got: a text, as JSON has no NaN
-                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]), "count": len(differ), "from_rank": source}
+                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]),
+                        "count": len(differ), "from_rank": source}
         return None
 
     def verified(self, round_number):
@@ -204,7 +224,8 @@ def settle(device):
 
 
 def sample(operation, device, iterations):
-    """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else count."""
+    """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else
+    count."""
     settle(device)
     began = time.perf_counter()
     for _ in range(iterations):
@@ -214,7 +235,8 @@ def sample(operation, device, iterations):
 
 
 def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
-    """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a second (None: not timed)."""
+    """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a
+    second (None: not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
     before, times = operation.verified(0), []
@@ -224,13 +246,15 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
     after = operation.verified(1)
     wrong = before or after
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
-    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size), **timing)
+    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size),
+         **timing)
     return wrong is None, bus_factor(op, size) * size_bytes / timing["median_s"] / 1e9 if times and size > 1 else None
 
 
 def every_size(op, asked, most, run):
-    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. A smaller size stands in for those above ``most``
-    bytes, and for the largest if ``run`` reports a rate at which they would take minutes; an event says so."""
+    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. A smaller size stands
+    in for those above ``most`` bytes, and for the largest if ``run`` reports a rate at which they would take
+    minutes; an event says so."""
     right, done, why = True, set(), "what is free on the GPU"
     for size_bytes in sorted(asked):
         if size_bytes > most:
@@ -258,7 +282,8 @@ def fail():
 FAULTS = {
     "corrupt": lambda: None,  # the operations spoil what they send
     "exit": lambda: sys.exit(3),
-    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100) for number in range(1 << 20)),
+    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100)
+                                           for number in range(1 << 20)),
     "ignore-term": lambda: wait_for_ever(signal.SIG_IGN),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "raise": fail,
@@ -280,13 +305,14 @@ def check(args):
     rank, size, local_rank = rank_and_size()
     local_rank = local_rank if args.local_rank is None else args.local_rank
     device = pick_device(args.devices, local_rank, args.backend == "gloo")
-    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(), host=os.uname().nodename, python=sys.executable,
+    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(),
+         host=os.uname().nodename, python=sys.executable,
          **identity(device))
     prepare(device)
     emit("begin", what="init")
     began = time.perf_counter()
     backend = {"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend
-    store = join(backend, args.timeout, rank, size, **({"device_id": device} if args.device_id and device.type == "cuda" else {}))
+    store = join(backend, args.timeout, rank, size)
     emit("init", backend=backend, seconds=round(time.perf_counter() - began, 4))
     right = True
     asked = [int(s) for s in args.sizes.split(",")]
@@ -295,7 +321,8 @@ def check(args):
     corrupt = inject(args.fault, rank)
 
     def run(op, size_bytes):
-        """Whether all values are right, and the rate by which larger sizes are narrowed: that of the slowest rank, so that all do alike."""
+        """Whether all values are right, and the rate by which larger sizes are narrowed: that of the slowest
+        rank, so that all do alike."""
         fine, rate = measure(op, size_bytes, device, rank, size, args.repeats, args.iterations, corrupt)
         narrows = rate is not None and SLOW_FROM <= size_bytes < max(asked)
         return fine, least(store, "%s-%d" % (op, size_bytes), rate, rank, size) if narrows else None
@@ -305,15 +332,16 @@ def check(args):
             continue  # nobody to send to
         right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run)) and right
     emit("begin", what="destroy")
-    # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a sixth of healthy worlds hung
-    # there with torch 2.2, which joins threads under the GIL
+    # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a
+    # sixth of healthy worlds hung there with torch 2.2, which joins threads under the GIL
     if args.leave or backend == "gloo":
         part(store, rank, size)
     else:
         dist.destroy_process_group()
     emit("bye", right=right)
     code = 0 if right else WRONG_VALUES
-    if dist.is_initialized():  # exit handlers that take Gloo's group apart can abort a healthy rank (torch 2.13: 2 of 8 under torchrun)
+    # exit handlers that take Gloo's group apart can abort a healthy rank (torch 2.13: 2 of 8 under torchrun)
+    if dist.is_initialized():
         sys.stdout.flush()
         os._exit(code)
     return code

@@ -33,7 +33,8 @@ def tried(function, *arguments):
     try:
         return function(*arguments)
     except (OSError, AttributeError) as error:
-        reasons = {FileNotFoundError: "absent", ProcessLookupError: "absent", PermissionError: "no-permission"}
+        reasons = {FileNotFoundError: "absent", ProcessLookupError: "absent",
+                   PermissionError: "no-permission"}
         return {"reason": reasons.get(type(error), "failed"), "detail": str(error)}
 
 
@@ -67,8 +68,10 @@ def identity(path, root):
             digest.update(block)
             version, tail = version or SAYS.search(tail + block), block[-64:]
     wheels = sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))
-    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",") for w in wheels}
-    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in version.groups()] if version else [], "wheels": recorded}
+    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",")
+                for w in wheels}
+    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in version.groups()] if version else [],
+            "wheels": recorded}
 
 
 def reported(path):
@@ -89,7 +92,7 @@ def kept(env, names, secret):
     hidden = [v for n, v in env.items() if re.search(secret, n) and len(v) >= 6]
     allowed = {n: v for n, v in env.items() if re.fullmatch(names, n)}
     for value in sorted(hidden, key=len, reverse=True):
-        allowed = {n: v.replace(value, "[redacted]") for n, v in allowed.items()}
+        allowed = {n: v.replace(value, "[redacted:variable]") for n, v in allowed.items()}
     return allowed
 
 
@@ -101,7 +104,8 @@ def shared_memory(path):
 
 def preloads(path, root, words):
     """Whether one of LD_PRELOAD's words names this mapped file."""
-    return any(tried(os.path.samefile, root + path, root + word) is True if "/" in word else os.path.basename(path) == word
+    return any(tried(os.path.samefile, root + path, root + word) is True if "/" in word
+               else os.path.basename(path) == word
                for word in words)
 
 
@@ -114,26 +118,32 @@ def look(request):
     for pattern, keep in request["files"].items():
         start = "" if pattern.startswith("/proc/") else root
         whole = start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid))
-        files.update({path[len(start):]: tried(content, path, keep) for path in sorted(glob.glob(whole)) or [whole]})
+        files.update({path[len(start):]: tried(content, path, keep)
+                      for path in sorted(glob.glob(whole)) or [whole]})
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     words = env.get("LD_PRELOAD", "").replace(":", " ").split()
     preloaded = [p for p in paths if preloads(p, root, words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
-    copies = {p[len(root):] for g in request["copies"] for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
+    copies = {p[len(root):] for g in request["copies"]
+              for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
     return {
-        "event": "environment", "variables": kept(env, request["names"], request["hidden"]), "names": len(env), "files": files,
+        "event": "environment", "variables": kept(env, request["names"], request["hidden"]),
+        "names": len(env), "files": files,
         "mapped": paths, "preloaded": preloaded,
-        "libraries": {p: tried(identity, p, root) for p in sorted(copies | {p for p in paths if "nccl" in p})},
+        "libraries": {p: tried(identity, p, root)
+                      for p in sorted(copies | {p for p in paths if "nccl" in p})},
         "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
         "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
         "packages": [tried(content, p, "^(Name|Version|Requires-Dist):")
                      for d in sorted(torch) for name in request.get("packages", [])
-                     for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name + "-*.dist-info/METADATA"))],
+                     for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name
+                                               + "-*.dist-info/METADATA"))],
         "host": socket.gethostname(), "machine": os.uname().machine,
         "interfaces": [name for _, name in socket.if_nameindex()],
-        "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)]) if request["resolve"] else None,
+        "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)])
+        if request["resolve"] else None,
         "shm": tried(shared_memory, root + "/dev/shm")}
 
 

@@ -20,7 +20,8 @@ def padded(size):
 def slabs(sizes, device):
     """Memory for tensors of so many bytes, touched."""
     room = [padded(size) for size in sizes]
-    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device) for bucket in buckets_of(room, SLAB)]
+    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device)
+            for bucket in buckets_of(room, SLAB)]
 
 
 def laid(memory, sizes):
@@ -35,25 +36,28 @@ def laid(memory, sizes):
 
 
 class Pattern:
-    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of CHUNK words over and over,
-    plus a number that no other round of that repeat (below 512 GiB) and no other repeat of that round (below 65,536) has. Stale words
-    therefore all differ, as do those of another round; within a round all but one in 65,536."""
+    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of
+    CHUNK words over and over, plus a number that no other round of that repeat (below 512 GiB) and no other
+    repeat of that round (below 65,536) has. Stale words therefore all differ, as do those of another round;
+    within a round all but one in 65,536."""
 
     def __init__(self, device):
-        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5), dtype=torch.int16)
+        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5),
+                              dtype=torch.int16)
         self.base = words.to(device)
         self.scratch, self.unequal = torch.empty_like(self.base), torch.empty_like(self.base, dtype=torch.bool)
 
     def lay(self, sizes, tensors, starts):
-        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at byte ``starts`` of the whole
-        one, of ``sizes`` bytes."""
+        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at
+        byte ``starts`` of the whole one, of ``sizes`` bytes."""
         bounds = [0, *itertools.accumulate(padded(size) // 2 for size in sizes)]
         places = [bound + start // 2 for bound, start in zip(bounds, starts)]
         self.bounds = torch.tensor(bounds, device=self.base.device)
         self.pieces = [piece for run in runs(places, tensors) for piece in self.cut(*run)]
 
     def cut(self, place, words):
-        """(place, words, the base to add to, number of the round) of each part of a run that lies in one round."""
+        """(place, words, the base to add to, number of the round) of each part of a run that lies in one
+        round."""
         for first in range(place // CHUNK * CHUNK, place + len(words), CHUNK):
             a, b = max(first, place), min(first + CHUNK, place + len(words))
             yield a, words[a - place:b - place], self.base[a - first:b - first], first // CHUNK
@@ -70,7 +74,8 @@ class Pattern:
             torch.any(torch.ne(self.scratch[:len(words)], words, out=self.unequal[:len(words)]), 0, out=flag)
         for place, words, base, number in itertools.compress(self.pieces, flags.tolist()):
             at = place + (words != base + self.added(number, repeat)).nonzero().flatten()
-            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1, return_counts=True)
+            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1,
+                                           return_counts=True)
             for index, count in zip(tensors.tolist(), counts.tolist()):
                 words_by_tensor[index] = words_by_tensor.get(index, 0) + count
         return words_by_tensor

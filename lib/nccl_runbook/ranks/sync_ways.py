@@ -18,13 +18,16 @@ import torch.distributed as dist
 
 FIRST = 504  # bytes of a message that go with its length
 LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy (H200: 9 us a launch)
-PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")  # what counts where two overlap: the first of these
-LAUNCH = " launch"  # what the host does to queue a phase's work, and to learn that it is done: counts for that phase where nothing runs
+# what counts where two overlap: the first of these
+PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")
+# what the host does to queue a phase's work, and to learn that it is done: counts for that phase where nothing runs
+LAUNCH = " launch"
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 
 
 class Span:
-    """A phase on the host, from when it is made on. No generator: five of those a tensor took 12 us, which no phase counted."""
+    """A phase on the host, from when it is made on. No generator: five of those a tensor took 12 us, which no
+    phase counted."""
 
     def __init__(self, clock, phase):
         self.clock, self.phase, self.first = clock, phase, time.perf_counter()
@@ -34,11 +37,13 @@ class Span:
 
     def __exit__(self, kind, *_):
         if kind is None:
-            self.clock.spans.append((self.phase, self.first - self.clock.began, time.perf_counter() - self.clock.began))
+            self.clock.spans.append((self.phase, self.first - self.clock.began,
+                                     time.perf_counter() - self.clock.began))
 
 
 class Clock:
-    """When each phase ran on this rank. On a GPU by events in its streams, so that what overlaps is not serialised by being measured."""
+    """When each phase ran on this rank. On a GPU by events in its streams, so that what overlaps is not
+    serialised by being measured."""
 
     def __init__(self, device):
         self.device, self.spans, self.events = device, [], []
@@ -82,16 +87,19 @@ class Clock:
         """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
         self.wait()
         self.seconds = time.perf_counter() - self.began
-        self.spans += [(p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3) for p, a, b in self.events]
+        self.spans += [(p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3)
+                       for p, a, b in self.events]
         self.phases = shares(self.spans, self.seconds)
 
 
 def shares(spans, total):
-    """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where none does."""
+    """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where
+    none does."""
     bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
     edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
     names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
-    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0  # now: the bits of all that runs
+    # now: the bits of all that runs
+    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0
     for at, step, bit in [*edges, (total, 0, 0)]:
         at = min(max(at, last), total)
         seconds[names[now & -now]] += at - last
@@ -101,7 +109,8 @@ def shares(spans, total):
 
 
 def tell(sync, message):
-    """The trainer's JSON message, on every rank: its length and beginning in one message to each, the rest of a long one in another."""
+    """The trainer's JSON message, on every rank: its length and beginning in one message to each, the rest of
+    a long one in another."""
     text = json.dumps(message).encode() if sync.rank == 0 else b""
     first = _to_each(sync, len(text).to_bytes(8, "little") + text[:FIRST].ljust(FIRST))
     length = int.from_bytes(first[:8], "little")
@@ -110,7 +119,8 @@ def tell(sync, message):
 
 
 def _to_each(sync, data):
-    """From the trainer to each engine, which gets the bytes. Gloo's broadcast wakes threads of its own: 0.3 to 0.5 ms more (torch 2.11)."""
+    """From the trainer to each engine, which gets the bytes. Gloo's broadcast wakes threads of its own: 0.3
+    to 0.5 ms more (torch 2.11)."""
     tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     for sent in [dist.isend(tensor, other) for other in range(1, sync.size)] if sync.rank == 0 else [dist.irecv(tensor, 0)]:
         sent.wait()
@@ -130,7 +140,8 @@ def acknowledge(sync, clock):
 
 
 def per_tensor(sync, clock):
-    """A control message, a broadcast and an acknowledgement for every tensor, as TRL's server mode and OpenRLHF do."""
+    """A control message, a broadcast and an acknowledgement for every tensor, as TRL's server mode and
+    OpenRLHF do."""
     for i in range(len(sync.sizes)):
         announce(sync, clock, [i])
         _send(sync, clock, [i])
@@ -139,16 +150,19 @@ def per_tensor(sync, clock):
 
 
 def listed(sync, clock):
-    """A control message for a list of tensors of a bucket's size, then their broadcasts one by one (AReaL)."""
+    """A control message for a list of tensors of a bucket's size, then their broadcasts one by one
+    (AReaL)."""
     for bucket in sync.buckets:
         announce(sync, clock, bucket)
         _send(sync, clock, bucket)
 
 
 def _send(sync, clock, bucket):
-    """Tensors straight from and to where they lie, or by way of a buffer where they have to be cut, or to pass through the CPU."""
+    """Tensors straight from and to where they lie, or by way of a buffer where they have to be cut, or to
+    pass through the CPU."""
     if not sync.staged:
-        with clock.queued("wire", sync.wire):  # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
+        # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
+        with clock.queued("wire", sync.wire):
             for i in bucket:
                 dist.broadcast(sync.views[i], 0, group=sync.data)
         return
@@ -165,7 +179,8 @@ def _send(sync, clock, bucket):
 
 
 def flat(sync, clock):
-    """One broadcast a bucket, from two buffers in turn: over NCCL the next is packed, and the last unpacked, while one is on the wire.
+    """One broadcast a bucket, from two buffers in turn: over NCCL the next is packed, and the last unpacked,
+    while one is on the wire.
 
     From pinned memory (nccl-pinned) the bucket is one copy to the GPU instead of a pack.
     """
@@ -205,7 +220,8 @@ def _after(stream, event):
 
 
 def ipc(sync, clock):
-    """The engines copy from the trainer's own memory: handles of all tensors once (ipc-direct), or one a tensor each time."""
+    """The engines copy from the trainer's own memory: handles of all tensors once (ipc-direct), or one a
+    tensor each time."""
     once = sync.args.method == "ipc-direct"
     for group in [range(len(sync.sizes))] if once else [[i] for i in range(len(sync.sizes))]:
         with clock.host("control" if sync.rank == 0 else "wait"):
@@ -220,15 +236,17 @@ def ipc(sync, clock):
 
 
 def _copy(sync, clock, group):
-    """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between copies, and the largest first,
-    so that both end together; small ones at once. Qwen2.5-7B, H200: 7.33 ms; as they come 7.40, in one stream 7.89, one flat copy 7.15."""
+    """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between
+    copies, and the largest first, so that both end together; small ones at once. Qwen2.5-7B, H200: 7.33 ms;
+    as they come 7.40, in one stream 7.89, one flat copy 7.15."""
     large, small = ([i for i in sorted(group, key=lambda i: -sync.sizes[i]) if (sync.sizes[i] >= LARGE) is big] for big in (True, False))
     for stream, part in ((sync.wire, large[::2]), (sync.side, large[1::2])):
         with clock.queued("wire", stream):
             for i in part:
                 sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
             if small and stream is sync.wire:
-                torch._foreach_copy_([sync.views[i] for i in small], [sync.own(i, sync.opened[i]) for i in small], non_blocking=True)
+                torch._foreach_copy_([sync.views[i] for i in small],
+                                     [sync.own(i, sync.opened[i]) for i in small], non_blocking=True)
 
 
 def ipc_flat(sync, clock):
@@ -240,8 +258,10 @@ def ipc_flat(sync, clock):
                 for part, i in zip(sync.stage[k % 2][:sum(sizes)].split(sizes), bucket):
                     part.copy_(sync.views[i], non_blocking=True)
             clock.notice("pack")
-        with clock.host("control" if sync.rank == 0 else "wait"):  # the message of a bucket also says that the one before last is free
-            handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else [])
+        # the message of a bucket also says that the one before last is free
+        with clock.host("control" if sync.rank == 0 else "wait"):
+            handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened
+                           else [])
             clock.wait()
         acknowledge(sync, clock)
         with clock.host("control"):
@@ -253,19 +273,23 @@ def ipc_flat(sync, clock):
 
 
 def handle(view):
-    """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13: UntypedStorage._share_cuda_), as JSON."""
-    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x for x in view.untyped_storage()._share_cuda_()]
+    """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13:
+    UntypedStorage._share_cuda_), as JSON."""
+    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x
+              for x in view.untyped_storage()._share_cuda_()]
     return {"storage": packed, "at": view.storage_offset(), "n": view.numel()}
 
 
 def opened(message):
-    storage = torch.UntypedStorage._new_shared_cuda(*(base64.b64decode(x["b"]) if isinstance(x, dict) else x for x in message["storage"]))
+    storage = torch.UntypedStorage._new_shared_cuda(*(base64.b64decode(x["b"]) if isinstance(x, dict) else x
+                                                      for x in message["storage"]))
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[message["at"]:message["at"] + message["n"]]
 
 
 @functools.lru_cache(maxsize=None)
 def library():
-    """safetensors' own save and load, where this interpreter has them and they work without NumPy; else None. Asked before any sync."""
+    """safetensors' own save and load, where this interpreter has them and they work without NumPy; else None.
+    Asked before any sync."""
     try:
         import safetensors
         import safetensors.torch
@@ -276,7 +300,8 @@ def library():
 
 
 def disk(sync, clock):
-    """Weights gathered to the CPU, one safetensors file by the library's own save and load, else ours of the same form, one thread."""
+    """Weights gathered to the CPU, one safetensors file by the library's own save and load, else ours of the
+    same form, one thread."""
     path = sync.path(f"model-v{sync.number}.safetensors")
     ours = library() is None
     sync.by = "the runbook's own writer" if ours else f"safetensors {library().__version__}"
@@ -312,15 +337,17 @@ def fast(sync, clock):
 
 # name -> its way; sync/facts.py lists the same names, in the order in which they are tried
 METHODS = {
-    "nccl-flat": flat, "nccl-list": listed, "nccl-per-tensor": per_tensor, "nccl-pinned": flat, "ipc-direct": ipc, "ipc-flat": ipc_flat,
-    "ipc-per-tensor": ipc, "fast-disk": fast, "fast-disk-shm": fast, "gloo-flat": flat, "gloo-per-tensor": per_tensor, "disk-shm": disk,
+    "nccl-flat": flat, "nccl-list": listed, "nccl-per-tensor": per_tensor, "nccl-pinned": flat,
+    "ipc-direct": ipc, "ipc-flat": ipc_flat,
+    "ipc-per-tensor": ipc, "fast-disk": fast, "fast-disk-shm": fast, "gloo-flat": flat,
+    "gloo-per-tensor": per_tensor, "disk-shm": disk,
     "disk": disk,
 }
 
 
 class Busy:
-    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a stream of their own, from
-    before the first sync on (to load cuBLAS takes longer than a sync)."""
+    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a
+    stream of their own, from before the first sync on (to load cuBLAS takes longer than a sync)."""
 
     def __init__(self, device, edge):
         self.device, self.edge, self.running, self.stopped = device, edge, threading.Event(), threading.Event()

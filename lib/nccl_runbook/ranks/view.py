@@ -15,8 +15,10 @@ import stat
 import sys
 import warnings
 
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLURM_JOB_GPUS",
-             "SLURM_STEP_GPUS", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LD_LIBRARY_PATH", "CUDA_MPS_PIPE_DIRECTORY")
+VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
+             "NVIDIA_DRIVER_CAPABILITIES", "SLURM_JOB_GPUS",
+             "SLURM_STEP_GPUS", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LD_LIBRARY_PATH",
+             "CUDA_MPS_PIPE_DIRECTORY")
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg", "/dev/nvidia-caps/*",
                 "/dev/nvidia-caps-imex-channels/*")
 NOT_A_USERS = ("/dev/nvidia-caps",)  # MIG and IMEX capabilities: for the administrator, not opened here
@@ -57,7 +59,8 @@ def container_signs():
 
 
 def pci_gpus():
-    """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's bus here."""
+    """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's
+    bus here."""
     drivers = {}
     for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
         if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS):
@@ -68,8 +71,10 @@ def pci_gpus():
 
 def surroundings():
     return {"files": [device_file(path) for pattern in DEVICE_FILES for path in sorted(glob.glob(pattern))],
-            "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ}, "container": container_signs(),
-            "is_wsl": os.path.exists("/dev/dxg") or "microsoft" in read("/proc/version").lower(), "pci_gpus": pci_gpus()}
+            "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+            "container": container_signs(),
+            "is_wsl": os.path.exists("/dev/dxg") or "microsoft" in read("/proc/version").lower(),
+            "pci_gpus": pci_gpus()}
 
 
 class Driver:
@@ -92,33 +97,39 @@ class Driver:
         return f"cuInit: error {code} {(name.value or b'').decode()}: {(meaning.value or b'').decode()}"
 
     def count(self):
-        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch 2.11)."""
+        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch
+        2.11)."""
         number = ctypes.c_int()
         return number.value if self.code == 0 and self.library.cuDeviceGetCount(ctypes.byref(number)) == 0 else None
 
     def identity(self, index):
-        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver does not say."""
+        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver
+        does not say."""
         device, raw, bus = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(BUS_ID_SIZE)
         if self.library is None or self.library.cuDeviceGet(ctypes.byref(device), index) != 0:
             return "", ""
         ask_uuid = getattr(self.library, "cuDeviceGetUuid_v2", self.library.cuDeviceGetUuid)
         known = ask_uuid(raw, device) == 0
         digits = bytes(raw).hex()
-        uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])) if known else ""
+        uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20],
+                         digits[20:])) if known else ""
         known = self.library.cuDeviceGetPCIBusId(bus, BUS_ID_SIZE, device) == 0
         return uuid, bus.value.decode() if known else ""
 
 
 def mapped_nccl(torch):
-    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as {"reason", "detail"}."""
-    paths = [line.split(None, 5)[-1].strip() for line in read("/proc/self/maps").splitlines() if "libnccl.so" in line]
+    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as
+    {"reason", "detail"}."""
+    paths = [line.split(None, 5)[-1].strip()
+             for line in read("/proc/self/maps").splitlines() if "libnccl.so" in line]
     if not paths:
         nothing = {"reason": "absent", "detail": "importing torch mapped no libnccl"}
         return ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else nothing, nothing
     version = ctypes.c_int()
     if ctypes.CDLL(paths[0]).ncclGetVersion(ctypes.byref(version)) != 0:
         return {"reason": "failed", "detail": "ncclGetVersion"}, paths[0]
-    major, rest = divmod(version.value, 10000 if version.value >= 10000 else 1000)  # nccl.h, NCCL_VERSION: the code grew with 2.9
+    # nccl.h, NCCL_VERSION: the code grew with 2.9
+    major, rest = divmod(version.value, 10000 if version.value >= 10000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}", paths[0]
 
 
@@ -128,20 +139,23 @@ def add_gpus(torch, driver, gpus):
     for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)
         uuid, bus = driver.identity(index)
-        gpus.append({"cuda_index": index, "name": p.name, "uuid": uuid, "pci_bus_id": bus, "total_bytes": p.total_memory,
+        gpus.append({"cuda_index": index, "name": p.name, "uuid": uuid, "pci_bus_id": bus,
+                     "total_bytes": p.total_memory,
                      "capability": f"{p.major}.{p.minor}"})
 
 
 def cuda(torch):
     driver = Driver()
     nccl, nccl_path = mapped_nccl(torch)
-    fields = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
+    fields = {"torch": torch.__version__, "cuda": torch.version.cuda or "",
+              "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
             "nccl_path": nccl_path, "gpus": [], "error": "", "error_code": driver.code, "peer_access": []}
     try:
         torch.cuda.init()
         add_gpus(torch, driver, fields["gpus"])
         count = len(fields["gpus"])
-        fields["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)]
+        fields["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)]
+                                 for i in range(count)]
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch compiled without CUDA (torch 2.13)
         fields["error"] = "\n".join(filter(None, (str(error).split("\nCUDA kernel errors")[0], driver.text)))
     return fields

@@ -20,7 +20,8 @@ import time
 import torch
 import torch.distributed as dist
 
-# fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another interpreter's packages
+# fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another
+# interpreter's packages
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import check  # noqa: E402
@@ -32,7 +33,8 @@ import sync_ways  # noqa: E402
 del sys.path[:2]
 
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
-SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30  # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
+# left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
+SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
 SMALL = 16                # a part of every tensor, for t = N a + B / b from two sizes
 
 
@@ -41,23 +43,33 @@ class PeerStopped(RuntimeError):
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", required=True, choices=sync_ways.METHODS)
-    parser.add_argument("--spec", required=True, help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
+    parser.add_argument("--spec", required=True,
+                        help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
     parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
-    parser.add_argument("--buckets", default="512", help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
-    parser.add_argument("--busy", default="0", help="edges of the matrices that engines multiply meanwhile: 0,4096")
-    parser.add_argument("--tp", type=int, default=1, help="ranks of one engine; each keeps its rows of every tensor")
-    parser.add_argument("--directory", default="", help="for disk; made if it is not there, and then removed again")
-    parser.add_argument("--devices", default="", help="cuda index of each local rank, comma-separated; default: the local rank")
-    parser.add_argument("--cpu", action="store_true", help="keep the tensors on the CPU, also where there is a GPU")
+    parser.add_argument("--buckets", default="512",
+                        help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
+    parser.add_argument("--busy", default="0",
+                        help="edges of the matrices that engines multiply meanwhile: 0,4096")
+    parser.add_argument("--tp", type=int, default=1,
+                        help="ranks of one engine; each keeps its rows of every tensor")
+    parser.add_argument("--directory", default="",
+                        help="for disk; made if it is not there, and then removed again")
+    parser.add_argument("--devices", default="",
+                        help="cuda index of each local rank, comma-separated; default: the local rank")
+    parser.add_argument("--cpu", action="store_true",
+                        help="keep the tensors on the CPU, also where there is a GPU")
     parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--fault", default="", help="inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die")
+    parser.add_argument("--fault", default="",
+                        help="inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die")
     return parser.parse_args()
 
 
 def together(action=lambda: None, *args):
-    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where one could not."""
+    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
+    one could not."""
     failure = None
     try:
         action(*args)
@@ -104,7 +116,8 @@ class Sync:
         self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
 
     def lay_out(self, shapes):
-        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in bytes."""
+        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
+        bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
         self.rows, self.starts, self.own_shapes = {}, [], []
@@ -125,7 +138,8 @@ class Sync:
         return min(max(mib << 20, max(self.sizes)), self.total)
 
     def staging(self):
-        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes pass through the CPU."""
+        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes
+        pass through the CPU."""
         method, largest = self.args.method, self.bucket_bytes(max(self.mib))
         if method.endswith(("flat", "pinned")):
             return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
@@ -150,13 +164,15 @@ class Sync:
                 raise fast_disk.NotEnough(f"memory on GPU {self.device.index}", needed, free)
 
     def prepare(self):
-        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement itself."""
+        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
+        itself."""
         self.memory, self.pattern = sync_bytes.slabs(self.own_sizes, self.device), sync_bytes.Pattern(self.device)
         if self.args.method.startswith("disk"):
             sync_ways.library()
         size, count = self.staging()
         where = self.device if self.on_gpu else torch.device("cpu")
-        self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu) for _ in range(count)]
+        self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu)
+                      for _ in range(count)]
         if self.args.method == "nccl-pinned" and self.rank == 0:
             self.pinned = torch.zeros(self.total, dtype=torch.uint8, pin_memory=True)
         if self.on_gpu and not self.on_host:
@@ -171,7 +187,8 @@ class Sync:
         self.opened = {}
 
     def run(self):
-        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and engines that are busy."""
+        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and
+        engines that are busy."""
         together(self.check_memory)
         self.prepare()
         timeout = datetime.timedelta(seconds=self.args.timeout)
@@ -179,10 +196,12 @@ class Sync:
         try:
             good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
             good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
-            good += [self.several("variant", 2, self.mib[0], int(edge)) for edge in self.args.busy.split(",") if int(edge)]
+            good += [self.several("variant", 2, self.mib[0], int(edge))
+                     for edge in self.args.busy.split(",") if int(edge)]
             self.lay_out([torch.Size([-(-shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
-            good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2, self.mib[0], 0))
+            good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2,
+                                     self.mib[0], 0))
             return all(good)
         finally:
             if self.rank == 0:
@@ -192,7 +211,8 @@ class Sync:
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
         with sync_ways.Busy(self.device, busy if self.rank else 0):
             about = {"event": event, "bucket_mib": mib, "busy": busy}
-            return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1) for repeat in range(repeats)])
+            return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1)
+                        for repeat in range(repeats)])
 
     def once(self, about, last):
         """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
@@ -205,7 +225,8 @@ class Sync:
                 for pinned, view in zip(self.pinned[:self.total].split(self.sizes), self.views):
                     pinned.copy_(view, non_blocking=True)
         before = self.views[-1].clone() if self.kind == "stale" else None
-        together(sync_ways.Clock(self.device).wait)  # else the engines' clocks run while the trainer's bytes are still being made
+        # else the engines' clocks run while the trainer's bytes are still being made
+        together(sync_ways.Clock(self.device).wait)
         clock = sync_ways.Clock(self.device)
         path = sync_ways.METHODS[self.args.method](self, clock)
         clock.stop()
@@ -215,8 +236,10 @@ class Sync:
             self.views[-1].copy_(before)
         differing = self.pattern.differing(self.number) if self.rank else {}
         wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in differing.items()]
-        check.emit(**about, method=self.args.method, seconds=clock.seconds, bytes=self.total, tensors=len(self.names), phases=clock.phases,
-                   by=self.by, verified=not wrong, compared=bool(self.rank), wrong=wrong[:5], wrong_count=len(wrong),
+        check.emit(**about, method=self.args.method, seconds=clock.seconds, bytes=self.total,
+                   tensors=len(self.names), phases=clock.phases,
+                   by=self.by, verified=not wrong, compared=bool(self.rank), wrong=wrong[:5],
+                   wrong_count=len(wrong),
                    fsync_s=fsync(path) if path and last and about["event"] == "sync" else None)
         together()
         if path and not path.endswith("weights"):
@@ -227,7 +250,8 @@ class Sync:
         return os.path.join(self.args.directory, name)
 
     def by_file(self, clock, path, write, read, tidy=lambda: None):
-        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The path, on the trainer."""
+        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The
+        path, on the trainer."""
         try:
             if self.rank:
                 with clock.host("wait"):
@@ -253,16 +277,19 @@ class Sync:
     def write(self, clock, write, path):
         if not os.path.isdir(self.args.directory):
             os.makedirs(self.args.directory)
-            self.made = fast_disk._hold(self.args.directory, fcntl.LOCK_SH) is not None  # held until this process ends, however it ends
+            # held until this process ends, however it ends
+            self.made = fast_disk._hold(self.args.directory, fcntl.LOCK_SH) is not None
         with clock.host("write"):
             write()
         if self.kind == "torn":
-            file = os.path.join(path, min(os.listdir(path))) if os.path.isdir(path) else path  # a shard, not the index
+            # a shard, not the index
+            file = os.path.join(path, min(os.listdir(path))) if os.path.isdir(path) else path
             os.truncate(file, os.path.getsize(file) - 1)
 
 
 def fsync(path):
-    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not wait for it."""
+    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not
+    wait for it."""
     began = time.perf_counter()
     for file in [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]:
         fast_disk._fsync(file)

@@ -11,6 +11,8 @@ import string
 from html import escape
 from typing import TYPE_CHECKING, Callable, Iterable, List, Optional, Sequence, Tuple
 
+from nccl_runbook.core.redact import masked, plain
+
 if TYPE_CHECKING:
     from nccl_runbook.core.findings import Remedy
 
@@ -65,9 +67,10 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     frame, style = ((pkgutil.get_data(__package__, f"templates/{name}") or b"").decode() for name in ("frame.html", "style.css"))
     links = "".join(f'<li><a href="#{at}">{name}</a></li>' for at, name in _HEADING.findall(main))
     symbol, tone = LOOKS[status]
-    return string.Template(frame).substitute(
+    hidden = masked(main) or "nothing"
+    return plain(string.Template(frame).substitute(
         main=main, style=style, links=links, tone=tone, symbol=symbol, sentence=escape(sentence), sub=escape(sub),
-        about=escape(about))
+        about=escape(about), hidden=hidden))
 
 
 def remedy_html(remedy: Remedy, text: Callable[[str], str] = str, style: str = "") -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.records import write_text
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 _TAGS = frozenset("a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s "
@@ -70,14 +70,13 @@ class NotebookPages:
             extra_template_basedirs=[str(TEMPLATES)], extra_template_paths=[str(TEMPLATES)], exclude_anchor_links=True)
         self._exporter.register_filter("clean_html", _cleaner())
         self._exporter.register_filter("join_lines", lambda value: "".join(value) if isinstance(value, list) else str(value))
-        self._redactor = Redactor(os.environ)
         self._lock = threading.Lock()  # the exporter keeps state between calls
 
     def render(self, notebook: Path) -> str:
         """The page of one notebook file. Raises OSError, or nbformat's ValidationError for a file that is no notebook."""
         import nbformat
 
-        return self._page(nbformat.read(notebook, as_version=4), notebook.stem)
+        return self._page(nbformat.from_dict(Redactor(os.environ).json(nbformat.read(notebook, as_version=4))), notebook.stem)
 
     def warm(self) -> NotebookPages:
         """Pay for the first page now: its template, lexers and cleaner are made with it."""
@@ -90,7 +89,7 @@ class NotebookPages:
     def _page(self, node: Any, name: str) -> str:
         with self._lock:
             page, _ = self._exporter.from_notebook_node(node, {"metadata": {"name": name}})
-        return self._redactor.text(_NEXT.sub(r'href="\1.html', page))
+        return plain(_NEXT.sub(r'href="\1.html', page))
 
     def write(self, notebook: Path) -> Path:
         """NN-name.html beside NN-name.ipynb; its path."""

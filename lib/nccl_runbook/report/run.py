@@ -56,11 +56,9 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
 
     document, found = build(run_dir, run)
     document.written = utc_now()
-    redactor = Redactor(os.environ)
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
-    page = render_index(document, found, files)
-    records.write_texts({run_dir / "verdict.json": records.json_text(document, redactor),
-                         run_dir / "index.html": redactor.text(page)})
+    records.write_texts({run_dir / "verdict.json": records.json_text(document, Redactor(os.environ)),
+                         run_dir / "index.html": render_index(document, found, files)})
     return document
 
 

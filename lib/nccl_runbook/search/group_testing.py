@@ -13,18 +13,21 @@ from typing import Callable, Dict, FrozenSet, Generator, Iterable, List, Optiona
 Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
-ENOUGH_PARTNERS = 4  # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+ENOUGH_PARTNERS = 4
 REPEATS = 20  # runs that give the rate of a fault that comes and goes
 MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
 Z95 = 1.959964
-CONFIRM = 4  # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
+# how often the smallest group that fails is run once more at the end, and half as often the largest that pass
+CONFIRM = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones; ``pairs``: faulty links;
-    ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent fault, 1 where no two work together; ``within``: the
-    smallest group that was seen to fail; ``failed`` of ``repeated`` runs of it, for an intermittent fault."""
+    """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones;
+    ``pairs``: faulty links; ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent
+    fault, 1 where no two work together; ``within``: the smallest group that was seen to fail; ``failed`` of
+    ``repeated`` runs of it, for an intermittent fault."""
 
     kind: str
     gpus: Tuple[int, ...] = ()
@@ -48,7 +51,8 @@ class _Spent(Exception):
 
 
 def most_runs(gpus: int) -> int:
-    """The most worlds that a walk over so many GPUs asks for; it ends *unclear* where they do not tell, as with 9 bad GPUs of 16."""
+    """The most worlds that a walk over so many GPUs asks for; it ends *unclear* where they do not tell, as
+    with 9 bad GPUs of 16."""
     return 5 * gpus + 12 * (gpus - 1).bit_length() + 8 * CONFIRM + REPEATS
 
 
@@ -59,12 +63,15 @@ class _Outcomes:
         self.gpus: Group = tuple(gpus)
         self.left = most_runs(len(gpus)) - REPEATS
         self.known: Dict[FrozenSet[int], bool] = {}
-        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)  # where every pair is known, every partner counts
+        # where every pair is known, every partner counts
+        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)
 
     def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
-        """A group that contains one that failed fails, one inside a group that passed passes; None: not known."""
+        """A group that contains one that failed fails, one inside a group that passed passes; None: not
+        known."""
         here = frozenset(group)
-        return max((passed for known, passed in self.known.items() if (here <= known if passed else known <= here)), default=None)
+        return max((passed for known, passed in self.known.items()
+                    if (here <= known if passed else known <= here)), default=None)
 
     def run(self, groups: Round) -> Generator[Round, Answers, Answers]:
         self.left -= len(groups)
@@ -73,7 +80,8 @@ class _Outcomes:
         return (yield groups) if groups else {}
 
     def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
-        """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails together once it is named."""
+        """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails
+        together once it is named."""
         asked = [tuple(sorted(g)) for g in groups]
         new = [g for g in asked if g and self.known_to_pass(g) is None]
         passed = yield from self.run(new)
@@ -91,8 +99,8 @@ class _Outcomes:
         return (yield from self.ask(group))[0]
 
     def confirm(self) -> Generator[Round, Answers, None]:
-        """The smallest group that failed must go on failing, the largest that passed must go on passing: what comes and goes passes once
-        by chance, and then it looks like another fault."""
+        """The smallest group that failed must go on failing, the largest that passed must go on passing: what
+        comes and goes passes once by chance, and then it looks like another fault."""
         passed = [k for k, fine in self.known.items() if fine]
         most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
         for group, fine in [(self.smallest, False)] * CONFIRM + [(g, True) for g in sorted(most, key=len)[-CONFIRM:] * (CONFIRM // 2)]:
@@ -105,8 +113,9 @@ class _Outcomes:
 
 
 def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
-    """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs that give the rate of a
-    fault that comes and goes; the runs that showed it to do so were selected for that and do not count."""
+    """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs
+    that give the rate of a fault that comes and goes; the runs that showed it to do so were selected for that
+    and do not count."""
     outcomes = _Outcomes(gpus)
     try:
         if (yield from outcomes.passes(outcomes.gpus)):
@@ -134,25 +143,29 @@ def _identify(outcomes: _Outcomes) -> Walk:
     if not sides and not bad:
         return (yield from _count(outcomes, rest))
     if not bad and (yield from _is_split(outcomes, sides)):
-        return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)), within=outcomes.smallest)
+        return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)),
+                         within=outcomes.smallest)
     if not sides or len(sides) > 2 and len(sides[0]) < 2:
         return Diagnosis("unclear", within=outcomes.smallest)
     return (yield from _located(outcomes, bad, sides))
 
 
 def _no_two(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, bool]:
-    """Whether no two of three or more GPUs work together. Up to MATRIX_MOST every pair is tried; of more, until one passes, every pair of
-    up to ten, else those within two sixes: no 9 bad GPUs, and no split into 5 sets, make them all fail."""
+    """Whether no two of three or more GPUs work together. Up to MATRIX_MOST every pair is tried; of more,
+    until one passes, every pair of up to ten, else those within two sixes: no 9 bad GPUs, and no split into 5
+    sets, make them all fail."""
     teams, passed = [rest] if len(rest) <= 10 else [rest[:6], rest[6:12]], False
     for turn in range(len(teams[0])):
         if not passed or len(rest) <= MATRIX_MOST:
-            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2) if (i + j) % len(t) == turn]
+            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2)
+                     if (i + j) % len(t) == turn]
             passed = any((yield from outcomes.ask(*pairs))) or passed
     return len(rest) > 2 and not passed
 
 
 def _sides(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, List[List[int]]]:
-    """GPUs that pass together, the largest set first; what fails together has its ends on different sides. Empty where no pair fails."""
+    """GPUs that pass together, the largest set first; what fails together has its ends on different sides.
+    Empty where no pair fails."""
     sides: List[List[int]] = [[]]
     waiting = [rest]
     while waiting:
@@ -168,7 +181,8 @@ def _sides(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, Li
 
 
 def _side_of(outcomes: _Outcomes, gpu: int, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
-    """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with nobody there alone."""
+    """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with
+    nobody there alone."""
     for side in sides:
         if (yield from outcomes.passes([*side, gpu])):
             side.append(gpu)
@@ -184,19 +198,22 @@ def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> Generator[Roun
     if len(group) == 1:
         return group
     first = yield from _partners(outcomes, gpu, group[: len(group) // 2])
-    return first if len(first) >= outcomes.enough else [*first, *(yield from _partners(outcomes, gpu, group[len(group) // 2 :]))]
+    return first if len(first) >= outcomes.enough else [*first,
+                                                        *(yield from _partners(outcomes, gpu, group[len(group) // 2 :]))]
 
 
 def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
-    """Whether nothing passes across, of what is tried: every GPU of the smaller side with as many of the larger as make eight pairs. A side
-    of one GPU is as good as a bad GPU, so at least two must have more."""
+    """Whether nothing passes across, of what is tried: every GPU of the smaller side with as many of the
+    larger as make eight pairs. A side of one GPU is as good as a bad GPU, so at least two must have more."""
     if sum(len(side) > 1 for side in sides) < 2:
         return False
     for large, small in combinations(sides, 2):
-        # two turns at least where there are two sides: in one, links from each GPU to its mate alone would look like a split
+        # two turns at least where there are two sides: in one, links from each GPU to its mate alone would
+        # look like a split
         for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
-            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from outcomes.ask(*across))) if fine]
+            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from outcomes.ask(*across)))
+                      if fine]
             if passed:
                 yield from outcomes.recurs(passed, True)
                 return False
@@ -204,9 +221,11 @@ def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> Generator[Round, A
 
 
 def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Walk:
-    """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a link."""
+    """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a
+    link."""
     links, stars = [], []
-    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())):
+    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides)
+                             for g in (side if at else ())):
         for side in larger:
             row = yield from _partners(outcomes, gpu, [g for g in side if g not in stars])
             every = len(row) >= max(2, len(side)) and not any(outcomes.known_to_pass([gpu, g]) for g in outcomes.gpus if g != gpu)
@@ -221,7 +240,8 @@ def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Wal
         good = [g for g in outcomes.gpus if g not in faulty and g not in gone]
         if stars and len(good) < 2 or not (yield from outcomes.passes(good)):
             return Diagnosis("unclear", within=outcomes.smallest)
-    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs, within=outcomes.smallest)
+    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs,
+                     within=outcomes.smallest)
 
 
 def _count(outcomes: _Outcomes, rest: List[int]) -> Walk:
@@ -249,8 +269,9 @@ def wilson(failed: int, runs: int) -> Tuple[float, float]:
 
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer something else, but a rate
-    where that of a fault which comes and goes was being taken: of the runs that were made, where those are a quarter of all or more."""
+    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer
+    something else, but a rate where that of a fault which comes and goes was being taken: of the runs that
+    were made, where those are a quarter of all or more."""
     recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
 
     def answer(question: Round) -> Answers:
@@ -267,8 +288,10 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
 
 
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
-    """The diagnosis where every pair was tried and just these failed: what a search would find if larger groups fail by their pairs."""
-    return _followed(identify(sorted(gpus)), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
+    """The diagnosis where every pair was tried and just these failed: what a search would find if larger
+    groups fail by their pairs."""
+    return _followed(identify(sorted(gpus)),
+                     lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
 
 
 def _followed(walk: Walk, answer: Callable[[Round], Answers]) -> Diagnosis:

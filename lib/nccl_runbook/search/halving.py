@@ -2,17 +2,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Generic, List, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Dict, FrozenSet, Generic, Optional, Sequence, Tuple, TypeVar
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Halved(Generic[T]):
-    """``guilty``: the fewest candidates that were seen to carry the effect, in the order given; ``asked``: how many subsets were tried.
+    """``guilty``: the fewest candidates that were seen to carry the effect, in the order given; ``asked``:
+    how many subsets were tried.
 
-    ``why_not``: "" where it is settled (they alone show the effect and all the others together do not), else why it is not:
-    "budget spent", "confounded" (what was seen contradicts itself) or "unclear" (an answer was None).
+    ``why_not``: "" where it is settled (they alone show the effect and all the others together do not), else
+    why it is not: "budget spent", "confounded" (what was seen contradicts itself) or "unclear" (an answer was
+    None).
     """
 
     guilty: Tuple[T, ...]
@@ -20,50 +22,51 @@ class Halved(Generic[T]):
     why_not: str = ""
 
 
-def _guilty(suspects: List[int], beside: List[int], shows: Callable[[List[int]], bool]) -> List[int]:
-    """The part of ``suspects`` without which the effect is gone, given that it shows with ``suspects`` and ``beside`` together.
+def _guilty(suspects: Sequence[T], beside: Sequence[T], shows: Callable[[Sequence[T]], bool]) -> Sequence[T]:
+    """The part of ``suspects`` without which the effect is gone, given that it shows with ``suspects`` and
+    ``beside`` together.
 
-    Where neither half does it alone, each half is searched with the other present (A. Zeller, "Yesterday, my program worked", 1999):
-    one factor costs at most 2 log2(n) answers, a pair about twice that.
+    If neither half does it alone, each half is searched with the other present (A. Zeller, "Yesterday, my
+    program worked", 1999): one factor costs at most 2 log2(n) answers, a pair about twice that.
     """
     if len(suspects) == 1:
         return suspects
     middle = (len(suspects) + 1) // 2
     first, second = suspects[:middle], suspects[middle:]
     for half in (first, second):
-        if shows(half + beside):
+        if shows([*half, *beside]):
             return _guilty(half, beside, shows)
-    return _guilty(first, beside + second, shows) + _guilty(second, beside + first, shows)
+    return [*_guilty(first, [*beside, *second], shows), *_guilty(second, [*beside, *first], shows)]
 
 
-def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[bool]], most: int = 40) -> Halved[T]:
-    """Which of ``candidates`` carry the effect. ``shows(subset)``: whether it shows with that subset alone (never asked twice for one);
-    None where that cannot be said. The caller has seen that it shows with all of them and not with none; ``most``: answers at most.
+def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[bool]],
+          most: int = 40) -> Halved[T]:
+    """Which of ``candidates``, no two of them equal, carry the effect. ``shows(subset)``: whether it shows
+    with that subset alone (never asked twice for one); None if that cannot be said. The caller has seen that
+    it shows with all of them and not with none; ``most``: answers at most.
     """
-    order, known = list(candidates), {frozenset(range(len(candidates))): True, frozenset(): False}
-    asked, best = 0, list(range(len(order)))
+    given = [frozenset(candidates), frozenset()]
+    known: Dict[FrozenSet[T], Optional[bool]] = dict(zip(given, (True, False)))
 
-    def answer(subset: List[int]) -> bool:
-        nonlocal asked, best
+    def answer(subset: Sequence[T]) -> bool:
         key = frozenset(subset)
         if key not in known:
-            if asked >= most:
+            if len(known) - len(given) >= most:
                 raise _Ended("budget spent")
-            asked += 1
-            if (shown := shows(tuple(order[i] for i in sorted(subset)))) is None:
-                raise _Ended("unclear")
-            known[key] = shown
-        if known[key] and len(key) < len(best):
-            best = sorted(key)
-        return known[key]
+            known[key] = shows(tuple(c for c in candidates if c in key))
+        if known[key] is None:
+            raise _Ended("unclear")
+        return bool(known[key])
 
     try:
-        guilty, why_not = sorted(_guilty(best, [], answer)), ""
-        if not answer(guilty) or answer([i for i in range(len(order)) if i not in guilty]):
-            guilty, why_not = best, "confounded"
+        guilty, why_not = frozenset(_guilty(candidates, [], answer)), ""
+        if not answer([*guilty]) or answer([*(given[0] - guilty)]):
+            why_not = "confounded"
     except _Ended as end:
-        guilty, why_not = best, str(end)
-    return Halved(tuple(order[i] for i in guilty), asked, why_not)
+        why_not = str(end)
+    if why_not:
+        guilty = min((subset for subset, shown in known.items() if shown), key=len)
+    return Halved(tuple(c for c in candidates if c in guilty), len(known) - len(given), why_not)
 
 
 class _Ended(Exception):

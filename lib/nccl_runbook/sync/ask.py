@@ -1,25 +1,24 @@
 """Weight syncs, one world a method: what was moved, how fast, and whether every byte arrived."""
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 
 _FOLDER = "nccl-runbook-sync-"
-_STALE_S = 60.0         # a folder of ours that is older, and that no trainer holds, belongs to a run that was killed
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0          # below that no arm is started
 _KEPT_S = 12.0          # of the budget for each method that is still to come: a world and a first sync
@@ -29,40 +28,48 @@ _ON_GPUS = ("nccl", "ipc")
 _RUN_AS = {"nccl-one-gpu": "nccl-flat"}
 
 
-def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual", directory: str = "",
+def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual",
+            directory: str = "",
             repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1,
             say: Callable[[str], None] = lambda _: None) -> SyncRuns:
-    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say`` hears of each.
+    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say``
+    hears of each.
 
-    ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each rank of the engines;
-    ``directory``: where the disk methods write, the temporary folder if empty; nothing is left there, nor in /dev/shm. ``methods``:
-    usual, all, or names; nccl-flat@64+512 takes buckets of 64 MiB, then of 512. ``busy``: edges of the matrices that engines multiply in
-    further syncs; ``tp``: ranks of one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
+    ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each
+    rank of the engines; ``directory``: where the disk methods write, the temporary folder if empty; nothing
+    is left there, nor in /dev/shm. ``methods``: usual, all, or names; nccl-flat@64+512 takes buckets of 64
+    MiB, then of 512. ``busy``: edges of the matrices that engines multiply in further syncs; ``tp``: ranks of
+    one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
     """
     ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
-    options = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats", str(repeats)]
+    options = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats",
+               str(repeats)]
     if tp < 1 or (len(devices) - 1) % tp:
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
-    parent, name = os.path.abspath(directory or tempfile.gettempdir()), f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"
+    parent = os.path.abspath(directory or tempfile.gettempdir())
+    sweep([parent, _SHM] if local else [])
     if local and any("disk" in m and "shm" not in m for m in chosen) and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK):
         raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
     arms: Dict[str, Union[SyncArm, Gap]] = {}
     say(f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: running {chosen[0]}")
     for method, following in zip(chosen, [*chosen[1:], ""]):
-        place = _SHM if "shm" in method else parent
-        _sweep(place)
-        try:
-            left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
-            share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
-            worlds[method] = world = _world(engine, method, spec, devices, os.path.join(place, name), options, share_s)
-        finally:
-            shutil.rmtree(os.path.join(place, name), ignore_errors=True)  # the ranks remove it themselves unless they were killed
+        left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
+        share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
+        with _folder(method, _SHM if "shm" in method else parent, local) as folder:
+            worlds[method] = world = _world(engine, method, spec, devices, folder, options, share_s)
         arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
         then = f"; running {following}" if following and not engine.stopped() else ""
         say(f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}")
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
+
+
+def _folder(method: str, place: str, local: bool) -> ContextManager[str]:
+    """Where a disk method writes; behind a prefix the ranks make it and remove it."""
+    if local and "disk" in method and os.access(os.path.join(place, ""), os.W_OK | os.X_OK):
+        return own_folder(_FOLDER, place)
+    return contextlib.nullcontext(os.path.join(place, f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"))
 
 
 def _numbers(name: str, text: str, least: int) -> str:
@@ -74,12 +81,14 @@ def _numbers(name: str, text: str, least: int) -> str:
 
 
 def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List[str]:
-    """Methods by name; "usual" and "all" leave out what cannot start on these devices. Raises ValueError for one that does not exist."""
+    """Methods by name; "usual" and "all" leave out what cannot start on these devices. Raises ValueError for
+    one that does not exist."""
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
         few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")
         names = METHODS if methods == "all" else few
-        return [m for m in names if (devices[0] is not None or not m.startswith(_ON_GPUS)) and (shared or m != "nccl-one-gpu")]
+        return [m for m in names if (devices[0] is not None or not m.startswith(_ON_GPUS))
+                and (shared or m != "nccl-one-gpu")]
     names = [m.strip() for m in methods.split(",")]
     for name in names:
         if name.partition("@")[0] not in METHODS:
@@ -92,7 +101,8 @@ def _buckets(method: str) -> str:
     return _numbers(method, method.partition("@")[2].replace("+", ",") or _BUCKET_MIB, 1)
 
 
-def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str, options: List[str],
+def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str,
+           options: List[str],
            left_s: float) -> Union[World, Gap]:
     if engine.stopped():
         return Gap("not-run", engine.stopped())
@@ -103,40 +113,21 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):
         return Gap("unsupported", f"NCCL {engine.judged()['nccl'] or 'of unknown version'} has no mode for two ranks on one GPU; 2.30 has")
     name = method.partition("@")[0]
-    args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")), "--buckets", _buckets(method), *options]
+    args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")),
+            "--buckets", _buckets(method), *options]
     args += ["--directory", folder] if "disk" in method else []
     args += ["--cpu"] if devices[0] is None else []
-    env = {**(LOGGED if method.startswith("nccl") else {}), **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
+    env = {**(LOGGED if method.startswith("nccl") else {}),
+           **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
     bound_s = min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s
-    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env, bound_s))
+    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env,
+                                   bound_s))
 
 
 def _allows_one_gpu(version: str) -> bool:
-    """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a bounded time."""
+    """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a
+    bounded time."""
     return tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 30)
-
-
-def _sweep(parent: str) -> None:
-    """Remove what a run that was killed in the middle of a sync left here: a gigabyte or more."""
-    try:
-        for entry in os.scandir(parent):
-            ours = entry.name.startswith(_FOLDER) and entry.is_dir(follow_symlinks=False)
-            if ours and time.time() - entry.stat().st_mtime > _STALE_S and not _held(entry.path):
-                shutil.rmtree(entry.path, ignore_errors=True)
-    except OSError:
-        pass  # no such folder, or not ours to list: the rank that writes there says so
-
-
-def _held(folder: str) -> bool:
-    """Whether a living trainer writes there: it locks its folder."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(opened)
-    return False
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
@@ -145,8 +136,10 @@ def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_
     hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
     moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
     return SyncRuns(
-        model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"], tensors=moved.get("tensors", 0),
-        size_bytes=moved.get("bytes", 0), repeats=repeats, directory=parent, file_system=file_system, devices=list(devices),
+        model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"],
+        tensors=moved.get("tensors", 0),
+        size_bytes=moved.get("bytes", 0), repeats=repeats, directory=parent, file_system=file_system,
+        devices=list(devices),
         gpu_names=[h.get("name", "") for h in hellos], uuids=[h.get("uuid", "") for h in hellos],
         arms=arms, tensor_parallel=tp)
 
@@ -155,7 +148,8 @@ def _file_system(directory: str) -> str:
     """Type below ``directory``, such as ext4, tmpfs, overlay or nfs4; "" where the kernel does not say."""
     here = Path(directory).resolve()
     try:
-        kinds = {line.split()[1]: line.split()[2] for line in Path("/proc/self/mounts").read_text().splitlines()}
+        kinds = {line.split()[1]: line.split()[2]
+                 for line in Path("/proc/self/mounts").read_text().splitlines()}
     except OSError:
         return ""
     return next((kinds[str(path)] for path in (here, *here.parents) if str(path) in kinds), "")
@@ -163,16 +157,20 @@ def _file_system(directory: str) -> str:
 
 def _arm(method: str, world: World, stopped: str) -> SyncArm:
     failed = [r for r in world.ranks if r.code != 0 or r.outcome != "exited"]
-    shortages = [Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")]
+    shortages = [Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks
+                 for e in r.named("not-enough")]
     moved = [(r.rank, e) for r in world.ranks for e in [*r.named("sync"), *r.named("variant")]]
     return SyncArm(
         method=method, syncs=_times(world.ranks), compared=sum(e["compared"] for _, e in moved),
-        wrong=[{"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for rank, e in moved for w in e["wrong"]],
+        wrong=[{"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for rank, e in moved
+               for w in e["wrong"]],
         errors={str(r.rank): e["text"] for r in world.ranks for e in r.named("error")},
         shortage=shortages[0] if shortages else None, ended=[f"{r.outcome} {r.code}" for r in world.ranks],
         timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
-        transports=world.transports if method.startswith("nccl") and not failed else {}, shell_line=world.shell_line,
-        last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]], variants=_variants(world.ranks),
+        transports=world.transports if method.startswith("nccl") and not failed else {},
+        shell_line=world.shell_line,
+        last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]],
+        variants=_variants(world.ranks),
         by=moved[0][1].get("by", "") if moved else "", stopped=stopped if failed else "")
 
 
@@ -188,6 +186,8 @@ def _times(ranks: List[RankResult]) -> List[SyncTime]:
     """One SyncTime for each repeat that every rank finished; the trainer reports first."""
     return [
         SyncTime(
-            repeat=events[0]["repeat"], seconds=max(e["seconds"] for e in events), trainer=events[0]["phases"],
-            engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"], fsync_s=events[0]["fsync_s"])
+            repeat=events[0]["repeat"], seconds=max(e["seconds"] for e in events),
+            trainer=events[0]["phases"],
+            engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"],
+            fsync_s=events[0]["fsync_s"])
         for events in zip(*(r.named("sync") for r in ranks))]

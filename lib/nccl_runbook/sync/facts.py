@@ -6,17 +6,20 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 
-# as ranks/sync_ways.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes longest comes last
-METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct", "ipc-flat", "ipc-per-tensor",
+# as ranks/sync_ways.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes
+# longest comes last
+METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct",
+           "ipc-flat", "ipc-per-tensor",
            "fast-disk", "fast-disk-shm", "gloo-flat", "gloo-per-tensor", "disk-shm", "disk")
 
 
 @dataclasses.dataclass(frozen=True)
 class SyncTime:
-    """One sync. ``seconds``: of the rank that took longest, from a common start until its last byte was in place.
+    """One sync. ``seconds``: of the rank that took longest, from a common start until its last byte was in
+    place.
 
-    ``trainer`` and ``engine`` (the slowest one): seconds of each phase, adding up to that rank's own; ``fsync_s``: after the sync and
-    apart from it.
+    ``trainer`` and ``engine`` (the slowest one): seconds of each phase, adding up to that rank's own;
+    ``fsync_s``: after the sync and apart from it.
     """
 
     repeat: int
@@ -28,7 +31,8 @@ class SyncTime:
 
 @dataclasses.dataclass(frozen=True)
 class SyncVariant:
-    """The same method with one thing changed: ``bucket_mib``, engines multiplying matrices of edge ``busy`` meanwhile, or fewer bytes.
+    """The same method with one thing changed: ``bucket_mib``, engines multiplying matrices of edge ``busy``
+    meanwhile, or fewer bytes.
 
     ``seconds``: of the faster of its syncs.
     """
@@ -50,11 +54,13 @@ class Shortage:
 
 @dataclasses.dataclass(frozen=True)
 class SyncArm:
-    """One method in a world of its own. ``wrong``: rank, repeat, tensor and number of 16-bit words that differed, first tensors only.
+    """One method in a world of its own. ``wrong``: rank, repeat, tensor and number of 16-bit words that
+    differed, first tensors only.
 
-    ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks raised, by rank;
-    ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed; ``by``: whose
-    save and load the disk methods used; ``stopped``: who ended it before its end, such as "interrupted (SIGTERM)", "" for nobody.
+    ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks
+    raised, by rank; ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed;
+    ``by``: whose save and load the disk methods used; ``stopped``: who ended it before its end, such as
+    "interrupted (SIGTERM)", "" for nobody.
     """
 
     method: str
@@ -95,9 +101,11 @@ class SyncArm:
 
     @property
     def passed(self) -> bool:
-        """Every byte of every finished sync is right, and one was steady: it ended well, or its share of the time ended it, after its
-        syncs or with at least a third gone into them. Less may be a hang in the next one."""
-        cut = self.timed_out and len(self.syncs) > 1 and (bool(self.variants) or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
+        """Every byte of every finished sync is right, and one was steady: it ended well, or its share of the
+        time ended it, after its syncs or with at least a third gone into them. Less may be a hang in the next
+        one."""
+        cut = self.timed_out and len(self.syncs) > 1 and (bool(self.variants)
+                                                          or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
         return (self.complete or cut) and not self.wrong and self.compared > 0 and bool(self.steady_s)
 
     @property
@@ -106,12 +114,14 @@ class SyncArm:
 
     @property
     def steady(self) -> Optional[SyncTime]:
-        """The sync of (lower) median time among those after the first; the first where it was the only one."""
+        """The sync of (lower) median time among those after the first; the first where it was the only
+        one."""
         by_time = sorted(self.syncs[1:] or self.syncs, key=lambda s: s.seconds)
         return by_time[(len(by_time) - 1) // 2] if by_time else None
 
     def fit(self, tensors: int, size_bytes: int) -> Optional[Tuple[float, float]]:
-        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None where time hardly grows."""
+        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None
+        where time hardly grows."""
         small = [v for v in self.variants if not v.busy and v.size_bytes < size_bytes]
         if not small or not self.steady or self.steady.seconds < 1.2 * small[0].seconds:
             return None
@@ -125,11 +135,12 @@ class SyncArm:
 
 @dataclasses.dataclass(frozen=True)
 class SyncRuns:
-    """Every method that was asked for, on the shapes of one model. ``layers`` of ``layers_of`` were moved; rank 0 is the trainer.
+    """Every method that was asked for, on the shapes of one model. ``layers`` of ``layers_of`` were moved;
+    rank 0 is the trainer.
 
-    ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names`` and ``uuids`` by rank, "" where unknown;
-    ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it was not run;
-    ``tensor_parallel``: ranks of one engine, each of which keeps its rows.
+    ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names`` and ``uuids`` by rank, "" where
+    unknown; ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it
+    was not run; ``tensor_parallel``: ranks of one engine, each of which keeps its rows.
     """
 
     model: str
@@ -157,7 +168,8 @@ class SyncRuns:
 
     def fastest(self, prefix: str) -> Optional[SyncArm]:
         """The arm that passed with the least steady time among the methods that begin so."""
-        return min((a for a in self.run if a.method.startswith(prefix) and a.passed), key=lambda a: a.steady_s or 0.0, default=None)
+        return min((a for a in self.run if a.method.startswith(prefix) and a.passed),
+                   key=lambda a: a.steady_s or 0.0, default=None)
 
 
 ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several processes at once
@@ -165,8 +177,9 @@ ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several proc
 
 @dataclasses.dataclass(frozen=True)
 class OwnSyncTime:
-    """One of the user's own syncs in one process: seconds of each phase, in order. ``rank``: -1 where it is not told; ``source``: the line
-    that told them, or the process whose stacks did and when ("pid 4711, ...")."""
+    """One of the user's own syncs in one process: seconds of each phase, in order. ``rank``: -1 where it is
+    not told; ``source``: the line that told them, or the process whose stacks did and when ("pid 4711,
+    ...")."""
 
     rank: int
     phases: Dict[str, float]

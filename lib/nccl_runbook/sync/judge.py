@@ -9,13 +9,16 @@ from nccl_runbook.placement.placement import Placement
 from nccl_runbook.sync.facts import METHODS, SyncArm, SyncRuns
 from nccl_runbook.sync.judge_choice import choice
 
-# not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path ends in a digit
-RESTS_ON = ("plan", "runs", *(f"runs.arms.{m}{buckets}" for m in METHODS if m != "nccl-one-gpu" for buckets in ("", "@*[0-9]")))
+# not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path
+# ends in a digit
+RESTS_ON = ("plan", "runs", *(f"runs.arms.{m}{buckets}" for m in METHODS if m != "nccl-one-gpu"
+                              for buckets in ("", "@*[0-9]")))
 
 SLOWER = 2.0              # times; below that disk against NCCL is no news
 HANG_S = 60.0             # an arm that finished no sync in that time is stuck, not slow
 # GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
-NVLINK_GB_PER_S = {"A100": 300.0, "A800": 200.0, "H100": 450.0, "H200": 450.0, "H800": 200.0, "B200": 900.0, "B300": 900.0}
+NVLINK_GB_PER_S = {"A100": 300.0, "A800": 200.0, "H100": 450.0, "H200": 450.0, "H800": 200.0, "B200": 900.0,
+                   "B300": 900.0}
 WIDEST_GB_PER_S = 900.0
 HBM_GB_PER_S = 4000.0     # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
 PCIE_GB_PER_S = 126.0     # PCIe 6 x16 in one direction: what goes through the CPU cannot be faster
@@ -26,8 +29,10 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
     if isinstance(runs, Gap) or isinstance(plan, Gap):
         return []
     findings = [f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)) if f]
-    findings += [f for f in (choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
-    first = {(f.id, f.title): f for f in reversed(findings)}  # the refusal of several NCCL methods is one finding
+    findings += [f for f in (choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs),
+                             bytes_verified(runs)) if f]
+    # the refusal of several NCCL methods is one finding
+    first = {(f.id, f.title): f for f in reversed(findings)}
     return [f for f in findings if first[f.id, f.title] is f]
 
 
@@ -83,7 +88,8 @@ def _shared(runs: SyncRuns, plan: Placement) -> bool:
 
 
 def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """NCCL refuses two ranks on one GPU. Expected where they sit there; where UUIDs differ, the bus ids must be equal (NCCL to 2.29)."""
+    """NCCL refuses two ranks on one GPU. Expected where they sit there; where UUIDs differ, the bus ids must
+    be equal (NCCL to 2.29)."""
     known = recognise(_messages(arm)) if arm.method.startswith("nccl") else None
     if known is None or known[0].id != "duplicate-gpu":
         return None
@@ -107,8 +113,8 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
 
 
 def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's echo, a hang of the
-    experimental mode) tells nothing about this machine either."""
+    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's
+    echo, a hang of the experimental mode) tells nothing about this machine either."""
     if not (arm.method.startswith("nccl") and _shared(runs, plan)) or recognise(_messages(arm)):
         return None
     cause = causes()["trainer-and-engine-share-gpu"]
@@ -151,7 +157,8 @@ def did_not_end(arm: SyncArm) -> Finding | None:
             "weight-sync-too-slow", Severity.UNKNOWN,
             f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence, (more_time,))
     advice = "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:"
-    return Finding("weight-sync-hangs", Severity.BROKEN, f"{arm.method} hangs: no sync was finished in {arm.deadline_s:.0f} s", evidence,
+    return Finding("weight-sync-hangs", Severity.BROKEN,
+                   f"{arm.method} hangs: no sync was finished in {arm.deadline_s:.0f} s", evidence,
                    (Remedy("you", advice, (arm.shell_line,)),))
 
 

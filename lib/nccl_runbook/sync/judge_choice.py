@@ -15,8 +15,8 @@ FASTER = 1.5  # times; another method that is so much faster than the one the ta
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs differ, by what its own log says
-    carried it; else ""."""
+    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs
+    differ, by what its own log says carried it; else ""."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
@@ -39,7 +39,8 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
     row = table("sync/choice")["topology"].get(topology(runs), {"order": ()})
-    if not (fit := [a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
+    if not (fit := [a.method for m in row["order"]
+                    for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
     quickest = min(seconds, key=lambda m: seconds[m])
@@ -54,10 +55,13 @@ def choice(runs: SyncRuns) -> Finding | None:
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
-    """The longest phase of the longest sync, of all processes together where that is known, else of one: where the user's seconds go."""
+    """The longest phase of the longest sync, of all processes together where that is known, else of one:
+    where the user's seconds go."""
     if isinstance(own, Gap) or not own.syncs:
-        return [Finding("own-sync-not-seen", Severity.UNKNOWN, own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
-    slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values()))
+        return [Finding("own-sync-not-seen", Severity.UNKNOWN,
+                        own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
+    slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs,
+                  key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
     return [Finding("own-sync-phases", Severity.NOTE,
                     f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it "
@@ -72,7 +76,8 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
 def phase_of(frames: Sequence[str]) -> str:
     """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first, with or
     without the class; "" where none of them syncs weights."""
-    own, named = table("sync/choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]  # without class or <locals>
+    # without class or <locals>
+    own, named = table("sync/choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]
     roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]
     inside = named[:roots[-1] + 1] if roots else []
     whole = (phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside))

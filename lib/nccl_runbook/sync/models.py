@@ -21,13 +21,15 @@ _PREFIX = "model.layers.{i}."
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32                 # of one dimension
-_MOST_TENSORS = 1 << 20         # Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
+# Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
+_MOST_TENSORS = 1 << 20
 _HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Tensors outside the layers, those of one layer, as all are alike, and those of each expert in a layer."""
+    """Tensors outside the layers, those of one layer, as all are alike, and those of each expert in a
+    layer."""
 
     name: str
     head: list[list[Any]]
@@ -40,7 +42,8 @@ class Model:
     def spec(self, layers: int = 0) -> dict[str, Any]:
         """What a rank needs to make the tensors, as JSON of about 1 kB.
 
-        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all.
+        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for
+        all.
         """
         return {"name": self.name, "dtype": "bfloat16", "head": self.head,
                 "layers": min(layers, self.layers) if layers else self.layers, "layers_of": self.layers,
@@ -49,7 +52,8 @@ class Model:
 
 def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
             head_dim: int, vocab: int, tied: bool, experts: int = 0) -> Model:
-    """A decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the embedding."""
+    """A decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the
+    embedding."""
     gated = [["gate_proj.weight", [intermediate, hidden]], ["up_proj.weight", [intermediate, hidden]],
              ["down_proj.weight", [hidden, intermediate]]]
     mlp = {"qwen3_moe": [],
@@ -63,12 +67,15 @@ def decoder(name: str, template: str, hidden: int, intermediate: int, layers: in
     output = [] if tied else [["lm_head.weight", [vocab, hidden]]]
     return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]], layer, layers, _PREFIX,
                  [["model.norm.weight", [hidden]], *output],
-                 {"count": experts, "prefix": "mlp.experts.{e}.", "each": gated} if template == "qwen3_moe" else {})
+                 {"count": experts, "prefix": "mlp.experts.{e}.", "each": gated} if template == "qwen3_moe"
+                 else {})
 
 
 def _attention(template: str, hidden: int, query: int, key: int, head_dim: int) -> list[list[Any]]:
-    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole query and key."""
-    norms = {"olmo2": (query, key)}.get(template, (head_dim, head_dim) if template.startswith("qwen3") else ())
+    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole
+    query and key."""
+    norms = {"olmo2": (query, key)}.get(template,
+                                        (head_dim, head_dim) if template.startswith("qwen3") else ())
     rows = []
     for letter, out in (("q", query), ("k", key), ("v", key)):
         rows.append([f"self_attn.{letter}_proj.weight", [out, hidden]])
@@ -94,7 +101,8 @@ def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
 
 
 def find(name: str) -> Model:
-    """The model of that name, its organisation and upper case optional; or that of a config.json, a safetensors file or index, or a folder.
+    """The model of that name, its organisation and upper case optional; or that of a config.json, a
+    safetensors file or index, or a folder.
 
     ValueError names the nearest one that is known, or what is wrong with the file.
     """
@@ -105,21 +113,24 @@ def find(name: str) -> Model:
     if os.path.exists(name):
         return _bounded(_from_path(Path(name)), name)
     near = difflib.get_close_matches(name, known, 1, 0.4)
-    raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "") + f"known: {', '.join(known)}")
+    raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "")
+                     + f"known: {', '.join(known)}")
 
 
 def _bounded(model: Model, path: str) -> Model:
     """The model, if ranks can make it: some bytes, and no more tensors than a model has."""
     spec = model.spec()
     count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
-    if count > _MOST_TENSORS or not any(math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
+    if count > _MOST_TENSORS or not any(math.prod(shape)
+                                        for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
         raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: no model that can be moved")
     return model
 
 
 def _from_path(path: Path) -> Model:
     if path.is_dir():
-        files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json") if (path / n).is_file()]
+        files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json")
+                 if (path / n).is_file()]
         if not files:
             raise ValueError(f"{path} holds no config.json and no safetensors files")
         path = files[0]
@@ -128,7 +139,8 @@ def _from_path(path: Path) -> Model:
     document = _json(path, path.stat().st_size)
     if isinstance(document.get("weight_map"), dict):
         shards = {n for n in document["weight_map"].values() if isinstance(n, str)}
-        merged = dict(entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name).items())
+        merged = dict(entry for name in sorted(shards)
+                      for entry in _header(path.parent / Path(name).name).items())
         return _listed(path.parent.name or str(path), merged)
     return _from_config(path, document)
 
@@ -146,9 +158,12 @@ def _from_config(path: Path, config: dict[str, Any]) -> Model:
         return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")
-    return decoder(path.parent.name or str(path), kind, hidden, heads=heads, layers=number("num_hidden_layers"),
-                   intermediate=number("moe_intermediate_size" if moe else "intermediate_size"), vocab=number("vocab_size"),
-                   kv_heads=number("num_key_value_heads", "num_attention_heads"), tied=config.get("tie_word_embeddings") is True,
+    return decoder(path.parent.name or str(path), kind, hidden, heads=heads,
+                   layers=number("num_hidden_layers"),
+                   intermediate=number("moe_intermediate_size" if moe else "intermediate_size"),
+                   vocab=number("vocab_size"),
+                   kv_heads=number("num_key_value_heads", "num_attention_heads"),
+                   tied=config.get("tie_word_embeddings") is True,
                    head_dim=hidden // heads if config.get("head_dim") is None else number("head_dim"),
                    experts=number("num_experts") if moe else 0)
 
@@ -175,7 +190,8 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
 def _header(path: Path) -> dict[str, list[int]]:
     """Names and shapes of one safetensors file, from its first kilobytes."""
     entries = _json(path, int.from_bytes(_bytes(path, 8), "little"), 8)
-    shapes = {n: e.get("shape") if isinstance(e, dict) else None for n, e in entries.items() if n != "__metadata__"}
+    shapes = {n: e.get("shape") if isinstance(e, dict) else None
+              for n, e in entries.items() if n != "__metadata__"}
     for name, shape in shapes.items():
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):
             raise ValueError(f"cannot read {path}: {name[:80]} has no shape")
@@ -195,4 +211,5 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> Model:
             rest.append([tensor, shapes[tensor]])
     if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(range(len(layers))):
         return Model(name, list(map(list, shapes.items())), [], 0, "", [])
-    return Model(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", [])
+    return Model(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.",
+                 [])

@@ -27,11 +27,13 @@ def collect(path: str) -> OwnSync | Gap:
         if os.fstat(file.fileno()).st_size > FILE_BYTES:
             return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
         syncs = read(file, path)
-    return OwnSync(syncs) if syncs else Gap("absent", f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
+    return OwnSync(syncs) if syncs else Gap("absent",
+                                            f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
-    printed = ((number, line[:LINE_BYTES].partition(PREFIX.encode())[2]) for number, line in enumerate(lines, 1))
+    printed = ((number, line[:LINE_BYTES].partition(PREFIX.encode())[2])
+               for number, line in enumerate(lines, 1))
     times = (_time(text, f"{name}:{number}") for number, text in printed if text)
     return list(itertools.islice(filter(None, times), MOST_LINES))
 

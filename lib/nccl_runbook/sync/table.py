@@ -12,9 +12,11 @@ from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
-    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that two share is marked."""
+    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that
+    two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
-    rows = [[f"rank {s.rank}", s.role, s.place or "CPU", Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
+    rows = [[f"rank {s.rank}", s.role, s.place or "CPU",
+             Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
              Cell("its own" if s.place else "none")] for s in plan.seats]
     return Table("", ["rank", "role", "device", "GPU"], rows)
 
@@ -31,7 +33,8 @@ def methods_table(runs: SyncRuns) -> Table:
 
 @titled("With one thing changed")
 def sweeps_table(runs: SyncRuns) -> Table:
-    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from two sizes."""
+    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from
+    two sizes."""
     note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
             "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
     return Table(
@@ -52,7 +55,8 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
-    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"], r["overlap"], r["shared"], r["colocated"]]
+    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"],
+             r["overlap"], r["shared"], r["colocated"]]
             for key, r in table("sync/choice")["topology"].items()]
     return Table(
         "Which way to move the weights",
@@ -94,7 +98,8 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     if steady is None or arm.first_s is None:
         return [method, "", "", "", "", "", word]
     rate = runs.size_bytes / steady.seconds / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer), _phases(steady.engine), word]
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer),
+            _phases(steady.engine), word]
 
 
 def _phases(phases: dict[str, float]) -> str:

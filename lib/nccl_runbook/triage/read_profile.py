@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.sources import Source, sources
 from nccl_runbook.logs.text import Said, pieces, said
 from nccl_runbook.triage.facts import RunProfile
@@ -38,7 +40,7 @@ def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit_s: floa
         if not source.problem:
             reader.read(source, until)
         files.append(source.told())
-    return reader.profile(files)
+    return Redactor(os.environ).json(reader.profile(files))
 
 
 class _Reader:

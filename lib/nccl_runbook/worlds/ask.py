@@ -15,9 +15,11 @@ from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, 
 
 MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
-# a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its libraries from a cold disk
+# a world of four ranks over sockets took 9.7 s on H200 (NCCL 2.28.9); the very first one may load its
+# libraries from a cold disk
 GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
-# A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once one hung, less will do.
+# A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once
+# one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
 MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
 NOT_RUN = Gap("not-run")
@@ -29,7 +31,8 @@ def on_gpus(devices: List[Optional[int]]) -> bool:
 
 
 class Budget:
-    """Seconds that a probe may take. A world starts only if its whole deadline fits: cut short, a slow one would look hung."""
+    """Seconds that a probe may take. A world starts only if its whole deadline fits: cut short, a slow one
+    would look hung."""
 
     def __init__(self, seconds: float, gpu: bool, deadline_s: float = 0.0) -> None:
         self.until, self.deadline_s = time.monotonic() + seconds, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S)
@@ -40,9 +43,11 @@ class Budget:
 
 
 def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
-            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", deadline_s: float = 0.0, timed: bool = True,
+            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", deadline_s: float = 0.0,
+            timed: bool = True,
             stall_s: float = STALL_FIRST_S, sizes: Tuple[int, ...] = ()) -> WorldRequest:
-    """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the CPU."""
+    """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the
+    CPU."""
     gpu = on_gpus(devices)
     args = ["--ops", ops, "--sizes", ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES))),
             "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
@@ -51,9 +56,10 @@ def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Opt
                         stall_s=stall_s * max(1.0, len(devices) / 8) if gpu else None, timed=timed)
 
 
-def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False) -> List[Trial]:
-    """Run these at the same time; then what did not pass once more at the same time, in fresh processes (``repeat``; with ``lone`` only
-    where others passed: those that fail beside it are the recurrence)."""
+def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True,
+           lone: bool = False) -> List[Trial]:
+    """Run these at the same time; then what did not pass once more at the same time, in fresh processes
+    (``repeat``; with ``lone`` only where others passed: those that fail beside it are the recurrence)."""
     worlds = engine.run_all(requests)
     repeat = repeat and not (lone and not any(w.passed for w in worlds))
     failed = [dataclasses.replace(r, stall_s=r.stall_s and max(STALL_S, r.stall_s * STALL_S / STALL_FIRST_S))
@@ -74,7 +80,8 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
     for size in wanted:
         if rungs and budget.spent:
             break
-        rungs += trials(engine, [request(counted(size, "rank"), devices[:size], deadline_s=0.0 if rungs else FIRST_DEADLINE_S)])
+        rungs += trials(engine, [request(counted(size, "rank"), devices[:size],
+                                         deadline_s=0.0 if rungs else FIRST_DEADLINE_S)])
         if not rungs[-1].passed:
             break
     return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
@@ -85,21 +92,25 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
     if not on_gpus(devices) or Budget(budget_s, True).spent:
         return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to be tested by itself")
     gpus = sorted(set(devices))
-    done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus])
+    done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather")
+                           for g in gpus])
     return Singles({str(g): trial for g, trial in zip(gpus, done)})
 
 
 def rounds(items: List[int]) -> List[List[tuple]]:
-    """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, n - 1 rounds for an even n, n for an odd one."""
+    """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, n - 1 rounds for an
+    even n, n for an odd one."""
     even: List[Optional[int]] = [*items, *[None] * (len(items) % 2)]
     ring, half = [*even[::2], *reversed(even[1::2])], len(even) // 2
     turns = [[ring[0], *ring[len(ring) - n:], *ring[1:len(ring) - n]] for n in range(len(ring) - 1)]
-    return [[tuple(sorted(pair)) for pair in zip(turn[:half], reversed(turn[half:])) if None not in pair] for turn in turns]
+    return [[tuple(sorted(pair)) for pair in zip(turn[:half], reversed(turn[half:])) if None not in pair]
+            for turn in turns]
 
 
 def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float,
           ladder: Union[Ladder, Gap] = NOT_RUN) -> Union[Pairs, Gap]:
-    """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds) goes."""
+    """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds)
+    goes."""
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
@@ -107,14 +118,17 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
     if failing and len(gpus) > MATRIX_MOST:
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
-    make = functools.partial(request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S)
+    make = functools.partial(request, ops="all_reduce,send_recv",
+                             stall_s=STALL_S if failing else STALL_FIRST_S)
     # where the ladder failed the search repeats what decides, of three GPUs or more
     return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
 
 
-def every_pair(engine: Engine, gpus: List[int], budget: Budget, make: Callable[[str, List[Optional[int]]], WorldRequest],
+def every_pair(engine: Engine, gpus: List[int], budget: Budget,
+               make: Callable[[str, List[Optional[int]]], WorldRequest],
                repeat: bool = True, lone: bool = False) -> Pairs:
-    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that run at once fail."""
+    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that
+    run at once fail."""
     done: List[Pair] = []
     for together in rounds(gpus):
         if budget.spent or lone and done and not any(p.trial.passed for p in done):
@@ -128,7 +142,8 @@ Group = Tuple[int, ...]
 
 
 class _Results:
-    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each in fresh processes."""
+    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each
+    in fresh processes."""
 
     def __init__(self, engine: Engine, trials: Mapping[Group, Trial]) -> None:
         self.engine = engine
@@ -139,16 +154,19 @@ class _Results:
         """Whether each passes, all at the same time. A result that was seen before counts once."""
         new = [g for g in groups if not self.known.get(g)]
         worlds = dict(zip(new, self.engine.run_all([
-            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False, stall_s=STALL_S) for g in new])))
+            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False,
+                    stall_s=STALL_S) for g in new])))
         worlds.update({g: self.known[g].pop(0) for g in groups if g not in new})
         failed = [w for w in (self.example, *worlds.values()) if not isinstance(w, Gap) and not w.passed]
         self.example = min(failed, key=lambda w: w.request.world_size, default=self.example)
         return {g: w.passed for g, w in worlds.items()}
 
 
-def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap], pairs: Union[Pairs, Gap], budget_s: float,
+def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap],
+           pairs: Union[Pairs, Gap], budget_s: float,
            identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
-    """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which asks for the rounds."""
+    """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which
+    asks for the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing is None or isinstance(singles, Gap):
         return Gap("not-run", "no world of several GPUs failed")
@@ -161,7 +179,8 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
     if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
         return Gap("not-run", "every GPU or every pair fails: it is not one of them")
     # a world that failed and passed did so, whatever the same two did as a pair
-    known.update({**{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})})
+    known.update({**{(p.first, p.second): p.trial for p in matrix},
+                  **({} if steady else {tuple(gpus): failing})})
     return _walk(_Results(engine, known), gpus, Budget(budget_s, True), identify(gpus))
 
 

@@ -21,21 +21,25 @@ OPS = "all_reduce,broadcast,send_recv,all_gather"
 GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
 GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
-DEEP_S = 240.0  # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+# with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+DEEP_S = 240.0
 SET_ALREADY = "your environment sets this already, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
-# what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build, stays, and so does multicast
-# off: an arm switches nothing on
+# what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build,
+# stays, and so does multicast off: an arm switches nothing on
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
-STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
+STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE",
+         "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
          "CUDA_(HOME|PATH)", "TORCH_CUDA_ARCH_LIST", *LOGGED)
-# an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm has to do before ("": none);
-# later ones only with DEEP_S or where the control fails. The first are narrowed by the later ones, which cost less bandwidth. "P2P off
-# fails": at once beside a control that passes; beside one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
+# an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm
+# has to do before ("": none); later ones only with DEEP_S or where the control fails. The first are narrowed
+# by the later ones, which cost less bandwidth. "P2P off fails": at once beside a control that passes; beside
+# one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
 ARMS = {
     "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
     "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),
-    "P2P, SHM and IB off": ({f"NCCL_{x}_DISABLE": "1" for x in ("P2P", "SHM", "IB")}, ["P2P", "SHM", "NET/IB"], "P2P and SHM off fails"),
+    "P2P, SHM and IB off": ({f"NCCL_{x}_DISABLE": "1" for x in ("P2P", "SHM", "IB")},
+                            ["P2P", "SHM", "NET/IB"], "P2P and SHM off fails"),
     "SHM off": ({"NCCL_SHM_DISABLE": "1"}, ["SHM"], None),
     "cuMem off": ({"NCCL_CUMEM_ENABLE": "0"}, ["P2P/CUMEM"], None),
     "cuMem host off": ({"NCCL_CUMEM_HOST_ENABLE": "0"}, ["SHM"], "SHM off passes"),
@@ -53,16 +57,19 @@ CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
 Halve = Callable[..., Any]
 
 
-def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float) -> WorldRequest:
+def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool,
+            stall_s: float) -> WorldRequest:
     gpu = on_gpus(devices)
     logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
-    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S, timed, stall_s,
+    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S,
+                          timed, stall_s,
                           GPU_SIZES if gpu else CPU_SIZES)
 
 
 def steering(environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables of the surroundings that the arm *clean* takes out."""
-    return {k: v for k, v in sorted(environ.items()) if STEERS.fullmatch(k) and not any(re.fullmatch(stays, k) for stays in STAYS)}
+    return {k: v for k, v in sorted(environ.items()) if STEERS.fullmatch(k)
+            and not any(re.fullmatch(stays, k) for stays in STAYS)}
 
 
 class _Session:
@@ -72,7 +79,8 @@ class _Session:
         self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
         self.budget, self.deep, self.stall_s = Budget(budget_s, self.gpu), budget_s >= DEEP_S, STALL_FIRST_S
 
-    def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True) -> Dict[str, World]:
+    def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]],
+               timed: bool = True) -> Dict[str, World]:
         """One world for each environment, in turn, as far as the budget goes."""
         requests = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
         return dict(zip(named, self.engine.run_in_turn(requests, lambda: self.budget.spent)))
@@ -80,7 +88,8 @@ class _Session:
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
         self.stall_s = STALL_S
-        return Trial("control", first, None if first.passed else self.worlds({"control": {}}, timed=False).get("control"))
+        return Trial("control", first, None if first.passed
+                     else self.worlds({"control": {}}, timed=False).get("control"))
 
 
 def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
@@ -94,14 +103,17 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     if name == "interface pinned" and met and not any("NET" in key for key in met):
         return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
     used = {**met, **control.world.algorithms}
-    connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))  # so far that NCCL's log shows all it uses
-    if used and acts_on and connected and not any(key.startswith(prefix) for key in used for prefix in acts_on):
+    # so far that NCCL's log shows all it uses
+    connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
+    if used and acts_on and connected and not any(key.startswith(prefix) for key in used
+                                                  for prefix in acts_on):
         return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
     return None
 
 
 def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
-    """The control, every arm that can act, the control again, and *clean* where the environment may be to blame. Needs two ranks.
+    """The control, every arm that can act, the control again, and *clean* where the environment may be to
+    blame. Needs two ranks.
 
     ``budget_s``: seconds; ``halve``: search.halving.halve, which names the guilty variables.
     """
@@ -109,7 +121,8 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
         return Gap("unsupported", "one GPU: a transport needs two ranks")
     session = _Session(engine, devices, budget_s)
     control, named = session.control(), ARMS if session.gpu else CPU_ARMS
-    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None}
+    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named
+                                            for gap in [_cannot_act(n, control)] if gap is not None}
     trials.update(_trials(session, {n: env for n, (env, _, before) in named.items() if n not in trials and (
         before is None or control.passed and before == "P2P off fails")}, control))
     after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
@@ -119,18 +132,21 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve
         if name not in trials:
             why_not = _why_not_later(session, arms, before, trials)
             trials[name] = _trials(session, {name: env}, control)[name] if why_not is None else why_not
-    return dataclasses.replace(arms, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()])
+    return dataclasses.replace(arms, arms=[Arm(n, env, acts_on, trials[n])
+                                           for n, (env, acts_on, _) in named.items()])
 
 
 def _clean_passes(arms: Arms) -> bool:
     return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
 
 
-def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
+def _why_not_later(session: _Session, arms: Arms, before: str,
+                   trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
     """Why an arm that narrows another one is not run; None if it is."""
     wider = trials.get(before.rpartition(" ")[0])
     if arms.control.passed:
-        return None if session.deep else Gap("not-run", f"only where the control fails, or with budget_s from {DEEP_S:g}")
+        return None if session.deep else Gap("not-run",
+                                             f"only where the control fails, or with budget_s from {DEEP_S:g}")
     if _clean_passes(arms):
         return Gap("not-run", "a variable of the environment makes the difference")
     fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
@@ -138,8 +154,8 @@ def _why_not_later(session: _Session, arms: Arms, before: str, trials: Mapping[s
 
 
 def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
-    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the arms are only checked, and
-    what passes is repeated and timed: it may be what one runs with meanwhile."""
+    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the
+    arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
     done: Dict[str, Union[Trial, Gap]] = dict.fromkeys(envs, Gap("not-run", SPENT))
@@ -150,7 +166,8 @@ def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) 
 
 
 def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
-    """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference hangs on."""
+    """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference
+    hangs on."""
     variables, control = steering(os.environ), arms.control
     if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
         return dataclasses.replace(arms, clean=Gap("not-run", "no variable here steers NCCL"))
@@ -162,12 +179,15 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
             return Gap("failed", f"the interpreter does not start then: {error}")
 
     clean = without(variables, "clean")
-    if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):  # the driver may be found through it only
+    # the driver may be found through it only
+    if "LD_LIBRARY_PATH" in variables and (isinstance(clean, Gap) or not clean.passed):
         del variables["LD_LIBRARY_PATH"]
         clean = without(variables, "clean") if variables else clean
-    first, once = clean, not control.passed and isinstance(clean, World) and clean.passed  # which may be chance
+    # which may be chance
+    first, once = clean, not control.passed and isinstance(clean, World) and clean.passed
     clean = without(variables, "clean") if once else first
-    trial = clean if isinstance(clean, Gap) else Trial("clean", clean, first if once and not clean.passed else None)
+    trial = clean if isinstance(clean, Gap) else Trial("clean", clean,
+                                                       first if once and not clean.passed else None)
     limit = None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
     arms = dataclasses.replace(arms, clean=Arm("clean", dict.fromkeys(variables), [], trial))
     if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):
@@ -181,22 +201,25 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
 
     halved = halve(list(variables), shows)
     why_not = "cut by the time budget" if halved.why_not == "unclear" and session.budget.spent else halved.why_not
-    return dataclasses.replace(arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables), halved.asked, why_not))
+    return dataclasses.replace(arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables),
+                                                   halved.asked, why_not))
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:
-    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where speed tells nothing."""
+    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where
+    speed tells nothing."""
     slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
 
 
 def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
-    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at once, for then it is no
-    single GPU or link, and each that hangs costs seconds."""
+    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
+    once, for then it is no single GPU or link, and each that hangs costs seconds."""
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
         return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
     gpus = sorted(arms.control.world.request.devices)
-    make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES)
+    make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False,
+                             stall_s=STALL_S, sizes=GPU_SIZES)
     return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
 
 

@@ -24,7 +24,8 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Ladder:
-    """Worlds of 1, 2, ... N ranks in order; it ends at the first that fails. ``wanted``: the sizes that were to be tried."""
+    """Worlds of 1, 2, ... N ranks in order; it ends at the first that fails. ``wanted``: the sizes that were
+    to be tried."""
 
     backend: str
     wanted: List[int]
@@ -68,7 +69,8 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class SearchRound:
-    """Disjoint groups of GPUs (cuda_index) that ran at the same time, and whether every rank of each passed."""
+    """Disjoint groups of GPUs (cuda_index) that ran at the same time, and whether every rank of each
+    passed."""
 
     groups: List[List[int]]
     passed: List[bool]
@@ -76,8 +78,8 @@ class SearchRound:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What was run to find the GPU or the link, in order. ``example``: the failed world with the fewest GPUs; ``why``: "" where the
-    search ended by itself, else why it did not."""
+    """What was run to find the GPU or the link, in order. ``example``: the failed world with the fewest GPUs;
+    ``why``: "" where the search ended by itself, else why it did not."""
 
     gpus: List[int]
     rounds: List[SearchRound]
@@ -87,8 +89,8 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One factor switched off or narrowed, or for *clean* taken out (None). ``acts_on``: transports, algorithms or protocols, as NCCL's
-    log names them, of which less must be left if it acted."""
+    """One factor switched off or narrowed, or for *clean* taken out (None). ``acts_on``: transports,
+    algorithms or protocols, as NCCL's log names them, of which less must be left if it acted."""
 
     name: str
     env: Dict[str, Optional[str]]
@@ -98,8 +100,9 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Guilty:
-    """``variables`` with their values; ``among``: how many there were; ``asked``: worlds it took; ``why_not``: "" where it is settled,
-    that is: they alone bring the effect back and the others do not (see search/halving.py)."""
+    """``variables`` with their values; ``among``: how many there were; ``asked``: worlds it took;
+    ``why_not``: "" where it is settled, that is: they alone bring the effect back and the others do not (see
+    search/halving.py)."""
 
     variables: Dict[str, str]
     among: int
@@ -109,9 +112,11 @@ class Guilty:
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """The arms between two runs of the control, which differs from the user's environment in nothing but logging.
+    """The arms between two runs of the control, which differs from the user's environment in nothing but
+    logging.
 
-    ``clean``: the same without the variables that may steer NCCL; ``guilty``: which of those the difference hangs on.
+    ``clean``: the same without the variables that may steer NCCL; ``guilty``: which of those the difference
+    hangs on.
     """
 
     backend: str

@@ -16,12 +16,14 @@ from nccl_runbook.worlds.facts import Ladder, Pairs, Search, Singles
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
 SHARED = Remedy("you", "Look at what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
-                "IOMMU. 04 switches each transport off:", ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
+                "IOMMU. 04 switches each transport off:",
+                ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
 NOT_SEARCHED = Gap("not-run")
 A_PART = "gpu-or-link-fault"
 
 
-def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, search: Search | Gap = NOT_SEARCHED) -> list[Finding]:
+def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap,
+          search: Search | Gap = NOT_SEARCHED) -> list[Finding]:
     """Findings of step 03."""
     if isinstance(ladder, Gap):
         return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]
@@ -38,7 +40,8 @@ def _sizes(ladder: Ladder) -> str:
 
 def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
-        return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)]
+        return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world,
+                        failing.again)]
     return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all right",
                      "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked")]
 
@@ -51,12 +54,14 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
     untried = ", ".join(map(str, ladder.wanted[len(ladder.rungs) :]))
-    return [_unknown("ladder-not-finished", f"the budget ended before {untried} ranks", f"passed: {_sizes(ladder)}")] * bool(untried)
+    return [_unknown("ladder-not-finished", f"the budget ended before {untried} ranks",
+                     f"passed: {_sizes(ladder)}")] * bool(untried)
 
 
 def _singles(singles: Singles | Gap) -> list[Finding]:
     trials = {} if isinstance(singles, Gap) else singles.trials
-    return [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again) for g, t in trials.items() if not t.passed]
+    return [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
+            for g, t in trials.items() if not t.passed]
 
 
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
@@ -65,8 +70,10 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     failed = [p for p in pairs.pairs if not p.trial.passed]
     if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
         return [_every_pair("every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
-    findings = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed]
-    unfinished = _unknown("pairs-not-finished", f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
+    findings = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again)
+                for p in failed]
+    unfinished = _unknown("pairs-not-finished",
+                          f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
                           "raise budget_s to test them all")
     return findings + [unfinished] * (len(pairs.pairs) < pairs.wanted)
 
@@ -79,7 +86,8 @@ def _every_pair(what: str, world: World, again: World) -> Finding:
 
 def diagnosis(search: Search) -> Diagnosis:
     """What the recorded rounds show: the search is walked again with their answers."""
-    return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds])
+    return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False))
+                                for r in search.rounds])
 
 
 def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
@@ -109,10 +117,12 @@ def _search(search: Search | Gap) -> list[Finding]:
     rule, title, cause_id = _words(diagnosed)
     if not rule:
         why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
-        return [Finding("search-not-finished", Severity.UNKNOWN, f"which GPU or link it is was not found: {why}; the smallest group that "
+        return [Finding("search-not-finished", Severity.UNKNOWN,
+                        f"which GPU or link it is was not found: {why}; the smallest group that "
                         f"failed: {gpus(diagnosed.within)}", (runs,))]
     cause = causes().get(cause_id or "")
-    evidence = (runs, *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence), NOT_SEEN)
+    evidence = (runs, *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),
+                NOT_SEEN)
     remedy = (look_at(diagnosed, [example]),) if rule == "located" and isinstance(example, World) else remedies(cause)
     return [Finding(rule, Severity.BROKEN, title, evidence, remedy, cause and cause.id, cause and "likely")]
 
@@ -121,7 +131,8 @@ def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding
     low, high = wilson(diagnosed.failed, diagnosed.repeated)
     again = Remedy("you", "Before you change anything, repeat it so often that the change would show:",
                    () if isinstance(example, Gap) else (example.shell_line,))
-    return Finding("intermittent", Severity.WARN, f"it comes and goes: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
+    return Finding("intermittent", Severity.WARN,
+                   f"it comes and goes: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
                    f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)", (runs,), (again,))
 
 
@@ -131,7 +142,8 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
         lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
     title = f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right"
-    return Finding("fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in lines))
+    return Finding("fewer-gpus-pass", Severity.OK, title,
+                   tuple(Evidence(text, "table below") for text in lines))
 
 
 # --- where it is
@@ -141,7 +153,8 @@ def gpus(group: tuple[int, ...] | list[int]) -> str:
 
 
 def culprits(diagnosed: Diagnosis) -> str:
-    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; "" where nothing is named."""
+    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; ""
+    where nothing is named."""
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} work by themselves, and nothing works across"
     bad = [f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus)
@@ -150,27 +163,36 @@ def culprits(diagnosed: Diagnosis) -> str:
 
 
 def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
-    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing ``worlds`` say so."""
-    hellos = {gpu: rank.first("hello") or {} for w in worlds for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
-    buses = {gpu: hellos.get(gpu, {}).get("pci_bus_id") for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})}
+    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing
+    ``worlds`` say so."""
+    hellos = {gpu: rank.first("hello") or {} for w in worlds
+              for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
+    buses = {gpu: hellos.get(gpu, {}).get("pci_bus_id")
+             for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})}
     named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
     return Remedy("the administrator", "Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and "
-                  f"Xids of {named}.", ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
+                  f"Xids of {named}.", ("nvidia-smi topo -m", "nvidia-smi nvlink -e",
+                                        "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
 
 
 def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
-    """The finding of a control that fails, with what was seen of two GPUs at a time in the same environment."""
+    """The finding of a control that fails, with what was seen of two GPUs at a time in the same
+    environment."""
     if isinstance(pairs, Gap):
         return fault
-    ran = [p for p in pairs.pairs if not any(w is not None and w.ended == "lost" for w in (p.trial.world, p.trial.again))]
+    ran = [p for p in pairs.pairs if not any(w is not None and w.ended == "lost"
+                                             for w in (p.trial.world, p.trial.again))]
     failed, passed = [[p for p in ran if p.trial.passed is fine] for fine in (False, True)]
-    steady, untried = not any(p.trial.again is not None and p.trial.again.passed for p in failed), pairs.wanted - len(ran)
-    diagnosed = of_pairs({g for p in ran for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else [])
+    steady, untried = not any(p.trial.again is not None and p.trial.again.passed
+                              for p in failed), pairs.wanted - len(ran)
+    diagnosed = of_pairs({g for p in ran for g in (p.first, p.second)},
+                         [(p.first, p.second) for p in failed] if steady else [])
     via = sorted({name.partition("/")[0] for p in passed if not isinstance(p.trial.world.transports, Gap)
                   for name in p.trial.world.transports})
     title = ""
     if passed and failed and steady:
-        sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)  # another pair may say otherwise
+        # another pair may say otherwise
+        sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
         where = sure and culprits(diagnosed) or f"{len(failed)} of the pairs of GPUs that were tried fail alone"
         title = f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"
     elif failed and steady:
@@ -181,7 +203,8 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
              for p in failed]
     words += [f"{untried} of {pairs.wanted} pairs were not tried"] * bool(untried)
     finding = dataclasses.replace(fault, title=fault.title + title, evidence=(
-        *(Evidence(text, "table below") for text in words), *fault.evidence, *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
+        *(Evidence(text, "table below") for text in words), *fault.evidence,
+        *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
     if passed and diagnosed.gpus + diagnosed.pairs:
         return _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
     return finding
@@ -195,8 +218,8 @@ def _without(failed: list[Group]) -> list[int]:
 
 
 def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
-    """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing ones: it may sit behind
-    another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
+    """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing
+    ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
     around = Remedy("you", f"Until that is mended run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
                     "every other pair that was tried passes.")
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):

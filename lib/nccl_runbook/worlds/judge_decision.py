@@ -9,22 +9,26 @@ from nccl_runbook.causes.toml import table
 
 # the words that outcomes and answers are told in
 _TABLE = table("worlds/transports")
-CONTROL, AGAIN, ARM, CLEAN, KINDS = (_TABLE["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
+CONTROL, AGAIN, ARM, CLEAN, KINDS = (_TABLE["words"][name]
+                                     for name in ("control", "again", "arm", "clean", "kinds"))
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
-POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None) for arm, (to, cause) in _TABLE["points_to"].items()}
+POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None)
+                                                for arm, (to, cause) in _TABLE["points_to"].items()}
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
-# passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it comes and goes
-UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once", "passed 1 of 1": "it was not repeated"}
+# passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
+# comes and goes
+UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once",
+          "passed 1 of 1": "it was not repeated"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
-    """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the control at the end) of AGAIN,
-    ``arms`` by name of ARM, without those that cannot act here; ``clean`` of CLEAN. ``settled``: clean passes and the guilty variables
-    were proven; ``connected``: the control was seen to use something; ``message``: whether the ranks' own words or their end name the
-    cause."""
+    """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the
+    control at the end) of AGAIN, ``arms`` by name of ARM, without those that cannot act here; ``clean`` of
+    CLEAN. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control was seen
+    to use something; ``message``: whether the ranks' own words or their end name the cause."""
 
     control: str
     after: str = "not run"
@@ -37,7 +41,8 @@ class Outcomes:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``kind`` of KINDS; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with ``status``, or None; ``why``."""
+    """``kind`` of KINDS; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with
+    ``status``, or None; ``why``."""
 
     kind: str
     why: str
@@ -47,32 +52,38 @@ class Decision:
 
 
 def decide(outcomes: Outcomes) -> Decision:
-    """One decision for every input. Only an arm that passes with proof, while everything without it fails again, names a transport."""
+    """One decision for every input. Only an arm that passes with proof, while everything without it fails
+    again, names a transport."""
     unsteady = _unsteady(outcomes)
     if outcomes.control == "pass":
         return Decision("inconclusive", unsteady) if unsteady else Decision("healthy", "the environment as it is passes")
     if outcomes.control == "lost":
         return Decision("inconclusive", "the runbook's own process was killed under the ranks")
     if outcomes.message and outcomes.control in FAILING:
-        return Decision("explained", "the ranks' own words, or how they ended, say it", "" if unsteady else next(iter(cures(outcomes)), ""))
+        return Decision("explained", "the ranks' own words, or how they ended, say it",
+                        "" if unsteady else next(iter(cures(outcomes)), ""))
     if unsteady:
         return Decision("inconclusive", unsteady)
     if outcomes.clean == "pass":
-        return Decision("variable", "it passes without the variables of the environment", "clean", "env-conflict",
+        return Decision("variable", "it passes without the variables of the environment", "clean",
+                        "env-conflict",
                         "established" if outcomes.settled else "likely")
     return _by_arms(outcomes)
 
 
 def _unsteady(outcomes: Outcomes) -> str:
-    """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if it did not."""
+    """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if
+    it did not."""
     if outcomes.control == "once of twice":
         return "it comes and goes: the control failed and then passed"
     if outcomes.control == "once of once":
         return "the control failed and was not repeated"
     if outcomes.control == "pass":
         once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
-        apart = len(once) > 1 and not frozenset.intersection(*once.values())  # else it may be the way round that they share
-        return ("the control passed before the arms and failed after them: seen 1 of 2" if outcomes.after == "fail" else
+        # else it may be the way round that they share
+        apart = len(once) > 1 and not frozenset.intersection(*once.values())
+        return ("the control passed before the arms and failed after them: seen 1 of 2"
+                if outcomes.after == "fail" else
                 f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times" if apart else "")
     same = [name for name, word in outcomes.arms.items() if word == "no effect"]
     same += ["clean, once of twice"] * (outcomes.clean == "once of twice") + ["the control again"] * (outcomes.after == "pass")
@@ -81,12 +92,14 @@ def _unsteady(outcomes: Outcomes) -> str:
 
 def cures(outcomes: Outcomes) -> list[str]:
     """Arms that pass with proof, those first that take away least."""
-    return sorted((name for name, word in outcomes.arms.items() if word == "pass"), key=lambda name: len(REMOVES[name]))
+    return sorted((name for name, word in outcomes.arms.items() if word == "pass"),
+                  key=lambda name: len(REMOVES[name]))
 
 
 def suspects(outcomes: Outcomes) -> frozenset[str]:
-    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that takes away more than one that
-    passed and fails nevertheless does so for a reason of its own: it leaves another way, such as sockets."""
+    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that
+    takes away more than one that passed and fails nevertheless does so for a reason of its own: it leaves
+    another way, such as sockets."""
     passed = [REMOVES[name] for name, word in outcomes.arms.items() if word == "pass" or word in UNSURE]
     failed = (REMOVES[name] for name, word in outcomes.arms.items() if word in FAILING)
     kept = frozenset().union(*(f for f in failed if not any(p <= f for p in passed)))
@@ -105,9 +118,13 @@ def _by_arms(outcomes: Outcomes) -> Decision:
         why = f"{'no single transport: ' * (kind == 'sockets')}it passes with {arm} and fails without"
         return Decision(kind, why, arm, cause, cause and status)
     if unproven:
-        return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}" for name in unproven))
+        return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}"
+                                                  for name in unproven))
     # what P2P and SHM off leaves in use
-    untried = {"not run", "lost"} & {outcomes.clean, *map(outcomes.arms.get, ("IB off", "P2P, SHM and IB off", "interface pinned"))}
+    untried = {"not run", "lost"} & {outcomes.clean,
+                                     *map(outcomes.arms.get,
+                                          ("IB off", "P2P, SHM and IB off", "interface pinned"))}
     if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
-        return Decision("not-the-transport", "it fails over sockets alone and without the variables of the environment too")
+        return Decision("not-the-transport",
+                        "it fails over sockets alone and without the variables of the environment too")
     return Decision("inconclusive", "too few of the tests were run to tell")

@@ -24,7 +24,8 @@ _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)"
 
 
 def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
-    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a log."""
+    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a
+    log."""
     if isinstance(world.transports, Gap):
         return None
     return sum(n for name, n in {**world.transports, **world.algorithms}.items() if name.startswith(prefixes))
@@ -50,13 +51,15 @@ def acted(arm: Arm, control: Trial) -> bool | None:
 
 
 def outcome(arm: Arm, control: Trial) -> str:
-    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else how it failed."""
+    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else
+    how it failed."""
     if isinstance(arm.trial, Gap):
         return "not run"
     world, again = arm.trial.world, arm.trial.again
     if not world.passed:
         return "passed 1 of 2" if again is not None and again.passed else world.ended
-    proof, enough = acted(arm, control), control.passed or world.request.timed  # beside a failing control a pass is run again, and timed
+    # beside a failing control a pass is run again, and timed
+    proof, enough = acted(arm, control), control.passed or world.request.timed
     return ("pass" if enough else "passed 1 of 1") if proof else "no effect" if proof is False else "no proof"
 
 
@@ -66,14 +69,17 @@ def outcomes(arms: Arms | Gap) -> dict[str, str]:
 
 
 def in_words(arms: Arms, message: bool) -> Outcomes:
-    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves what is wrong."""
+    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves
+    what is wrong."""
     control, again, clean = arms.control, arms.control.again, arms.clean
     failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
     return Outcomes(
         control="lost" if control.world.ended == "lost" else "pass" if control.passed else failed,
         after=_word(arms.control_after),
-        arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"},
-        clean="fail" if "no variable" in getattr(clean, "detail", "") else _word(clean if isinstance(clean, Gap) else clean.trial),
+        arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap)
+              or a.trial.reason == "not-run"},
+        clean="fail" if "no variable" in getattr(clean, "detail", "")
+        else _word(clean if isinstance(clean, Gap) else clean.trial),
         settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
         connected=bool(used(control.world)),
         message=message,
@@ -87,29 +93,34 @@ def _word(trial: Trial | Gap) -> str:
 
 
 def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
-    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between which GPUs."""
+    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between
+    which GPUs."""
     if isinstance(arms, Gap):
         severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
         return [Finding("transports-not-run", severity, arms.detail or str(arms))]
     control = arms.control
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
-    fault = None if control.passed else explain("control-fails", "your environment as it is", control.world, control.again)
+    fault = None if control.passed else explain("control-fails", "your environment as it is", control.world,
+                                                control.again)
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
         return [narrowed(_control_fails(arms, decision, fault), pairs)]
     if decision.kind != "inconclusive":
         return _control_passes(arms)
-    world = next(t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial) and not t.passed)
+    world = next(t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial)
+                 and not t.passed)
     evidence = (*explain("control-changed", "", world).evidence, Evidence(world.shell_line, "by hand"))
     return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
 
 
 def _rehearsal(arms: Arms) -> list[Finding]:
-    ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]  # with what else there is of the same
+    # with what else there is of the same
+    ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]
     failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
               for t, same in ran if isinstance(t, Trial) and not t.passed]
-    return failed or [Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: NCCL's transports were not tested; the same ranks passed "
+    return failed or [Finding("rehearsed", Severity.UNKNOWN,
+                              "no GPU was used: NCCL's transports were not tested; the same ranks passed "
                               "over Gloo", (Evidence("control and interface pinned to lo", "table below"),))]
 
 
@@ -120,14 +131,16 @@ def _control_passes(arms: Arms) -> list[Finding]:
 
 
 def _fallback(arm: Arm, trial: Trial) -> Finding:
-    """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an alarm."""
+    """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an
+    alarm."""
     fault = explain("fallback-fails", f"with {arm.name}", trial.world, trial.again)
     title = f"{fault.title} (not what your job uses: the control passed)"
     return Finding("fallback-fails", Severity.NOTE, title, fault.evidence)
 
 
 def _environment_costs(arms: Arms) -> list[Finding]:
-    """The environment passes, and is clearly slower than the same without its variables; those it hangs on were found by halving."""
+    """The environment passes, and is clearly slower than the same without its variables; those it hangs on
+    were found by halving."""
     if not isinstance(arms.guilty, Guilty) or not isinstance(arms.clean, Arm) or not isinstance(arms.clean.trial, Trial):
         return []
     slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
@@ -136,7 +149,8 @@ def _environment_costs(arms: Arms) -> list[Finding]:
     return [Finding(
         "environment-costs-bandwidth", Severity.WARN,
         f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}",
-        _proof(arms.guilty), (_unset("Take it out unless somebody knows why it is set:", arms.guilty.variables),),
+        _proof(arms.guilty), (_unset("Take it out unless somebody knows why it is set:",
+                                     arms.guilty.variables),),
         "env-conflict", "likely" if arms.guilty.why_not else "established")]
 
 
@@ -145,14 +159,16 @@ def _unset(text: str, names: Iterable[str]) -> Remedy:
 
 
 def switched_off_already(arms: Arms) -> list[Finding]:
-    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on cards without P2P."""
+    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on
+    cards without P2P."""
     taken = arms.control.world.set_by_environment
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):
         return []
     again = _unset("If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
                    (t.partition("=")[0] for t in off))
-    return [Finding("switched-off-already", Severity.NOTE, f"your environment switches a transport off: {', '.join(off)}",
+    return [Finding("switched-off-already", Severity.NOTE,
+                    f"your environment switches a transport off: {', '.join(off)}",
                     (Evidence(f"set by environment: {', '.join(off)}", "NCCL's log"),), (again,))]
 
 
@@ -168,7 +184,8 @@ def _loss(arms: Arms) -> Finding:
     evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in arms.arms
                  if a.acts_on and outcome(a, arms.control) == "pass"]
     at = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
-    return Finding("transports-pass", Severity.OK, f"your environment as it is passes{at}: no transport has to be switched off",
+    return Finding("transports-pass", Severity.OK,
+                   f"your environment as it is passes{at}: no transport has to be switched off",
                    tuple(evidence))
 
 
@@ -181,15 +198,18 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     n = len(guilty.variables)
     how = f"not settled after {guilty.asked} tests: {guilty.why_not}" if guilty.why_not else (
         f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
-    return (Evidence(f"{_names(guilty)}: {n} of {guilty.among} variables, {how}", "halving, each test in fresh processes"),)
+    return (Evidence(f"{_names(guilty)}: {n} of {guilty.among} variables, {how}",
+                     "halving, each test in fresh processes"),)
 
 
 def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     """The finding for a control that fails, with what the arms add to it."""
-    tried = {a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below") for a in arms.arms if isinstance(a.trial, Trial)}
+    tried = {a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
+             for a in arms.arms if isinstance(a.trial, Trial)}
     decisive = [tried.pop(decision.arm)] if decision.arm in tried else []
     unseen = decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
-    evidence = (*(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()), *decisive, *fault.evidence, *tried.values(),
+    evidence = (*(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()), *decisive,
+                *fault.evidence, *tried.values(),
                 *[NOT_SEEN] * unseen)
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
@@ -199,35 +219,43 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     title = (f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
              f"{'; no single transport' * (decision.kind == 'sockets')}")
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
-    return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status)
+    return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause,
+                   decision.status)
 
 
-def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None) -> Finding:
+def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...],
+               cure: Arm | None) -> Finding:
     """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
     if decision.kind == "explained":
         settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
         return dataclasses.replace(
-            fault, title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title,
+            fault, title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled
+            else fault.title,
             evidence=evidence, remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())))
     words = "" if "comes and goes" in decision.why else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
     return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 
 def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
-    here = ", on this host alone," if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""  # lo reaches no other host
+    # lo reaches no other host
+    here = ", on this host alone," if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""
     return Remedy("you", f"Only until that is mended{here} run with {arm.name} ({_price(arm, arms.control)}):",
                   tuple(f"export {k}={v}" for k, v in arm.env.items()))
 
 
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
-    """A variable of the environment is to blame: proven by halving, or at least that the same passes without all of them."""
+    """A variable of the environment is to blame: proven by halving, or at least that the same passes without
+    all of them."""
     guilty, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
-    names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables  # confounded: others do it too
-    named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items() if re.fullmatch(pattern, k)]
+    # confounded: others do it too
+    names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables
+    named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items()
+             if re.fullmatch(pattern, k)]
     cause = causes()[named[0] if named and settled else decision.cause]
     left = f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in guilty.why_not else ""
     which = _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
     unset = _unset("Take it out, or give it a value that works:" if settled else
                    "Which of these it takes is not proven; without all it passes:", names)
-    return Finding("variable-at-fault", fault.severity, f"your environment as it is {arms.control.world.ended}, and passes without "
+    return Finding("variable-at-fault", fault.severity,
+                   f"your environment as it is {arms.control.world.ended}, and passes without "
                    f"{which}", evidence, (unset,), cause.id, decision.status)

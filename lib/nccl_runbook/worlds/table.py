@@ -38,21 +38,25 @@ BANDWIDTH_NOTE = "GB/s: bus bandwidth as nccl-tests defines it, at the largest s
 
 @titled("Checked collectives with 1, 2, ... N ranks")
 def ladder_table(ladder: Ladder) -> Table:
-    return Table(f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE)
+    return Table(f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs],
+                 BANDWIDTH_NOTE)
 
 
 @titled("Each GPU by itself")
 def singles_table(singles: Singles) -> Table:
-    return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()], "All at the same time.")
+    return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()],
+                 "All at the same time.")
 
 
 @titled("Every pair of GPUs")
 def pairs_table(pairs: Pairs) -> Table:
-    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against the best one."""
+    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against
+    the best one."""
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
-    rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)] for a in gpus]
+    rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
+            for a in gpus]
     return Table("", ["", *(f"GPU {g}" for g in gpus)], rows,
                  "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.")
 
@@ -69,7 +73,8 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
 @titled("Which GPU, link, split or count")
 def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
-    rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))] for n, r in enumerate(search.rounds, 1)]
+    rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
+            for n, r in enumerate(search.rounds, 1)]
     rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
     return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
                  "The groups of a round ran at the same time; what is named failed in more than one.")
@@ -89,14 +94,18 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
     """Bus bandwidth by size in the control and every arm that passed, as a table and as a curve."""
     trials = [arms.control, *(a.trial for a in [*arms.arms, arms.clean] if not isinstance(a, Gap))]
     passed = [t for t in trials if isinstance(t, Trial) and t.passed]
-    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed}
+    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES}
+             for t in passed}
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s)) for s in sizes), _share(t.world, links),
+    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s)) for s in sizes),
+             _share(t.world, links),
              _narrowed(t.world)] for t in passed]
-    columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit", "instead of larger sizes"]
+    columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit",
+               "instead of larger sizes"]
     known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
     return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.",
-                 Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size}))
+                 Curve("bytes", "GB/s", {name: list(by_size.items())
+                                         for name, by_size in rates.items() if by_size}))
 
 
 def _share(world: World, links: Links) -> str:
@@ -116,9 +125,12 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     for arm in arms.arms:
         word = outcomes.get(arm.name, "")
         tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "warn" if word.startswith("passed") else "broken")
-        rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial, Cell(word, tone)))
-    rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)] if isinstance(arms.control_after, Trial) else [])]
-    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "carried by (NCCL's log)", *(f"{op} GB/s" for op in OPS)], rows,
+        rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial,
+                             Cell(word, tone)))
+    rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
+                                   if isinstance(arms.control_after, Trial) else [])]
+    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "carried by (NCCL's log)",
+                                        *(f"{op} GB/s" for op in OPS)], rows,
                  "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. "
                  f"{BANDWIDTH_NOTE}")
 

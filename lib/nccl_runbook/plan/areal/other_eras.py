@@ -12,6 +12,11 @@ _SLIPS = ((r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"), (r"\b(sglang|vllm
           (r"(?<=\d),(?=[dtpce]\d)", ""), (r"m(?=\d)", "t"))
 
 
+def of_realhf(text: str) -> str:
+    """A string of realhf, whose tensor parallel size is m, as the grammars here write it."""
+    return re.sub(_SLIPS[3][0], _SLIPS[3][1], re.sub(_SLIPS[0][0], _SLIPS[0][1], text))
+
+
 def valid_at(text: str) -> list[Rules]:
     """The rows of tags that take the string as it stands, oldest first."""
     return [rules for rules in rows() if _parsed(text, rules)]

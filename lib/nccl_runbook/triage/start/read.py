@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.messages import read
 from nccl_runbook.triage.start.facts import Start
 
@@ -19,7 +21,8 @@ def collect(symptom: str, log: str) -> Start:
     """
     symptom, log = symptom.strip(), log.strip()
     logs = read.collect(log, symptom, limit_s=LIMIT_S) if symptom or log else None
-    return Start(symptom, log, logs, devices(), driver())
+    start = Start(symptom, log, logs, devices(), driver())
+    return Redactor(os.environ).json(start)
 
 
 def devices(folder: Path = Path("/dev")) -> list[str]:

@@ -1,0 +1,1 @@
+python mason.py --cluster ai2/jupiter --image x --budget ai2/a --num_nodes 4 --gpus 8 --beaker_datasets /model:1 -- source configs/beaker_configs/ray_node_setup.sh \&\& python open_instruct/grpo_fast.py --num_learners_per_node 8 8 --vllm_num_engines 16 --vllm_tensor_parallel_size 1

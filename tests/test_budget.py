@@ -1,0 +1,108 @@
+"""One budget rules every wait, and whoever is stopped is named; a world that the budget cuts is not called hung."""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import soak
+from nccl_runbook.causes.failures import explain
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.launch.engine import END_S, Engine, EngineError
+from processes import children
+
+SLACK_S = 6.0  # of a loaded machine
+
+
+def asked(name: str = "w", fault: str = "", timed: bool = True) -> WorldRequest:
+    args = ["--ops", "all_reduce", "--sizes", "4", "--repeats", "0", *(["--fault", fault] if fault else [])]
+    return WorldRequest(name, "check.py", [None] * 2, args, {}, 300.0, timed=timed)
+
+
+def engine_with(seconds: float) -> Engine:
+    """Its warm process is up; from now on so many seconds are left."""
+    engine = Engine([sys.executable], None, Redactor({}))
+    engine.software()
+    engine.until = time.monotonic() + seconds
+    return engine
+
+
+def stop_youngest(engine: Engine, is_rank: bool = True) -> None:
+    """Stop a rank as soon as it is forked, or the warm process."""
+    warm = engine._link({}).process.pid
+    while is_rank and not children(warm):
+        time.sleep(0.001)
+    os.kill(children(warm)[-1] if is_rank else warm, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("run", [Engine.run_all, Engine.run_in_turn], ids=["at once", "in turn"])
+def test_a_rank_that_is_stopped_before_it_is_ready_is_named_within_the_budget(run) -> None:
+    with engine_with(4.0) as engine:
+        threading.Thread(target=stop_youngest, args=(engine,)).start()
+        world = run(engine, [asked()])[0]
+        assert time.monotonic() < engine.until + END_S + SLACK_S
+    assert world.ended == "hung" and [r.state[:1] for r in world.ranks].count("T") == 1
+    assert explain("r", "2 ranks", world).cause == "peer-stopped"
+
+
+@pytest.mark.parametrize("run", [Engine.run_all, Engine.run_in_turn], ids=["at once", "in turn"])
+def test_a_stopped_warm_process_is_named_within_the_budget(run) -> None:
+    with engine_with(3.0) as engine:
+        stop_youngest(engine, is_rank=False)
+        worlds = run(engine, [asked("a"), asked("b")])
+        assert time.monotonic() < engine.until + 2 * END_S + SLACK_S
+    for world in worlds:
+        assert {(r.outcome, r.state[:1]) for r in world.ranks} == {("late", "T")}
+        assert "state T" in explain("r", "2 ranks", world).title
+
+
+def test_a_warm_process_that_is_stopped_while_it_works_is_named() -> None:
+    with engine_with(4.0) as engine:
+        threading.Timer(1.0, stop_youngest, (engine, False)).start()
+        world = engine.run(asked(fault="skip@1"))
+    assert {(r.outcome, r.state[:1]) for r in world.ranks} == {("late", "T")}
+
+
+@pytest.mark.parametrize("run", [Engine.run_all, Engine.run_in_turn], ids=["at once", "in turn"])
+def test_a_world_that_the_budget_cuts_is_not_called_hung(run) -> None:
+    with engine_with(3.0) as engine:
+        world = run(engine, [asked(fault="skip@1")])[0]
+        assert time.monotonic() < engine.until + END_S + SLACK_S
+    assert world.ended == "lost" and explain("r", "2 ranks", world).severity is Severity.UNKNOWN
+
+
+def test_a_world_that_hung_before_the_budget_was_spent_is_hung() -> None:
+    with engine_with(60.0) as engine:
+        world = engine.run(WorldRequest("w", "check.py", [None] * 2, asked(fault="skip@1").args, {}, 300.0, stall_s=2.0))
+    assert world.ended == "hung"
+
+
+def test_a_repeat_that_the_budget_cut_is_no_recurrence() -> None:
+    with engine_with(60.0) as engine:
+        first = engine.run(WorldRequest("w", "check.py", [None] * 2, asked(fault="skip@1").args, {}, 2.0))
+        engine.until = time.monotonic() + 2.0
+        again: World = engine.run(asked(fault="skip@1"))
+    assert (first.ended, again.ended) == ("hung", "lost") and explain("r", "2 ranks", first, again).severity is Severity.WARN
+    assert explain("r", "2 ranks", first, first).severity is Severity.BROKEN
+
+
+def test_an_interpreter_that_does_not_come_up_is_given_up_with_the_budget(tmp_path: Path) -> None:
+    (tmp_path / "slow").write_text("#!/bin/sh\nkill -STOP $$\n")
+    (tmp_path / "slow").chmod(0o755)
+    engine = Engine([str(tmp_path / "slow")], None, Redactor({}), until=time.monotonic() + 1.0)
+    with pytest.raises(EngineError, match="state T"):
+        engine.software()
+    assert time.monotonic() < engine.until + SLACK_S
+
+
+@pytest.mark.parametrize(("what", "who"), [("stop", "rank"), ("kill", "kernel")])
+def test_a_run_keeps_its_promises(what: str, who: str, tmp_path: Path) -> None:
+    """soak.py does so a hundred times. A loaded machine may take longer than 1.2 times the budget."""
+    found = soak.once(what, who, 0.05, 30, tmp_path)
+    assert [w for w in found["wrong"] if "times the budget" not in w] == [] and found["wall_s"] < 60

@@ -1,0 +1,127 @@
+"""Every secret that can be planted, in everything that the runbook reads; none of them in anything that it writes."""
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from book_samples import run_cli
+from hang_samples import Job
+
+SHAPES = [shape.strip("\n") for shape in (Path(__file__).parent / "data" / "secrets.txt").read_text().split("\n---\n")]
+ONE_LINE = [shape for shape in SHAPES if "\n" not in shape]
+CANARY = re.compile("canary", re.I)
+KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEcanary0001\nRuntimeErrorcanary=\n-----END RSA PRIVATE KEY-----\n"
+KNOWN = "node0:1:1 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
+PREFIXES = ("[rank0]: RuntimeError: NCCL error: ", "[rank1]: ERROR ", "[rank2]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank 2] Watchdog caught ",
+            f"{KNOWN} ", "step 12 loss 0.1 ")
+
+
+def log(folder: Path) -> Path:
+    path = folder / "job.log"
+    lines = [f"{prefix}{shape}" for shape in ONE_LINE for prefix in PREFIXES] + SHAPES
+    path.write_text("\n".join(lines).replace("MIIEvQIBADANcanary", "") + "\n" + KEY + "\n".join(f"[rank{i}]: {s}" for i, s in enumerate(ONE_LINE)) + "\n")
+    return path
+
+
+def leaks(*texts: str) -> list[str]:
+    return [text[max(0, found.start() - 80) : found.end() + 20] for text in texts for found in CANARY.finditer(text)]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_triage_shows_none_of_a_log(tmp_path: Path, prefix: str) -> None:
+    """One log for a few shapes each, so that every line has its chance to be quoted."""
+    for number in range(0, len(ONE_LINE), 6):
+        (tmp_path / "a.log").write_text("\n".join(prefix.replace("rank0", f"rank{i}") + s for i, s in enumerate(ONE_LINE[number : number + 6])) + "\n" + KEY)
+        ended = run_cli("triage", tmp_path / "a.log", "--html", tmp_path / "page.html", "--json")
+        assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == []
+        assert json.loads(ended.stdout)["files"][0]["lines"] > 6
+
+
+def test_triage_shows_none_of_what_the_reader_types(tmp_path: Path) -> None:
+    context = "\n".join(["hangs at the first all_reduce", *SHAPES])
+    (tmp_path / "good.log").write_text("\n".join(f"export NCCL_DEBUG={s}\nNCCL INFO NCCL_IB_HCA set by environment to {s}" for s in ONE_LINE))
+    for more in ((), ("--json",)):
+        ended = run_cli("triage", log(tmp_path), "--context", context, "--against", tmp_path / "good.log", "--html", tmp_path / "page.html", *more)
+        page = (tmp_path / "page.html").read_text()
+        assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (0, 3, 4)
+    assert "Masked in it: " in page and " x value behind a telling name" in page
+
+
+def test_hang_shows_none_of_dumps_stacks_and_logs(tmp_path: Path) -> None:
+    Job(1).write(tmp_path)
+    for path in tmp_path.iterdir():
+        dump = pickle.loads(path.read_bytes()) if path.read_bytes()[:1] == b"\x80" else None
+        for number, entry in enumerate(dump["entries"] if isinstance(dump, dict) else ()):
+            shape = ONE_LINE[number % len(ONE_LINE)]
+            entry["profiling_name"] = f"nccl:all_reduce {shape}"
+            for frame in entry.get("frames", []):
+                frame["name"], frame["filename"] = f"train {shape}", f"/x/{shape}.py"
+        if dump:
+            path.write_bytes(pickle.dumps(dump, 2))
+    log(tmp_path)
+    (tmp_path / "rank7.txt").write_text("Process 12: python train.py " + " ".join(ONE_LINE[:40]) + "\nPython v3.11\n\nThread 12 (active): MainThread\n    "
+                                        + "\n    ".join(f"all_reduce {s} (torch/x.py:1)" for s in ONE_LINE))
+    for more in ((), ("--json",)):
+        ended = run_cli("hang", tmp_path, "--html", tmp_path / "page.html", *more)
+        assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (0, 3, 4)
+
+
+def test_env_and_plan_show_none_of_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/bash\n" + "\n".join(f"export NCCL_X{i}='{s}'\nexport NCCL_TOPO_FILE=\"{s}\"\n{s}" for i, s in enumerate(SHAPES))
+                      + "\npython3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 " + " ".join(ONE_LINE))
+    for command in ("env", "plan"):
+        for more in ((), ("--json",)):
+            ended = run_cli(command, script, "--html", tmp_path / "page.html", *more)
+            page = (tmp_path / "page.html").read_text() if (tmp_path / "page.html").exists() else ""
+            assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (0, 2, 3, 4)
+
+
+def test_a_run_shows_none_in_any_of_its_files(tmp_path: Path) -> None:
+    """Notebooks, their pages, records, verdict, logs, and what is printed, also of the surroundings and of the command line."""
+    out, environment = tmp_path / "out", {"RAY_PWD": "canary-hunter2", "MY_API_KEY": "canary-9000", "NCCL_NET_PLUGIN": "glpat-canaryabcdefghij0123",
+                                          "GIT_CRED": "canary & <b>'\"", "SLACK_WEBHOOK": "https://x.example/canary"}
+    out.mkdir(mode=0o755)
+    symptom = "\n".join(["Duplicate GPU detected", *SHAPES])
+    ended = run_cli("run", "--out", out, "--log", log(tmp_path), "--symptom", symptom, "--step", "07-logs", "--step", "02-environment", "--step", "00-start",
+                    "--budget", "90s", env={**os.environ, **environment}, timeout=200)
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {"00-start.ipynb", "07-logs.html", "02-environment.json", "verdict.json", "index.html"} <= {path.name for path in files}
+    assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode in (3, 4)
+    assert {path.name: found for path in files if (found := leaks(path.read_text()))} == {}
+    assert [path for path in out.rglob("*") if path.stat().st_mode & 0o077] == []
+
+
+def test_own_patterns_are_masked_and_a_wrong_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.txt").write_text("bluebird-\\d+\n\n(?i)PROJECT x\n")
+    (tmp_path / "wrong.txt").write_text("fine\n(never closed\n")
+    (tmp_path / "job.log").write_text(f"{KNOWN} of bluebird-42, project X\n")
+    ended = run_cli("triage", tmp_path / "job.log", "--redact", tmp_path / "own.txt", "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    for text in (ended.stdout, page):
+        assert "bluebird" not in text and "project X" not in text and "[redacted:own], [redacted:own]" in text
+    for name, line in (("wrong.txt", "line 2"), ("none.txt", "none.txt")):
+        wrong = run_cli("triage", tmp_path / "job.log", "--redact", tmp_path / name)
+        assert wrong.returncode == 2 and line in wrong.stderr and wrong.stdout == ""
+
+
+def test_no_terminal_page_or_document_gets_a_character_that_acts(tmp_path: Path) -> None:
+    odd = "\u202egnp\u2066\u061c\u200f\x9b31m\x1b]0;PWNED\x07"
+    (tmp_path / "job.log").write_text(f"{KNOWN} {odd}\nRuntimeError: {odd}\n")
+    (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/1", "step": odd, "status": "ok", "started": "x"}))
+    calls = [("triage", tmp_path / "job.log", "--context", odd, "--html", tmp_path / "page.html"), ("triage", tmp_path / "job.log", "--json", "--context", odd),
+             ("triage", tmp_path / f"none{odd}"), ("run", "--record", tmp_path / "r.json"), ("run", "--step", odd), ("run", f"--{odd}"), (odd,),
+             ("look", "--record", tmp_path / "r.json"), ("plan", odd), ("env", tmp_path / odd.replace("/", ""))]
+    texts = [text for call in calls for ended in [run_cli(*call)] for text in (ended.stdout, ended.stderr)] + [(tmp_path / "page.html").read_text()]
+    acts = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+    assert [text[max(0, found.start() - 80) : found.end() + 20] for text in texts for found in acts.finditer(text)] == []
+
+
+def test_a_record_with_a_text_of_megabytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "ok", "started": "x", "reason": "x" * 60_000_000}))
+    ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", timeout=15)
+    assert ended.returncode == 2 and "MiB" in ended.stderr and not (tmp_path / "out").exists()

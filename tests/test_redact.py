@@ -1,0 +1,106 @@
+"""No secret is left in a text, whatever holds it; what only looks like one stays; no expression is slow on a text made for it."""
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nccl_runbook.core import redact
+from nccl_runbook.core.redact import MASK, Redactor, escaped, masked, plain, sounds_secret
+
+DATA = Path(__file__).parent / "data"
+SHAPES = [shape.strip("\n") for shape in (DATA / "secrets.txt").read_text().split("\n---\n")]  # "canary" is the secret, or in it
+INNOCENT = (DATA / "innocent.txt").read_text().splitlines()
+NAMES = """RAY_PWD PASSWORD CRED API_KEY TOKEN SECRET DSN WEBHOOK DB_PWD MYSQL_PWD SSHPASS GIT_CRED LDAP_BINDPW SLACK_WEBHOOK DATABASE_URL
+    AZURE_STORAGE_CONNECTION_STRING OTEL_EXPORTER_OTLP_HEADERS PGPASSWORD REDIS_URL CELERY_BROKER_URL SENTRY_DSN CLICKHOUSE_PW SVC_CREDS
+    KAFKA_SASL_PASSWD TLS_KEY_PASSPHRASE SESSION_COOKIE GRAFANA_JWT AZURE_CLIENT_SECRET STORAGE_ACCOUNT_KEY RCLONE_CONFIG_PASS
+    SNOWFLAKE_PRIVATE_KEY ENCRYPTION_KEY FASTLANE_PSWD PROXY_AUTH REGISTRY_USERPW clientSecret db.password hf-token apiKey""".split()
+NOT_NAMES = """PWD OLDPWD key sort_key cache_key pad_token eos_token_id fwd_pass forward_pass pass_rate max_tokens TOKENIZER_PATH monkey author
+    PASSED compass AUTHOR_NAME token_count password_file SECRET_NAME prompt_key KEYS bypass XAUTHORITY""".split()
+INSIDE = re.compile("canary", re.I)
+
+
+def test_a_line_of_a_private_key_by_itself() -> None:
+    """As logs go by lines; a digest of as many signs stays."""
+    line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+    assert Redactor({}).text(f"a\n{line}\nb") == "a\n[redacted:key]\nb"
+
+
+@pytest.mark.parametrize("text", SHAPES)
+@pytest.mark.parametrize("around", ["{}", "[rank0]: RuntimeError: {} (see above)", "a\\n{}\\nb"])
+def test_no_secret_of_a_known_shape_is_left(text: str, around: str) -> None:
+    clean = Redactor({}).text(around.format(text))
+    assert MASK in clean and not INSIDE.search(clean)
+    assert Redactor({}).text(clean) == clean and masked(clean)
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert Redactor({"PWD": "/home/me", "SORT_KEY": "timestamp", "NCCL_KEY": "1"}).text(text) == text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_secrets(name: str) -> None:
+    assert sounds_secret(name)
+    for value in ("s3cr", "correct horse", "x/y+z=1"):
+        assert value not in Redactor({}).text(f"export {name}='{value}'")
+        assert value not in str(Redactor({}).json({name: value, "list": [{name: [value]}]}))
+    assert "correct-horse" not in Redactor({name: "correct-horse"}).text("it said correct-horse")
+
+
+@pytest.mark.parametrize("name", NOT_NAMES)
+def test_names_of_other_things(name: str) -> None:
+    assert Redactor({}).text(f"{name}=/a/b {name}: blue") == f"{name}=/a/b {name}: blue"
+
+
+@given(st.text(), st.sampled_from(SHAPES), st.text())
+def test_any_text_is_taken_and_masked_once(before: str, shape: str, after: str) -> None:
+    clean = Redactor({}).text(f"{before}\n{shape}\n{after}")
+    assert Redactor({}).text(clean) == clean
+
+
+def test_the_table_is_toml_and_read_as_such() -> None:
+    path = Path(redact.__file__).with_name("secrets.toml")
+    assert redact._tables() == tomllib.loads(path.read_text())
+
+
+FAMILIES = [*{piece for shape in SHAPES for piece in (shape, shape[: len(shape) * 2 // 3], f"-{shape[:8]}", shape[:4])},
+            *(made for start in redact._TOKENS for made in (f"-{start}aaaaaaaaaaaa", f" {start}")),
+            "-eyJaaaaaaaaaaaa", "a", "0", "aA0", "--a", "a=", "a:", "://a:", "http://a:b", "'", '"', '\\"', "\\n", "-----BEGIN PRIVATE KEY-----",
+            "mysql -", "a,", "password=", "password='", 'password="a\\', "(", " ", "\t", "\n", "ENV ", "setenv ", "a-", "a.", '", "', "MII0a"]
+
+
+@pytest.mark.parametrize("families", [FAMILIES[i::8] for i in range(8)], ids=range(8))
+def test_every_expression_grows_with_the_text_and_not_with_its_square(families: list[str]) -> None:
+    """Eight times the text: 64 times the time where an expression is quadratic. What takes no time at either size is not compared."""
+    redactor = Redactor({"MY_TOKEN": "aaaaaaaaab"})
+
+    def took(text: str) -> float:
+        began = time.process_time()
+        redactor.text(text)
+        return time.process_time() - began
+
+    slow = []
+    for piece in families:
+        short = piece * (4_000 // len(piece) + 1)
+        if took(short * 8) > 24 * max(min(took(short), took(short)), 0.002):
+            slow.append((piece, min(took(short * 8), took(short * 8)) / min(took(short), took(short))))
+    assert [one for one in slow if one[1] > 24] == []
+
+
+def test_a_script_made_for_the_redactor_is_quick(tmp_path: Path) -> None:
+    (tmp_path / "r.sh").write_text("export NCCL_DEBUG=" + "-eyJaaaaaaaaaaaa" * 40_000)
+    ended = subprocess.run([sys.executable, "-m", "nccl_runbook", "env", tmp_path / "r.sh"], capture_output=True, text=True, timeout=20)
+    assert ended.returncode in (0, 3, 4)
+
+
+def test_no_character_that_a_terminal_obeys_is_left() -> None:
+    odd = "".join(map(chr, [7, 27, 0x9B, 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+    assert not set(odd) & set(plain(f"a{odd}b")) and not set(odd) & set(escaped(f"a{odd}b"))
+    assert escaped("\u202e\n") == "\\u202e\n" and plain("a\tb\n") == "a\tb\n"
