@@ -134,3 +134,39 @@ def test_other_vendors_are_recognised_and_get_no_advice_for_nvidia(tmp_path, log
     assert bool(triage.platform(logs)) is bool(platform) and platform in triage.platform(logs)
     advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage.fits(logs, found))]
     assert any("nvidia-smi" in line or "nccl-runbook run" in line for line in advice) is not bool(platform)
+
+
+@pytest.mark.parametrize("line", [
+    "+ GRAPH_SHARDING_PARTITION=node", "0: + NUM_SAMPLING_THREADS=1", "Namespace(nodes=2, timeout=1800, gloo=False, hang_check=True, firewall='none')",
+    "(W pid=11) {'NCCL_DEBUG': 'INFO', 'CUDA_VISIBLE_DEVICES': '0', 'NCCL_TIMEOUT': '1800', 'PARTITION': 'gpu'}",
+    "    Partition Assigned                         : N/A", "    Idle                                           : Active",
+    ':::SYSJSON {"number_of_nodes":"1","host_networking":"8x InfiniBand 400Gb"}', "- **GPU 0:** NVIDIA GeForce RTX 5090", "LD_LIBRARY_PATH=/opt/slurm/lib:/usr/local/nccl/lib"])
+def test_normal_values_are_no_evidence(tmp_path, line):
+    for context in ("", "it crashes in ncclCommInitRank"):
+        assert causes_of(tmp_path, line + "\nNCCL INFO NCCL version 2.28.9+cuda13.0\n", context) == {}
+
+
+def test_our_own_answer_is_no_evidence(tmp_path):
+    from nccl_runbook.cli.triage import text
+    from nccl_runbook.triage.answer import answer
+
+    (tmp_path / "job.log").write_text("n1:1:2 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    ours = text(answer(reader.collect([str(tmp_path / "job.log")])))
+    (tmp_path / "job.log").write_text(ours)
+    assert "Duplicate GPU" in ours and "nccl-duplicate-gpu-detected" not in reader.collect([str(tmp_path / "job.log")]).seen
+
+
+@pytest.mark.parametrize("log, line", [
+    ("OSError: [Errno 24] Too many open files\n", "ulimit -n 65536"), ("RuntimeError: can't start new thread\n", "ulimit -u unlimited"),
+    ("OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64: Resource temporarily unavailable\n", "ulimit -u unlimited"),
+    ("mlx5_0: ibv_create_cq() failed: Cannot allocate memory\n", "ulimit -l unlimited")])
+def test_a_limit_is_raised_by_its_own_command(tmp_path, log, line):
+    (tmp_path / "job.log").write_text(log)
+    lead = triage.judge(reader.collect([str(tmp_path / "job.log")]))[0]
+    lines = [x for r in lead.remedy for x in r.lines]
+    assert lead.cause == "ulimit-too-low" and [x for x in lines if x.startswith("ulimit")] == [line]
+
+
+def test_the_agent_of_rays_dashboard_takes_another_port(tmp_path):
+    assert "rendezvous-port-in-use" not in causes_of(tmp_path, "(raylet) OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): address already in use\n")
+    assert causes_of(tmp_path, "RuntimeError: [Errno 98] Address already in use\n")["rendezvous-port-in-use"] == "established"

@@ -30,6 +30,9 @@ _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepsp
 _ENDS_OPEN = r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$"
 _STARTS = re.compile(
     r"^(?:\[|RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
+# a line of our own answers: what it quotes was judged already
+_OURSELVES = re.compile(
+    rb"^ {3}(?:seen|decides|against|you|your launcher|the administrator): |\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$")
 _HIDING = (b"\x1b", b"\x00")
 _OWN = {**EXPRESSIONS, "looks-odd": _ODD, "ends-open": _ENDS_OPEN}
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
@@ -146,6 +149,8 @@ class Kinds:
 
     def _judged(self, at: At, texts: Asked) -> Kind | None:
         """What the line tells, if it does."""
+        if _OURSELVES.search(at[2]):
+            return None
         pattern, messages, own = matcher().pattern, {}, {}
         for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
             if name in _OWN:

@@ -29,7 +29,9 @@ MAX_LINES = 8  # kept of one message
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 CONTEXT = "--context"
-_CHATTER = re.compile(rb"NCCL INFO|\[I\d{3,4} \d\d:")  # every healthy job prints such lines, with all the words of its set-up
+# every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps of settings and of machines
+_CHATTER = re.compile(
+    rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s*[\w .()/-]+ {2,}: |^- \*\*")
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 

@@ -117,7 +117,7 @@ def _fires(clue: Clue, logs: Logs) -> bool:
 
 def _pointer(clue: Clue, logs: Logs) -> Pointer:
     seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
-    place = 0.3 * clue.order - 100 * bool(clue.also)  # what must stand beside it makes a message say more
+    place = 100 + 0.3 * clue.order - 100 * bool(clue.also)  # what must stand beside it makes a message say more
     pattern = compiled({**printed(), **spoken()}[clue.message])
     fields = (found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found)
     advice = clue.advice and clue.advice.filled(next(fields, {}))
