@@ -402,3 +402,34 @@ def test_a_sparse_file_is_read_at_its_data(tmp_path):
         file.write(b"\nlast\n")
     rows, _ = both_ends(path)
     assert (rows[0], rows[-1]) == (b"first", b"last")
+
+
+def test_the_last_line_of_a_large_log_counts_and_keeps_its_number(tmp_path):
+    path, rows = tmp_path / "big.log", 200_000
+    path.write_bytes(b"".join(b"line %d\n" % number for number in range(1, rows + 1)) + b"the last word")
+    for packed in (False, True):
+        path.write_bytes(gzip.compress(path.read_bytes()) if packed else path.read_bytes())
+        seen = {}
+        for source in log_sources.sources([str(path)]):
+            for taken in source.rows(time.monotonic() + 60, ends=(1 << 19, 1 << 19)):
+                seen |= dict(enumerate(taken, source.lines + 1))
+        assert seen[1] == b"line 1" and seen[rows] == b"line %d" % rows and seen[rows + 1] == b"the last word"
+        assert all(row == b"line %d" % number for number, row in seen.items() if number <= rows)
+        assert len(seen) < rows and "between both ends were not read" in source.left_out and source.lines == rows + 1
+
+
+def test_of_too_many_files_those_with_errors_and_the_newest_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_sources, "MAX_FILES", 8)
+    for number in range(40):
+        path = tmp_path / f"rank{number}.log"
+        path.write_text("RuntimeError: it broke\n" if number == 17 else "step 1\n")
+        os.utime(path, (number, number))
+    told = list(log_sources.sources([str(tmp_path)]))
+    assert told[0].problem and told[0].name == "40 files"
+    assert [int(re.findall(r"\d+", os.path.basename(one.name))[0]) for one in told[1:]] == [17, *range(33, 40)]
+
+
+def test_rows_of_a_private_key_are_masked_where_they_are_read(tmp_path):
+    (tmp_path / "a.log").write_text("[rank0]: -----BEGIN PRIVATE KEY-----\n[rank0]: MIIEabc/+=\nx9=\n[rank0]: -----END PRIVATE KEY-----\nstep 12\n")
+    rows = [row for source in log_sources.sources([str(tmp_path)]) for taken in source.rows(time.monotonic() + 9) for row in taken]
+    assert rows[1:3] == [b"[rank0]: [redacted:key]", b"[redacted:key]"] and rows[4] == b"step 12"

@@ -14,7 +14,7 @@ import json
 import pkgutil
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Pattern, Tuple
+from typing import Any, Dict, List, Mapping, Pattern
 from urllib.parse import quote
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
@@ -60,10 +60,12 @@ _NAME = re.compile(
     r"(?:(?:\\{0,3}[\"']\]?|>(?=[^\s<>]))?(?:\s{0,4}:\s{0,4}(?:str|bytes|Optional\[str\]|SecretStr)(?=\s{0,4}=))?\s{0,8}(?:=>|:=|[=:]|(?<=>))\s{0,8}|"
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?value\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
+_OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
-    r"(?:\w{1,40}\()?[bruf]{0,2}(?:(\\{1,3}[\"'])(?:(?!\1)[\s\S]){0,4000}|\"(?:[^\"\\]|\\[\s\S])*|'(?:[^'\\]|\\[\s\S])*)|"
-    r"(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
-    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?![nrt\"']))+")
+    _OPENS + r"(\\{1,3}[\"'])(?P<quoted>(?:(?!\1)[\s\S]){0,4000})|" + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
+    + _OPENS + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
+    r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
+    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?![nrt\"']))+(?<![)\]}.]))")  # brackets close around it
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -139,23 +141,14 @@ def _values(text: str) -> str:
         value = _VALUE.match(text, start) if start >= done else None
         if value is None:
             continue
-        begin, end = _inside(text, start, value)
-        if kind == "named" and _HEADER_NAME.search(lead["name"]) and begin == start:
-            end = _HEADER.match(text, start).end() if _HEADER.match(text, start) else end
+        begin, end = value.span(value.lastgroup or 0)
+        if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
+            end = _HEADER.match(text, begin).end()
         told = text[begin:end]
         if is_secret(lead["name"][-80:], told) if kind == "named" else not _HARMLESS.fullmatch(told):
             parts += [text[done:begin], _mask(kind)]
             done = end
     return "".join([*parts, text[done:]])
-
-
-def _inside(text: str, start: int, value: re.Match) -> Tuple[int, int]:
-    """From where to where the value itself goes: without quotes, and without the brackets that close around a bare one."""
-    opening = re.match(r"(?:\w{1,40}\()?[bruf]{0,2}\\{0,3}[\"']", value[0])
-    if opening:
-        return start + opening.end(), value.end()
-    bare = value[0].rstrip(")]." if "{" in value[0] else ")]}.")
-    return start, start + len(bare or value[0])
 
 
 def own_patterns(path: str) -> List[Pattern[str]]:

@@ -24,6 +24,7 @@ _USED = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
 _BEFORE = {"env", "export", "declare", "-x", "exec", "nohup", "time", "then", "do", "else", "if", "!", "{", "("}
+_LONG_WORD = re.compile(r"(?<!\S)\S{16384,}")  # none of a launch line; shlex takes the square of its length (Python 3.11)
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod}
 
 
@@ -122,6 +123,7 @@ def _number(node: ast.AST, known: Mapping[str, str]) -> int:
 
 def _split(text: str) -> Iterator[list[str]]:
     """The words of each command. A quote may span lines; the line of one that is never closed is split at blanks."""
+    text = _LONG_WORD.sub("", text)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     words, at = [], 0
