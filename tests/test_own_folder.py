@@ -75,11 +75,14 @@ def test_a_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     killed.mkdir()
     for name in (".verdict.json.abcdefgh", ".index.html.abcdefgh", ".03-fewer-gpus.json.abcdefgh", ".bashrc", "verdict.json"):
         (killed / name).touch()
-    owner, folder = start_owner(Path("/tmp"), str(killed))
+    temporary = tmp_path / "tmp"  # another run may sweep /tmp at any time
+    temporary.mkdir()
+    owner, folder = start_owner(temporary, str(killed))
     owner.kill()
     owner.wait()
     book = make_book(tmp_path / "notebooks", n01_good=GOOD)
-    assert run_cli("run", "--notebooks", book, "--out", tmp_path / "out", env=with_library()).returncode == 0
+    assert run_cli("run", "--notebooks", book, "--out", tmp_path / "out",
+                   env={**with_library(), "TMPDIR": str(temporary)}).returncode == 0
     assert not folder.exists() and sorted(p.name for p in killed.iterdir()) == [".bashrc", "verdict.json"]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 import re
+import shlex
 import time
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -107,7 +108,7 @@ class Step:
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
                                   stopped=self._stopped, until=self._until)
-            self.record.judged = records.Judged(python=choice.text, own=choice.own, **self._engine.judged())
+            self.record.judged = records.Judged(python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged())
         return self._engine
 
     def collect(self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any) -> Any:

@@ -80,13 +80,10 @@ class Kernels:
         """traitlets configuration of the next kernel."""
         from traitlets.config import Config
 
-        config = Config()
         self._count += 1
-        config.KernelManager.connection_file = str(self.path / f"k{self._count}.json")  # goes with the folder, even if the kernel is killed
-        if not self.note:
-            config.KernelManager.transport = "ipc"
-            config.KernelManager.ip = str(self.path / f"k{self._count}")
-        return config
+        socket = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
+        # the file goes with the folder, even if the kernel is killed
+        return Config({"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}})
 
     def errors(self) -> Path:
         """What the newest kernel itself writes to standard error; what its cells write is in the notebook."""
@@ -177,7 +174,8 @@ class Visit:
         if self.error is None:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
-            return f"its kernel died{_signal_name(self.client)}"
+            code = self.client.died_with or 0
+            return "its kernel died" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
         said = f"; the kernel said: {self._last_words}" if self._last_words else ""
         return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}{said}"
 
@@ -185,11 +183,6 @@ class Visit:
     def _last_words(self) -> str:
         path = self.kernels.errors()
         return _first_line("\n".join(reversed(path.read_text(errors="replace").splitlines()))) if path.exists() else ""
-
-
-def _signal_name(client: Any) -> str:
-    code = getattr(client, "died_with", None)
-    return f" ({signal.Signals(-code).name})" if code is not None and code < 0 else ""
 
 
 def _first_line(text: str) -> str:

@@ -1,6 +1,7 @@
 """`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -67,8 +68,7 @@ def reduce(
     except OSError as error:
         answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
     tried: list[Tried] = []
-    stopped = Stop()
-    stopped.remember()
+    stopped = Stop().remember()
     for values in combinations:
         words = reduction.command_for(command, values)
         stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
@@ -109,19 +109,16 @@ def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: f
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch import command
 
-    with open(tried.logs[-1], "wb") as log, command.supervised(words, {**os.environ, **values}, log) as job:
-        if not wanted:
-            is_over = command.ends(job, deadline_s, stopped)
-            ended = "passed" if job.poll() == 0 else "failed"
-            return (ended, job.poll(), "") if is_over else _unfinished(job, deadline_s, tried, stopped)
-        with command.first_line(wanted, log.name) as search:
-            if not command.ends(job, deadline_s, stopped, search):
-                return _unfinished(job, deadline_s, tried, stopped)
-            if search.returncode == command.FOUND:
-                return "failed", job.poll(), search.stdout.read().rstrip("\n")
-            if search.returncode != command.NOT_FOUND:
-                return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
-            return "passed" if job.poll() == 0 else "otherwise", job.poll(), ""
+    with open(tried.logs[-1], "wb") as log, command.supervised(words, {**os.environ, **values}, log) as job, \
+            (command.first_line(wanted, log.name) if wanted else contextlib.nullcontext()) as search:
+        if not command.ends(job, deadline_s, stopped, search):
+            return _unfinished(job, deadline_s, tried, stopped)
+        if search and search.returncode == command.FOUND:
+            return "failed", job.poll(), search.stdout.read().rstrip("\n")
+        if search and search.returncode != command.NOT_FOUND:
+            return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
+        badly = "otherwise" if wanted else "failed"
+        return "passed" if job.poll() == 0 else badly, job.poll(), ""
 
 
 def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop) -> tuple[str, int | None, str]:

@@ -113,7 +113,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)
         starts = any("step.engine" in p.source.read_text(encoding="utf-8") for p in plan if not p.record)
-        return choose(python, within_s).text if python or starts else ""
+        return shlex.join(choose(python, within_s).prefix) if python or starts else ""
     except ValueError as error:  # an interpreter that cannot be used is one, too
         raise UsageError(str(error)) from error
 

@@ -125,7 +125,11 @@ class Cockpit:
         import ipywidgets as w
 
         self._make_fields(w)
-        self._make_buttons(w)
+        # no icons: their glyph would become part of the accessible name
+        self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
+        self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and end its ranks")
+        self.run_button.on_click(lambda _button: self.run())
+        self.cancel_button.on_click(lambda _button: self.cancel())
         label = w.Label("Steps", layout=w.Layout(width="9.5rem", margin="2px 6px 2px 2px", display="flex", justify_content="flex-end"))
         chosen = w.HBox([label, w.HBox(list(self.boxes.values()), layout=w.Layout(flex_flow="row wrap", max_width="36rem"))])
         self.line, self.note = w.HTML(), w.HTML()
@@ -156,13 +160,6 @@ class Cockpit:
                                        indent=False, layout=w.Layout(width="11rem")) for name in offered}
         for field in (self.choice, self.error, self.log, self.python, self.gpus, self.budget, self.busy, *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
-
-    def _make_buttons(self, w: Any) -> None:
-        # no icons: their glyph would become part of the accessible name
-        self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
-        self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and end its ranks")
-        self.run_button.on_click(lambda _button: self.run())
-        self.cancel_button.on_click(lambda _button: self.cancel())
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

@@ -18,9 +18,7 @@ def parse_gpus(text: str, count: int) -> List[int]:
 
     Raises ValueError naming the part that is wrong and what exists.
     """
-    if not text.strip() or text.strip() == "all":
-        return list(range(count))
-    ranges = gpu_ranges(text)
+    ranges = gpu_ranges(text) or [(0, count - 1)]
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
         raise ValueError(f"gpus: there is no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
@@ -44,8 +42,7 @@ def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List
     gpu_ranges(gpus)
     if isinstance(cuda_count, Gap) or cuda_count == 0:
         return [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
-    devices: List[Optional[int]] = list(parse_gpus(gpus, cuda_count))
-    return devices[:max_ranks] if max_ranks else devices
+    return [*parse_gpus(gpus, cuda_count)][: max_ranks or None]
 
 
 def device_arguments(devices: List[Optional[int]], visible: Optional[str]) -> Tuple[Dict[str, str], List[str]]:

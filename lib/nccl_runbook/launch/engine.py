@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -84,8 +85,7 @@ class Engine(contextlib.AbstractContextManager):
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
         self._running: Dict[int, _Running] = {}
-        self._next = self._cancels = 0
-        self._lock = threading.Lock()
+        self._numbers, self._cancels = itertools.count(), 0
         self._software: Optional[Dict[str, Any]] = None
 
     def run(self, request: WorldRequest) -> World:
@@ -197,9 +197,7 @@ class Engine(contextlib.AbstractContextManager):
         return link
 
     def _start(self, request: WorldRequest, held: bool = False) -> _Running:
-        with self._lock:
-            number, self._next = self._next, self._next + 1
-        link = self._link(request.env)
+        number, link = next(self._numbers), self._link(request.env)
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
         running = self._running[number] = _Running(number, request, self.log_dir / name if self.log_dir else None)
         running.deadline_s = self._left(request.deadline_s)

@@ -45,10 +45,9 @@ class InterpreterError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """``prefix``: argv prefix; ``text``: the same as one shell word list; ``own``: the runbook's torch, not the user's; ``how``: why it."""
+    """``prefix``: argv prefix; ``own``: the runbook's torch, not the user's; ``how``: why it."""
 
     prefix: List[str]
-    text: str
     own: bool
     how: str
 
@@ -126,7 +125,7 @@ def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
     elif not said["distributed"]:
         what = f"the torch of {shlex.join(prefix)} has no torch.distributed"
     else:
-        return Choice(prefix, shlex.join(prefix), own, how)
+        return Choice(prefix, own, how)
     raise InterpreterError(f"{what}: name the interpreter of your job with --python")
 
 
@@ -200,14 +199,14 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
         prefix = _split(python)
         return _usable(prefix, _runbooks_own() and prefix == [sys.executable], "named by you", within_s)
     if active := _with_torch(_active(), within_s):
-        return Choice([active[0]], shlex.quote(active[0]), False, "the active environment")
+        return Choice([active[0]], False, "the active environment")
     found = _with_torch(_on_path(), within_s)
     if len(found) > 1:
         raise InterpreterError(f"several interpreters with torch: {', '.join(found)}; choose one with --python (make report PYTHON=...)")
     if found:
-        return Choice([found[0]], shlex.quote(found[0]), False, "the one on PATH that has torch")
+        return Choice([found[0]], False, "the one on PATH that has torch")
     if _runbooks_own() and ask([sys.executable], within_s)["distributed"]:
-        return Choice([sys.executable], shlex.quote(sys.executable), True, "the runbook's own torch: no other was found")
+        return Choice([sys.executable], True, "the runbook's own torch: no other was found")
     raise InterpreterError("no Python with torch was found: name the interpreter of your job with --python", exit_code=3)
 
 
@@ -218,7 +217,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     except InterpreterError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(f"{choice.text} ({choice.how})")
+    print(f"{shlex.join(choice.prefix)} ({choice.how})")
     return 0
 
 

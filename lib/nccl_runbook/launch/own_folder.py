@@ -41,9 +41,9 @@ def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
-def sweep(parents: Iterable[str]) -> List[str]:
+def sweep(parents: Iterable[str], prefixes: Iterable[str] = PREFIXES) -> List[str]:
     """Remove the folders of this user whose owner was killed; their notes."""
-    marks = [mark for parent in parents for prefix in PREFIXES for mark in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*", MARK))]
+    marks = [mark for parent in parents for prefix in prefixes for mark in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*", MARK))]
     return [note for mark in marks for note in _swept(mark) if note]
 
 

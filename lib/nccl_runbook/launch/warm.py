@@ -96,15 +96,13 @@ class Rank:
         self.pid, self.status = 0, None
         self.timed_out, self.state, self.stack = False, "", b""
         self.events, self.forwarded, self.dropped, self.tail = b"", 0, 0, b""
-        for fd in (self.log_read, self.event_read, self.stack_read):
+        self.read_ends = {self.log_read: self.on_log, self.event_read: self.on_events, self.stack_read: self.on_stack}
+        for fd in self.read_ends:
             os.set_blocking(fd, False)
 
     @property
     def running(self) -> bool:
         return self.pid > 0 and self.status is None
-
-    def read_ends(self):
-        return ((self.log_read, self.on_log), (self.event_read, self.on_events), (self.stack_read, self.on_stack))
 
     def on_log(self, data: bytes) -> None:
         self.world.heard()
@@ -128,7 +126,7 @@ class Rank:
 
     def drain(self) -> None:
         """Read what is left in the pipes without waiting; a grandchild that holds one open is not waited for."""
-        for fd, take in self.read_ends():
+        for fd, take in self.read_ends.items():
             with contextlib.suppress(OSError):  # EAGAIN: nothing more now
                 data = os.read(fd, 1 << 16)
                 while data:
@@ -170,7 +168,7 @@ class World:
                 self.warm.become(rank, bool(unsafe) or self.request["ranks"][rank.rank].get("fresh", False))
             for fd in (rank.log_write, rank.event_write, rank.stack_write):
                 os.close(fd)
-            for fd, take in rank.read_ends():
+            for fd, take in rank.read_ends.items():
                 self.warm.selector.register(fd, selectors.EVENT_READ, take)
 
     def go(self, deadline_s: float) -> None:
@@ -199,7 +197,7 @@ class World:
 
     def finish(self, rank: Rank) -> None:
         rank.drain()
-        for fd, _ in rank.read_ends():
+        for fd in rank.read_ends:
             if fd in self.warm.selector.get_map():
                 self.warm.selector.unregister(fd)
             os.close(fd)
@@ -256,7 +254,7 @@ class World:
 class Warm:
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.out = os.dup(1)
+        self.out = open(os.dup(1), "wb")
         os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
         self.selector = selectors.DefaultSelector()
         self.worlds, self.pending, self.folder = [], b"", ""  # the folder comes with torch: one may be killed while it imports that
@@ -270,9 +268,8 @@ class Warm:
         raise OSError("no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
 
     def send(self, **document) -> None:
-        data = (json.dumps(document) + "\n").encode()
-        while data:
-            data = data[os.write(self.out, data) :]
+        self.out.write((json.dumps(document) + "\n").encode())
+        self.out.flush()
 
     def become(self, rank: Rank, fresh: bool) -> None:
         """In the child: turn into the rank. Never returns."""
@@ -315,7 +312,7 @@ class Warm:
         keep = {0, 1, 2, rank.event_write, rank.stack_write, *rank.world.gate[:1]}  # numbers among the others may be these, used again
         worlds = self.worlds + [rank.world]
         others = [fd for w in worlds for r in w.ranks for fd in r.fds] + [fd for w in worlds for fd in w.gate]
-        for fd in set(others + [self.out, nothing, rank.log_write]) - keep:
+        for fd in set(others + [self.out.fileno(), nothing, rank.log_write]) - keep:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
         self.selector.close()

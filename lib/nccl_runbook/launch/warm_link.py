@@ -58,25 +58,22 @@ class WarmLink:
         except (OSError, ValueError) as error:  # ValueError: a name or value that no environment can hold
             self.errors.append(getattr(error, "strerror", None) or str(error))
         else:
-            reports = self._reader(self.process.stdout, self._take)
-            self._reader(self.process.stderr, self._note)
+            pipes = ((self.process.stdout, self._take), (self.process.stderr, self._note))
+            readers = [threading.Thread(target=self._read, args=pipe, name="warm process output", daemon=True) for pipe in pipes]
+            for reader in readers:
+                reader.start()
             source = source_of("nccl_runbook/launch/warm.py")
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
-            reports.join(AFTER_END_S)
+            readers[0].join(AFTER_END_S)
         self.ended.set()
         self._ready.set()
         self._on_report({"gone": True})
 
     @staticmethod
-    def _reader(stream: IO[bytes], take: Callable[[bytes], None]) -> threading.Thread:
-        def read() -> None:
-            for line in iter(lambda: stream.readline(LINE_BYTES), b""):
-                take(line)
-
-        thread = threading.Thread(target=read, name="warm process output", daemon=True)
-        thread.start()
-        return thread
+    def _read(stream: IO[bytes], take: Callable[[bytes], None]) -> None:
+        for line in iter(lambda: stream.readline(LINE_BYTES), b""):
+            take(line)
 
     def _note(self, line: bytes) -> None:
         self.errors.append(line.decode("utf-8", "replace").rstrip()[:LINE_CHARACTERS])

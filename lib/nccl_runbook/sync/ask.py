@@ -48,7 +48,7 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent = os.path.abspath(directory or tempfile.gettempdir())
-    sweep([parent, _SHM] if local else [])
+    sweep([parent, _SHM] if local else [], [_FOLDER])
     if local and any("disk" in m and "shm" not in m for m in chosen) and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK):
         raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
