@@ -114,7 +114,7 @@ class WarmLink:
             return
         with contextlib.suppress(OSError):  # what was still buffered cannot be delivered any more
             self.process.stdin.close()
-        if not self.ended.wait(2.0):
+        if self.stopped or not self.ended.wait(2.0):  # a stopped one does not leave by itself
             self.process.kill()
             self.ended.wait(2.0)
 
