@@ -20,7 +20,7 @@ from nccl_runbook.gpus import judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine.facts import Fabric, GpuUsers, Machine, NvmlView
+from nccl_runbook.machine.facts import CudaView, Fabric, GpuUsers, Machine, NvmlView, Surroundings
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
@@ -172,8 +172,8 @@ def test_view_says_so_where_there_is_no_torch():
 def test_a_world_without_an_answer_is_a_gap():
     from nccl_runbook.core.world import RankResult
 
-    assert gpus.cuda_of(RankResult(0, "timed-out", 9)).reason == "timed-out"
-    assert "Segfault" in gpus.surroundings_of(RankResult(0, "signalled", 11, last_lines=["Segfault"])).detail
+    assert gpus.fact_of(RankResult(0, "timed-out", 9), "cuda", CudaView).reason == "timed-out"
+    assert "Segfault" in gpus.fact_of(RankResult(0, "signalled", 11, last_lines=["Segfault"]), "surroundings", Surroundings).detail
 
 
 def fake_cuda(folder: Path, code: int, ask: str) -> str:
