@@ -20,7 +20,7 @@ from nccl_runbook.gpus import judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine.facts import Fabric, GpuUsers, Machine, NvmlView
+from nccl_runbook.machine.facts import CudaView, Fabric, GpuUse, GpuUsers, Machine, NvmlView, Owner, Surroundings, from_json
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
@@ -169,11 +169,23 @@ def test_view_says_so_where_there_is_no_torch():
     assert json.loads(ran.stdout.splitlines()[-1])["event"] == "no_torch" and ran.returncode == 3
 
 
+def test_facts_are_read_with_their_parts_and_gaps_by_the_types_of_their_fields():
+    absent = {"reason": "absent", "detail": "no such pid"}
+    owner = {"pid": 7, "name": absent, "user": "eva", "used_mib": 3, "kind": "compute", "is_ours": False, "is_same_user": True}
+    line = {"nvml_index": 1, "used_mib": absent, "utilisation_percent": [0, 4], "owners": [owner]}
+    use = from_json(GpuUse, line)
+    assert use.owners == [Owner(7, Gap(**absent), "eva", 3, "compute", False, True)] and use.used_mib == Gap(**absent)
+    assert to_json(use) == line
+    assert from_json(GpuUse, {**line, "owners": absent}).owners == Gap(**absent)
+    with pytest.raises(TypeError):
+        from_json(GpuUse, {**line, "unheard_of": 1})
+
+
 def test_a_world_without_an_answer_is_a_gap():
     from nccl_runbook.core.world import RankResult
 
-    assert gpus.cuda_of(RankResult(0, "timed-out", 9)).reason == "timed-out"
-    assert "Segfault" in gpus.surroundings_of(RankResult(0, "signalled", 11, last_lines=["Segfault"])).detail
+    assert gpus.fact_of(RankResult(0, "timed-out", 9), "cuda", CudaView).reason == "timed-out"
+    assert "Segfault" in gpus.fact_of(RankResult(0, "signalled", 11, last_lines=["Segfault"]), "surroundings", Surroundings).detail
 
 
 def fake_cuda(folder: Path, code: int, ask: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any, Dict, Optional, Union
+from typing import Any, Optional
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import RankResult, WorldRequest
 from nccl_runbook.launch.warm_link import source_of
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine.facts import CudaGpu, CudaView, DeviceFile, Machine, Surroundings, from_json
+from nccl_runbook.machine.facts import CudaView, Machine, Surroundings, from_json
 
 RANK_DEADLINE_S = 60.0
 
@@ -20,7 +20,7 @@ def collect(engine: Optional[Any]) -> Machine:
     None where this interpreter cannot run ranks: then view.py tells what it can without."""
     request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=RANK_DEADLINE_S)
     rank = engine.run(request).ranks[0] if engine else _alone(request)
-    return Machine(nvml.view(), surroundings_of(rank), cuda_of(rank))
+    return Machine(nvml.view(), fact_of(rank, "surroundings", Surroundings), fact_of(rank, "cuda", CudaView))
 
 
 def _alone(request: WorldRequest) -> RankResult:
@@ -36,20 +36,9 @@ def _alone(request: WorldRequest) -> RankResult:
         last_lines=done.stderr.decode("utf-8", "replace").splitlines())
 
 
-def _said(rank: RankResult, event: str) -> Union[Dict[str, Any], Gap]:
-    """The fields of the rank's event, or why it did not come to that."""
-    found = rank.first(event)
+def fact_of(rank: RankResult, event: str, kind: Any) -> Any:
+    """The rank's event as a fact of that kind, or a Gap that says why the rank did not come to that."""
+    found, no_torch = rank.first(event), rank.first("no_torch")
     if found is not None:
-        return {k: v for k, v in found.items() if k != "event"}
-    no_torch = rank.first("no_torch")
+        return from_json(kind, {k: v for k, v in found.items() if k != "event"})
     return Gap("absent", no_torch["error"]) if no_torch else rank.why_silent()
-
-
-def surroundings_of(rank: RankResult) -> Union[Surroundings, Gap]:
-    said = _said(rank, "surroundings")
-    return said if isinstance(said, Gap) else from_json(Surroundings, said, files=lambda fs: [DeviceFile(**f) for f in fs])
-
-
-def cuda_of(rank: RankResult) -> Union[CudaView, Gap]:
-    said = _said(rank, "cuda")
-    return said if isinstance(said, Gap) else from_json(CudaView, said, gpus=lambda gs: [CudaGpu(**g) for g in gs])

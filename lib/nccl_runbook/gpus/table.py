@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Pair
+from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, NvmlView, Pair, Surroundings
 from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
@@ -64,33 +64,28 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
 @titled("Three views of the same GPUs")
 def views_table(machine: Machine) -> Table:
     """What NVML, the device files, CUDA and the variables each say."""
-    return Table("", ["view", "GPUs", "what it says"], [_nvml_row(machine), *_files_rows(machine), _cuda_row(machine.cuda)])
+    views = (("NVML", machine.nvml, _nvml_rows), ("device files", machine.surroundings, _files_rows),
+             ("CUDA in a rank", machine.cuda, _cuda_rows))
+    return Table("", ["view", "GPUs", "what it says"],
+                 [row for name, view, rows in views
+                  for row in ([[name, Cell(view.reason, "muted"), view.detail]] if isinstance(view, Gap) else rows(name, view))])
 
 
-def _nvml_row(machine: Machine) -> list[Any]:
-    if isinstance(machine.nvml, Gap):
-        return ["NVML", Cell(machine.nvml.reason, "muted"), machine.nvml.detail]
-    return ["NVML", str(len(machine.nvml.gpus)), f"driver {_text(machine.nvml.driver)}, NVML {_text(machine.nvml.nvml)}"]
+def _nvml_rows(name: str, nvml: NvmlView) -> list[list[Any]]:
+    return [[name, str(len(nvml.gpus)), f"driver {_text(nvml.driver)}, NVML {_text(nvml.nvml)}"]]
 
 
-def _files_rows(machine: Machine) -> list[list[Any]]:
-    around = machine.surroundings
-    if isinstance(around, Gap):
-        return [["device files", Cell(around.reason, "muted"), around.detail]]
+def _files_rows(name: str, around: Surroundings) -> list[list[Any]]:
     gpus = [f for f in around.files if f.path.removeprefix("/dev/nvidia").isdigit() or f.path == "/dev/dxg"]
     files = ", ".join(f.path + (f" ({f.error})" if f.error not in ("", "not tried") else "") for f in around.files if "caps" not in f.path)
     chosen = ", ".join(f"{k}={v}" for k, v in around.variables.items() if k != "LD_LIBRARY_PATH")
-    return [["device files", str(len(gpus)), files or "none"], ["variables", "", chosen or "none of those that select GPUs is set"],
+    return [[name, str(len(gpus)), files or "none"], ["variables", "", chosen or "none of those that select GPUs is set"],
             ["container", "", ", ".join(around.container) or "no sign of one"]]
 
 
-def _cuda_row(cuda: CudaView | Gap) -> list[Any]:
-    if isinstance(cuda, Gap):
-        return ["CUDA in a rank", Cell(cuda.reason, "muted"), cuda.detail]
-    return ["CUDA in a rank", Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"),
-            ". ".join(filter(None,
-                             [f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}",
-                              *cuda.error.splitlines()]))]
+def _cuda_rows(name: str, cuda: CudaView) -> list[list[Any]]:
+    versions = f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}"
+    return [[name, Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"), ". ".join([versions, *filter(None, cuda.error.splitlines())])]]
 
 
 @titled("Topology and peer access", "nvml", "pairs")

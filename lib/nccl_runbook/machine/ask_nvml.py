@@ -62,9 +62,9 @@ def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[s
     return system, [line for line in lines if line["part"] not in ("system", "end")], _silence(ended)
 
 
-def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, make: Any) -> List[Any]:
-    """One entry a GPU: what ``make`` makes of its line, the Gap that its handle gave, or ``missing``."""
-    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else make(_fields(line))
+def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, kind: Any) -> List[Any]:
+    """One entry a GPU: a fact of that kind from its line, the Gap that its handle gave, or ``missing``."""
+    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else m.from_json(kind, _fields(line))
                for line in lines if "refused" in line or line["part"] == part}
     return [entries.get(index, missing) for index in range(count)]
 
@@ -73,31 +73,13 @@ def _fields(line: Dict[str, Any]) -> Dict[str, Any]:
     return {k: v for k, v in line.items() if k != "part"}
 
 
-def owners_of(data: List[Dict[str, Any]]) -> List[m.Owner]:
-    return [m.from_json(m.Owner, owner) for owner in data]
-
-
-def _gpu(data: Dict[str, Any]) -> m.NvmlGpu:
-    def part(cls: Any, **parts: Any) -> Any:
-        return lambda value: m.from_json(cls, value, **parts)
-
-    mig = part(m.Mig, instances=lambda instances: [m.MigInstance(**i) for i in instances])
-    return m.from_json(m.NvmlGpu, data, memory=part(m.Memory), mig=mig, ecc=part(m.Ecc),
-                       remapped_rows=part(m.RemappedRows), pcie=part(m.Pcie), nvlinks=part(m.NvLinks),
-                       fabric=part(m.Fabric), owners=owners_of)
-
-
-def use_of(data: Dict[str, Any]) -> m.GpuUse:
-    return m.from_json(m.GpuUse, data, owners=owners_of)
-
-
 def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what had not been told by then."""
     answer = ask("all", deadline_s)
     if isinstance(answer, Gap):
         return answer
     system, lines, missing = answer
-    gpus = by_index(lines, system["count"], "gpu", missing, _gpu)
+    gpus = by_index(lines, system["count"], "gpu", missing, m.NvmlGpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
     pairs = [m.from_json(m.Pair, _fields(line)) for line in lines if line["part"] == "pair"]
     versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))

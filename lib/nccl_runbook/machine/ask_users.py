@@ -6,7 +6,7 @@ from typing import Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine.facts import GpuUsers
+from nccl_runbook.machine.facts import GpuUse, GpuUsers
 
 
 def collect(deadline_s: float = nvml.DEADLINE_S) -> Union[GpuUsers, Gap]:
@@ -15,4 +15,4 @@ def collect(deadline_s: float = nvml.DEADLINE_S) -> Union[GpuUsers, Gap]:
     if isinstance(answer, Gap):
         return answer
     system, lines, missing = answer
-    return GpuUsers(nvml.by_index(lines, system["count"], "use", missing, nvml.use_of), os.path.exists("/dev/dxg"))
+    return GpuUsers(nvml.by_index(lines, system["count"], "use", missing, GpuUse), os.path.exists("/dev/dxg"))

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Union
+import functools
+from typing import Any, Dict, List, Union, get_args, get_origin, get_type_hints
 
 from nccl_runbook.core.facts import Gap
 
@@ -235,6 +236,16 @@ def gap_or(value: Any, make: Any) -> Any:
     return Gap(value["reason"], value["detail"]) if isinstance(value, dict) and set(value) == {"reason", "detail"} else make(value)
 
 
-def from_json(cls: Any, data: Dict[str, Any], **parts: Any) -> Any:
-    """A dataclass from a JSON object: Gaps are recognised, ``parts`` says how nested fields are made; raises TypeError for other fields."""
-    return cls(**{name: gap_or(value, parts.get(name, lambda v: v)) for name, value in data.items()})
+def from_json(cls: Any, data: Dict[str, Any]) -> Any:
+    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. Raises TypeError for other fields."""
+    types = get_type_hints(cls)
+    return cls(**{name: gap_or(value, functools.partial(_typed, types.get(name))) for name, value in data.items()})
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """``value`` as a field of that type holds it."""
+    if get_origin(kind) is Union:
+        kind = next(k for k in get_args(kind) if k not in (Gap, type(None)))
+    if get_origin(kind) is list:
+        return [_typed(get_args(kind)[0], part) for part in value]
+    return from_json(kind, value) if dataclasses.is_dataclass(kind) else value
