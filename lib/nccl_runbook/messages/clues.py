@@ -164,9 +164,11 @@ def version() -> str:
     return f"{zlib.crc32(repr([*printed().items(), *spoken().items(), *beside().items()]).encode()):08x}"
 
 
-def _spelt(expression: str) -> str:
+def _spelt(expression: str | tuple[str, ...]) -> str:
+    """The expression, of which a long one is a list of alternatives, without short forms."""
+    expression = expression if isinstance(expression, str) else "|".join(expression)
     for short, words in table("messages/catalogue/short-forms")["words"].items() if "<" in expression else ():
-        expression = expression.replace(short, words)
+        expression = expression.replace(short, words if isinstance(words, str) else "|".join(words))
     return expression
 
 
