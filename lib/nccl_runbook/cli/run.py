@@ -5,6 +5,7 @@ import contextlib
 import errno
 import functools
 import os
+import shlex
 import signal
 import sys
 import threading
