@@ -611,3 +611,15 @@ def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
 def test_ranks_that_burn_the_cpu_in_one_place_are_not_said_to_have_moved() -> None:
     found = told(s.look(*(s.rank(n, s.ASLEEP, "R", "", cpu_s=3.0, moments=BUSY) for n in range(4))))
     assert not culprits(found) and "moved" not in found.sentence and "4 of 4 ranks" in found.sentence
+
+
+def test_one_rank_ahead_of_all_others_is_the_odd_one_and_of_two_halves_nobody_is_by_counts() -> None:
+    """It made an extra call, which NCCL paired with the next one of the others."""
+    def asked(counts: dict[int, int]) -> Picture:
+        rows = [RasRank(r, 100 + r, "10.0.0.1", r, {"AllGather": n}, "") for r, n in counts.items()]
+        return told(s.look(*waiting(0, 1, 2, 3), ras=[RasCommunicator("0xabc", 4, rows, rows)]))
+
+    ahead = asked({0: 8, 1: 7, 2: 7, 3: 7})
+    assert (culprits(ahead), ahead.kind, ahead.status) == ([0], "skipped", "likely")
+    assert culprits(asked({0: 7, 1: 7, 2: 6, 3: 7})) == [2]
+    assert not culprits(asked({0: 8, 1: 8, 2: 7, 3: 7}))
