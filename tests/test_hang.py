@@ -28,7 +28,7 @@ from processes import quickest_s
 from pydantic import TypeAdapter
 
 DATA = Path(__file__).parent / "data" / "hang"
-KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"skipped", "unmatched"}, "size": {"mismatch"}, "dtype": {"mismatch"}, "op": {"mismatch"},
+KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"host-busy", "skipped", "unmatched"}, "size": {"mismatch"}, "dtype": {"mismatch"}, "op": {"mismatch"},
          "swap": {"order", "skipped", "mismatch"}, "extra": {"mismatch", "skipped"}, "gpu": {"gpu-stuck"}}
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -52,7 +52,7 @@ class TestRealDumps:
     neutral). The culprit is the one that the job was told."""
 
     @pytest.mark.parametrize("fault, culprits, kind", [("none", (), "healthy"), ("skip", (2,), "skipped"), ("op", (3,), "mismatch"),
-                                                       ("stall", (1,), "skipped"), ("slow", (3,), "slow"), ("spin", (), "symmetric"),
+                                                       ("stall", (1,), "host-busy"), ("slow", (3,), "slow"), ("spin", (), "symmetric"),
                                                        ("pair-swap", (1,), "skipped"), ("pair-spin", (1,), "gpu-stuck")])
     def test_real_dumps_are_judged_as_injected(self, fault, culprits, kind):
         found = told(DATA / fault)
@@ -619,7 +619,7 @@ class TestJoin:
     def test_dumps_that_decide_are_not_overruled_by_a_look_at_another_moment(self, tmp_path):
         moving = [live_samples.rank(n, None, switches=900, moments={"R": 60, "S futex": 37}) for n in range(4)]
         found = told(self.with_look(self.hung(tmp_path), *moving))
-        assert (found.kind, found.culprits) == ("skipped", (1,))
+        assert (found.kind, found.culprits) == ("host-busy", (1,))
         assert told(self.with_look(tmp_path / "alone", *moving)).kind == "healthy"
 
     def test_watchdog_lines_alone_give_the_table(self, tmp_path):
@@ -755,7 +755,7 @@ class TestActiveOperationsAlone:
 
     def test_a_dump_without_entries_tells_by_its_table_where_its_rank_stopped(self, tmp_path):
         found = self.write(tmp_path, self.STALLED)
-        assert (found.culprits, found.kind, found.victims) == ((1,), "skipped", (0, 2, 3)) and "ALL_GATHER 14 of group 1 (tp)" in found.sentence
+        assert (found.culprits, found.kind, found.victims) == ((1,), "host-busy", (0, 2, 3)) and "ALL_GATHER 14 of group 1 (tp)" in found.sentence
 
     @pytest.mark.parametrize("opens", [{**STALLED, 1: [("1", 14, 12), ("0", 7, 5)]}, {**STALLED, 0: [("1", 14, 16), ("1", 20, 19), ("0", 7, 7), ("0", 9, 8)]}])
     def test_a_table_of_an_older_dump_or_one_that_fits_no_entries_accuses_nobody(self, tmp_path, opens):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live import ask_processes as live_processes
+from nccl_runbook.hang.live import ask_ras
 from nccl_runbook.hang.live.facts import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
 from nccl_runbook.hang.live.judge import Picture, judge, verdict
 from nccl_runbook.look.page import first_text, page, text
@@ -337,7 +338,7 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
     with pytest.raises(json.JSONDecodeError):
         json.loads(RAS_2_28_9)
     server = RasServer(RAS_2_28_9)
-    (told_,) = live_answers.ras([server.address])
+    (told_,) = ask_ras.ask([server.address])
     assert server.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]  # the protocol, not prose
     assert [(r.rank, r.launched.get("AllReduce"), r.missing) for r in told_.ranks] == [(0, 4711, ""), (1, None, "unresponsive")]
 
@@ -345,8 +346,8 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
 def test_an_older_ras_and_one_elsewhere_are_gaps() -> None:
     older = RasServer("", ("SERVER PROTOCOL 2", "OK", "ERROR: Unknown command"))
     until = time.monotonic() + 20.0
-    assert live_answers._ras_at(*older.address.split(":"), until).reason == "unsupported"
-    assert live_answers._ras_at("10.0.0.1", "28028", until).reason == "not-run"
+    assert ask_ras._ask_at(*older.address.split(":"), until).reason == "failed", "text without its table"
+    assert ask_ras._ask_at("10.0.0.1", "28028", until).reason == "not-run"
 
 
 @pytest.mark.parametrize("answers", [(), ("SERVER PROTOCOL 2", "OK", "OK")])
@@ -356,7 +357,7 @@ def test_one_who_answers_a_little_now_and_then_is_not_waited_for(answers: tuple[
     with socket.create_server(("127.0.0.1", 0)) as listener:
         trickle = threading.Thread(target=_trickle, args=(listener, answers, over), daemon=True)
         trickle.start()
-        told_ = live_answers._ras_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
+        told_ = ask_ras._ask_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
         stopped = over.is_set()
         over.set()
         trickle.join(20.0)
@@ -385,7 +386,7 @@ def _trickle(listener: socket.socket, answers: tuple[str, ...], over: threading.
        | st.dictionaries(st.sampled_from(["entries", "pg_status", "process_group", "communicators", "ranks", "missing_ranks", "frames", "size", "hash"]),
                          inner, max_size=4), max_leaves=8).map(lambda value: json.dumps(value).encode())))
 def test_readers_give_facts_or_a_gap_for_any_bytes(data: bytes) -> None:
-    for reader in (live_answers.communicators_of, live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
+    for reader in (lambda data_: ask_ras.read("x", data_.decode("utf-8", "replace")), live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
         assert isinstance(reader(data), (list, Gap))
 
 
@@ -610,3 +611,15 @@ def test_equal_pids_on_two_hosts_accuse_no_innocent_by_ras() -> None:
 def test_ranks_that_burn_the_cpu_in_one_place_are_not_said_to_have_moved() -> None:
     found = told(s.look(*(s.rank(n, s.ASLEEP, "R", "", cpu_s=3.0, moments=BUSY) for n in range(4))))
     assert not culprits(found) and "moved" not in found.sentence and "4 of 4 ranks" in found.sentence
+
+
+def test_one_rank_ahead_of_all_others_is_the_odd_one_and_of_two_halves_nobody_is_by_counts() -> None:
+    """It made an extra call, which NCCL paired with the next one of the others."""
+    def asked(counts: dict[int, int]) -> Picture:
+        rows = [RasRank(r, 100 + r, "10.0.0.1", r, {"AllGather": n}, "") for r, n in counts.items()]
+        return told(s.look(*waiting(0, 1, 2, 3), ras=[RasCommunicator("0xabc", 4, rows, rows)]))
+
+    ahead = asked({0: 8, 1: 7, 2: 7, 3: 7})
+    assert (culprits(ahead), ahead.kind, ahead.status) == ([0], "skipped", "likely")
+    assert culprits(asked({0: 7, 1: 7, 2: 6, 3: 7})) == [2]
+    assert not culprits(asked({0: 8, 1: 8, 2: 7, 3: 7}))

@@ -9,7 +9,7 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.gpus import judge_health as gpu_health
-from nccl_runbook.machine.facts import CudaView, DeviceFile, Machine, NvmlGpu, NvmlView
+from nccl_runbook.machine.facts import DeviceFile, Machine, NvmlGpu
 from nccl_runbook.machine.visible_devices import Selection, granted_by, read_selection
 
 RESTS_ON = ("gpus", "gpus.nvml", "gpus.cuda", "gpus.surroundings")
@@ -238,7 +238,9 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
     expected = tuple(i for i in (selection.shown if selection else reached) if i in reached)
     if (selection and selection.problem) or len(cuda.gpus) >= len(expected):
         return None
-    missing = _missing(nvml, cuda, expected)
+    seen = {g.uuid.lower() for g in cuda.gpus}
+    missing = [str(g.nvml_index) for g in nvml.reached if g.nvml_index in expected and not isinstance(g.uuid, Gap)
+               and g.uuid.lower().removeprefix("gpu-") not in seen]
     blocked = _unusable_files(machine)
     title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
     title += f"; GPU {', '.join(missing)} is left out" if missing else ""
@@ -250,12 +252,6 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
             Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:",
                    _KERNEL_LOG),), "container-gpu-access" if blocked else "gpu-or-link-fault",
         "likely" if blocked else "possible")
-
-
-def _missing(nvml: NvmlView, cuda: CudaView, expected: tuple[int, ...]) -> list[str]:
-    seen = {g.uuid.lower() for g in cuda.gpus}
-    return [str(g.nvml_index) for g in nvml.reached if g.nvml_index in expected and not isinstance(g.uuid, Gap)
-            and g.uuid.lower().removeprefix("gpu-") not in seen]
 
 
 def views_agree(machine: Machine) -> Finding | None:

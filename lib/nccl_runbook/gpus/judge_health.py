@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable
 
 from nccl_runbook.causes.failures import usual
@@ -167,11 +166,9 @@ def bus_ids_collide(machine: Machine) -> Finding | None:
 
 
 def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, list[str]]:
-    by_bus: dict[str, dict[str, str]] = defaultdict(dict)
-    for who, uuid, bus in gpus:
-        if isinstance(uuid, str) and isinstance(bus, str) and uuid and bus:
-            by_bus[bus.lower()][uuid] = f"{who} {uuid}"
-    return {bus: list(found.values()) for bus, found in by_bus.items() if len(found) > 1}
+    rows = grouped((bus.lower(), (uuid, f"{who} {uuid}")) for who, uuid, bus in gpus
+                   if isinstance(uuid, str) and isinstance(bus, str) and uuid and bus)
+    return {bus: list(dict(named).values()) for bus, named in rows.items() if len(dict(named)) > 1}
 
 
 def nvlink_without_peer_access(machine: Machine) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, List, Optional
 
-from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.messages.facts import Logs
 
@@ -138,7 +138,7 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class HangFile:
-    """One file. ``what``: dump, log, stack, live, or "" for none of them; ``problem``: why it was not used, "" if it was."""
+    """One file. ``what``: dump, log, stack, live, ras, or "" for none of them; ``problem``: why it was not used, "" if it was."""
 
     name: str
     what: str
@@ -149,7 +149,7 @@ class HangFile:
 @dataclasses.dataclass(frozen=True)
 class Hang:
     """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one, to which all times here are
-    brought; empty where they are together. ``looks``: at the ranks while they lived."""
+    brought; empty where they are together. ``looks``: at the ranks while they lived; ``ras``: answers of NCCL's RAS, in order."""
 
     files: List[HangFile]
     dumps: List[Dump]
@@ -160,3 +160,4 @@ class Hang:
     counts: List[Count] = dataclasses.field(default_factory=list)
     clocks: List[ClockOffset] = dataclasses.field(default_factory=list)
     looks: List[Live] = dataclasses.field(default_factory=list)
+    ras: List[RasAnswer] = dataclasses.field(default_factory=list)

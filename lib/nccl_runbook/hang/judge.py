@@ -6,21 +6,20 @@ import dataclasses
 import re
 import shlex
 from collections import Counter
-from textwrap import shorten
 
 from nccl_runbook.causes.causes import fitting, recognise
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs
-from nccl_runbook.hang.facts import EARLIER, Hang, Op
-from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, places, seen_in, source_of, top_of, track_of
+from nccl_runbook.hang import judge_ras as ras
+from nccl_runbook.hang.facts import EARLIER, Hang
+from nccl_runbook.hang.judge_accused import Accused, accuse, quoted, raised, silent, slow
+from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, places
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.judge_ranks import rank_names
-from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
-from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.messages.clues import ECHO
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
@@ -29,7 +28,6 @@ LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor'
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
-_WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
 _STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
 _WAITS_LEAST = "nccl-runbook look   # beside the job while it runs: a rank that waits least is the slow one"
 _NO_ENDS = (Evidence(f"shown would be who comes last by {graphs.LATE_MS:.0f} ms to most of 16 or more operations of all ranks, and nobody "
@@ -37,23 +35,8 @@ _NO_ENDS = (Evidence(f"shown would be who comes last by {graphs.LATE_MS:.0f} ms 
 _TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it"
 _GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
           "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
-_SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 _STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: gone it has ended, T is stopped, else it is busy'
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
-_SURE = ("mismatch", "stopped", "order")
-
-
-@dataclasses.dataclass(frozen=True)
-class Accused:
-    """One rank that did not come, or called something else. ``frame``: where it was, "" where nothing tells."""
-
-    rank: int
-    kind: str
-    says: str
-    frame: str
-    evidence: tuple[Evidence, ...]
-    op: Op | None = None
-    group: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,12 +58,14 @@ class Told:
 def judge(hang: Hang) -> Told:
     """The answer, the same for any order of files."""
     found = graphs.graph(hang)
-    if accused := _accused(hang, found) or ([] if found.waits else _slow(hang)):
+    if accused := accuse(hang, found) or ras.accused(hang.ras) or ([] if found.waits else slow(hang)):
         told = _guilty(hang, found, accused)
-    elif len(_raised(hang)) > 1:
+    elif len(raised(hang)) > 1:
         told = _too_close(hang, found)
-    elif not hang.dumps and (quiet := _silent(hang, found)):
+    elif not hang.dumps and (quiet := silent(hang, found)):
         told = _fell_silent(hang, found, quiet)
+    elif hang.ras and not found.waits:
+        told = Told("unknown", (), (), ras.unclear(hang.ras), decides=ras.AGAIN)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
     return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_attempts(hang), *_apart(hang))))
@@ -101,46 +86,11 @@ def by_look(hang: Hang, told: Told) -> Told:
         evidence=(*(Evidence(s.text, s.source) for s in picture.evidence), *told.evidence))
 
 
-def _accused(hang: Hang, found: Graph) -> list[Accused]:
-    """Everybody against whom something is proven, each once, by rank."""
-    first = [*_ended(hang, found), *_different(hang)]
-    first += [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
-    first += [_on_its_gpu(rank, wait) for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
-    first += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
-    if not (known := {a.rank: a for a in reversed(first)}):
-        known = {a.rank: a for a in [*_in_circles(hang, found), *(_silent(hang, found) if hang.dumps else [])]}
-    return [known[rank] for rank in sorted(known)]
-
-
-def _ended(hang: Hang, found: Graph) -> list[Accused]:
-    """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
-    waited, raised = {r for w in found.all() for r in w.on | w.perhaps}, _raised(hang)
-    dead = [Accused(line.rank, "dead", f"ended with an error of its own: {shorten(line.text, 120, placeholder=' ...')}",
-                    frame_of(hang, line.rank), (_line(line),))
-            for line in raised if line.rank is not None and (line.rank in waited if hang.dumps else len(raised) == 1)]
-    return dead + [Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
-                   for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited]
-
-
-def _line(line: LogLine) -> Evidence:
-    return Evidence(line.text, f"{line.file} line {line.line}")
-
-
-def _raised(hang: Hang) -> list[LogLine]:
-    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps
-    others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
-    told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
-    alive = {d.rank for d in hang.dumps}
-    gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
-    return told or [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))
-                    and not ECHO.search(e.text)]
-
-
 def _too_close(hang: Hang, found: Graph) -> Told:
-    raised = _raised(hang)
-    return Told("unknown", (), tuple(sorted(found.waits)), f"{rank_names([e.rank for e in raised if e.rank is not None])} ended with an "
+    first = raised(hang)
+    return Told("unknown", (), tuple(sorted(found.waits)), f"{rank_names([e.rank for e in first if e.rank is not None])} ended with an "
                 "error of their own each, too close together for their clocks to say which was first.", cause="peer-crashed",
-                status="possible", evidence=tuple(map(_line, raised)),
+                status="possible", evidence=tuple(map(quoted, first)),
                 decides="chronyc tracking   # on both hosts: how far its clock is off")
 
 
@@ -152,98 +102,6 @@ def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
 
-def _different(hang: Hang) -> list[Accused]:
-    """Ranks that called something else than the other members at the first number where they differ."""
-    accused = []
-    for group in hang.groups:
-        for difference in group.differences[:1]:
-            usual, ranks = graphs.odd_ones(difference)
-            for rank in sorted(ranks):
-                call = next(c for c, who in difference.calls.items() if rank in who)
-                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
-                              for d in group.differences[1:2])
-                track = next(t for t in group.tracks if t.rank == rank)
-                op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
-                left_out = not swapped and difference.after.get(usual) == call
-                says = (f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-                        + ": it left that one out, this is the next" * left_out)
-                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
-                                       op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name))
-    return accused
-
-
-def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
-    """A rank that never came to what others wait in."""
-    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
-    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
-    wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
-    if alone or wait.p2p:
-        kind = "unmatched"
-    else:
-        kind = "skipped" if stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])) else "host-busy"
-    last = next((d.last for d in hang.dumps if d.rank == rank), None)
-    where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
-    says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
-    seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
-    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
-    if there and (track := track_of(hang, wait.group, rank)):
-        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {counted(len(there), 'waiting rank')} at least {min(there)}",
-                                track.source))
-    return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
-
-
-def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
-    """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
-    wait, own = waits[0], found.waits[rank][0]
-    issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
-    says = (f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}, which the steps before had there: "
-            f"it is in {called(hang, own)}")
-    return Accused(rank, "order" if issued else "skipped", says, own.op.frame,
-                   (Evidence(says, source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
-
-
-def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
-    return [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
-
-
-def _on_its_gpu(rank: int, wait: Wait) -> Accused:
-    says = f"issued {wait.op.call} {wait.op.seq}, and its GPU never came through it, while those of all other members did, or began it"
-    return Accused(rank, "gpu-stuck", says, wait.op.frame, (Evidence(says, f"rank {rank}"),), wait.op, wait.group)
-
-
-def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
-    """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
-    accused = []
-    for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found)):
-        says = f"waits in {called(hang, wait)}, which the others have not come to, while they wait for it elsewhere"
-        accused.append(Accused(wait.rank, "unmatched" if wait.p2p else "order", says, wait.op.frame,
-                               (Evidence(says, source_of(hang, wait)),), wait.op, wait.group))
-    return accused
-
-
-def _silent(hang: Hang, found: Graph) -> list[Accused]:
-    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
-    killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
-    candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
-    left = {f.rank for f in hang.files if f.what == "dump"}
-    quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
-    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
-    if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
-        return []
-    kind, why = "unknown", "killed, stopped or busy, the files do not tell"
-    if all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke):
-        kind, why = "dead", "it ended, as the others lost their connections"
-    return [Accused(r, kind, f"left no dump and fell silent: {why}", frame_of(hang, r), (
-        Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}"),))
-        for r, at in sorted(quiet.items()) if r in candidates]
-
-
-def _slow(hang: Hang) -> list[Accused]:
-    """Ranks that wait least, by far: all others mostly wait, for them."""
-    return [Accused(rank, "slow", f"is slow: {told}", frame_of(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
-            for rank, told in sorted(graphs.stragglers(hang).items())]
-
-
 def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
@@ -252,7 +110,6 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
-    doubtful = undated or lead.says.startswith("left no dump") and lead.kind not in _SURE
     sentence = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize() + ": " * bool(uneven)
     sentence += "; ".join(f"rank {a.rank} {a.says}" for a in accused[:3]) + f"; and {len(accused) - 3} more ranks" * (len(accused) > 3)
     if victims and collective:
@@ -262,14 +119,15 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     # in the records a call left out and one made too early look the same
     kind = "skipped" if uneven and lead.kind == "order" else lead.kind
     return Told(kind, ranks, victims, f"{sentence}.", collective, lead.frame, _cause(hang, lead),
-                "possible" if doubtful else "established" if lead.kind in _SURE else "likely",
+                "possible" if undated or lead.doubtful else "established" if lead.kind in ("mismatch", "stopped", "order") else "likely",
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
     """What a reader must know where nothing tells that the job stood still: no time-out, and the files have no time, or that of a copy."""
     stood = any(w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S for w in waits)
-    if lead.kind not in ("skipped", "unmatched", "gpu-stuck") or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
+    by_dumps = {"skipped", "unmatched", "gpu-stuck", "host-busy"} - {"host-busy" for s in hang.stacks if s.rank == lead.rank}
+    if lead.kind not in by_dumps or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
         return []
     return [Evidence("nothing here tells when the dumps were written (copies, or an archive): if the job still moved then, a rank one step "
                      "behind looks the same, and a second set, taken ten seconds later, decides", "times of the files")]
@@ -296,7 +154,8 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         said = f"all {counted(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
         return dataclasses.replace(unknown, sentence=said, decides="collect the dumps, logs or stacks of all ranks")
-    if late := [w for w in first if _is_hung(hang, w)]:
+    logged = any(r.timeouts for r in hang.logs.ranks)
+    if late := [w for w in first if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000]:
         said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
         return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
     return unknown
@@ -317,13 +176,6 @@ def _apart(hang: Hang) -> list[Evidence]:
     error = max((c.error_s for c in hang.clocks), default=0.0)
     return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
                      "brought to one clock, and within that error nothing is called first", "dumps")] if words else []
-
-
-def _is_hung(hang: Hang, wait: Wait) -> bool:
-    """It ran into its time-out, by the recorder, the clock or the log."""
-    op = wait.op
-    return (op.age_s is not None and 0 < op.timeout_ms <= op.age_s * 1000 or op.state == "timed-out"
-            or any(r.timeouts for r in hang.logs.ranks))
 
 
 def _nothing_open(hang: Hang) -> Told:
@@ -358,6 +210,8 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
 
 
 def _decides(hang: Hang, lead: Accused) -> str:
+    if hang.ras and lead.doubtful and lead.kind != "unknown":
+        return ras.AGAIN
     if lead.kind == "gpu-stuck":
         return "nccl-runbook run --step 01-gpu-visibility"
     if lead.kind == "unknown":

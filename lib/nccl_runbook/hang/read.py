@@ -21,7 +21,8 @@ from nccl_runbook.hang.dumps import file as dump_file
 from nccl_runbook.hang.dumps.columns import Column, Reading
 from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
 from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
-from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live import ask_ras
+from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import SHORT_ENDS, Source, sources
 from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
@@ -50,10 +51,12 @@ def collect(paths: list[str] | str) -> Hang:
     groups = [_group(key, ranks, certain, readings, inputs.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
     return Redactor(os.environ).json(Hang(
         sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
-        [_dump(rank, reading, inputs.names[rank], times, odd[rank], late.get(rank)) for rank, reading in sorted(readings.items())],
+        [Dump(rank, logs.short(inputs.names[rank]), "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), odd[rank],
+              reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)), reading.timed, *late.get(rank, ()))
+         for rank, reading in sorted(readings.items())],
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
         _channels(readings, world, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
-        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks))
+        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks, inputs.ras))
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
@@ -68,6 +71,7 @@ class _Inputs:
         self.files: list[HangFile] = []
         self.stacks: list[Stack] = []
         self.looks: list[Live] = []
+        self.ras: list[RasAnswer] = []
         self.names: dict[int, str] = {}
         self.written: dict[str, float] = {}
         self.logs: list[str] = []
@@ -89,6 +93,10 @@ class _Inputs:
             self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
         elif source.plain and head.startswith(b"\x80"):
             plain.add(source.name)
+        elif ask_ras.looks_like_ras(head.decode("utf-8", "replace")):
+            answers = ask_ras.read(logs.short(source.name), source.peek(STACK_BYTES).decode("utf-8", "replace"))
+            self.files.append(HangFile(source.name, "ras", None, answers.detail if isinstance(answers, Gap) else ""))
+            self.ras += [] if isinstance(answers, Gap) else answers
         elif dump_file.looks_like_dump(head):
             self._keep(source.name, *dump_file.outcome(source.peek(dump_file.MAX_BYTES + 1)))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
@@ -160,7 +168,7 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], inputs: _Inputs) -> Read
         return None
     inputs.names[rank] = name
     inputs.files += [HangFile(n, "dump", rank, "an older dump of this rank") for n, _ in older]
-    inputs.files.append(HangFile(name, "dump", rank, "" if newest.entries else "holds no entries"))
+    inputs.files.append(HangFile(name, "dump", rank, "" if newest.entries or newest.status else "holds no entries"))
     return newest
 
 
@@ -218,12 +226,6 @@ def _log_track(row: RankLog, label: str) -> Track:
     opened = Op(work.seq or 0, f"{work.op.lower()} {work.numel_in or 0} x ?", "timed-out", work.timeout_ms) if work else None
     issued, completed = max(row.enqueued.get(label, 0), opened.seq if opened else 0), max(0, row.completed.get(label, 0))
     return Track(row.rank, issued, completed, completed, True, opened, opened, "", " ".join(row.files[:1]))
-
-
-def _dump(rank: int, reading: Reading, name: str, times: Times, left_out: list[str] | None,
-          late: tuple[float, float, float] | None) -> Dump:
-    return Dump(rank, logs.short(name), "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), left_out,
-                reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)), reading.timed, *(late or ()))
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:

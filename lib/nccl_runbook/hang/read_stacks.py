@@ -30,7 +30,8 @@ def read(name: str, text: str) -> Stack | None:
     """The main thread of the process, with the rank from the file's name or the process's words; None where no rank is told."""
     printed = _RANK.search(text[:4000])
     rank = int(printed[1] or printed[2]) if printed else rank_of_name(os.path.basename(name))
-    threads = _pyspy(text) if _PYSPY_HEAD.search(text) else _faulthandler(text)
+    threads = _pyspy(text) if _PYSPY_HEAD.search(text) else [  # faulthandler writes the main thread last (CPython 3.9 to 3.13)
+        ("", _frames(_FAULT_FRAME, part, "{0[3]}, {0[1]}:{0[2]}")) for part in _FAULT_THREAD.split(text)[1:]]
     if rank is None or not threads:
         return None
     state, frames = next((t for t in threads if t[0].startswith("main")), threads[-1])
@@ -42,11 +43,6 @@ def _pyspy(text: str) -> list[tuple[str, list[str]]]:
     ends = [*(c.start() for c in cuts[1:]), len(text)]
     return [(f"{'main ' * (cut[2] == 'MainThread')}{cut[1]}", _frames(_PYSPY_FRAME, text[cut.end() : end], "{0[1]}, {0[2]}:{0[3]}"))
             for cut, end in zip(cuts, ends)]
-
-
-def _faulthandler(text: str) -> list[tuple[str, list[str]]]:
-    """faulthandler writes the main thread last (CPython 3.9 to 3.13)."""
-    return [("", _frames(_FAULT_FRAME, part, "{0[3]}, {0[1]}:{0[2]}")) for part in _FAULT_THREAD.split(text)[1:]]
 
 
 def _frames(pattern: re.Pattern[str], text: str, form: str) -> list[str]:

@@ -23,7 +23,9 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     shown = [matrix(g, culprits) for g in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
         shown[-1] = dataclasses.replace(shown[-1], note=f"{len(groups) - MOST_GROUPS} more groups are not shown.")
-    return [*shown, *[ranks_table(hang, culprits)] * bool(hang.groups), *[stacks_table(hang)] * bool(hang.stacks), files_table(hang)]
+    stacks = Table("Stacks", ["rank", "state", "frames", "from"],
+                   [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
+    return [*shown, *[ranks_table(hang, culprits)] * bool(hang.groups), *[stacks] * bool(hang.stacks), files_table(hang)]
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
@@ -60,12 +62,6 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
     return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued),
             str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
             "/".join(track.source.split("/")[-2:])]
-
-
-def stacks_table(hang: Hang) -> Table:
-    """The main threads, innermost frame first."""
-    return Table("Stacks", ["rank", "state", "frames", "from"],
-                 [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
 
 
 def files_table(hang: Hang) -> Table:

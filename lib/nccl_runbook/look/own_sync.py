@@ -65,12 +65,9 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
     """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer, as a driver in ray.get() does,
     counts where nobody else is in a sync. One alone on the wire waits for the message that brings the other there."""
     told = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
-    return [(at_s, _at_once([phase for pid, phase in phases.items() if pid in told]) or joint(list(phases.values())))
-            for at_s, phases in rounds]
-
-
-def _at_once(phases: List[str]) -> str:
-    return "control" if joint(phases) == "wire" and phases.count("wire") == 1 and "" in phases else joint(phases)
+    rows = [(at_s, [phase for pid, phase in phases.items() if pid in told], list(phases.values())) for at_s, phases in rounds]
+    return [(at_s, "control" if joint(at) == "wire" and at.count("wire") == 1 and "" in at else joint(at) or joint(every))
+            for at_s, at, every in rows]
 
 
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections import Counter
 from html import escape
-from typing import List, Sequence, Tuple, Union
+from typing import List, Sequence, Tuple
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.hang.live.facts import Live, LiveRank
@@ -29,18 +29,11 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
     elapsed = last.at_s - first.at_s
     cpu = sum(t.cpu_s for t in last.threads) - sum(t.cpu_s for t in first.threads)
     stack = (main_stacks(rank) or [None])[-1]
-    return [name, look.host, str(rank.pid), last.threads[0].state, f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
-            last.threads[0].waits, words_of(stack) or "no stack", gpu_cell(look, rank)]
-
-
-def gpu_cell(look: Live, rank: LiveRank) -> str:
-    """ "GPU 3: 100 %, 131 W" at the last moment."""
     gpus = [] if isinstance(look.gpus, Gap) else [g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids]
-    return ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {_watts(g.power_w[-1])}" for g in gpus)
-
-
-def _watts(value: Union[float, Gap]) -> str:
-    return f"power {value}" if isinstance(value, Gap) else f"{value:.0f} W"
+    watts = [f"power {g.power_w[-1]}" if isinstance(g.power_w[-1], Gap) else f"{g.power_w[-1]:.0f} W" for g in gpus]
+    return [name, look.host, str(rank.pid), last.threads[0].state, f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
+            last.threads[0].waits, words_of(stack) or "no stack",
+            ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {power}" for g, power in zip(gpus, watts))]
 
 
 def first_text(look: Live) -> str:

@@ -128,22 +128,25 @@ def settings() -> Dict[str, Any]:
 
 # --- what the reader sees: facts in a line each, no judgement
 
+def _trial(trial: Trial) -> str:
+    failed = [e["text"] for r in trial.world.ranks for e in r.named("error")] + trial.world.log.splitlines()[-1:]
+    why = "" if trial.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
+    return f"{trial.name}: {trial.world.ended} ({trial.world.wall_s:.1f} s){f', again {trial.again.ended}' if trial.again else ''}{why}"
+
+
+_WORDS: Dict[type, Callable[[Any], str]] = {
+    Trial: _trial, SyncArm: str,
+    NvmlGpu: lambda gpu: f"NVML: GPU {gpu.nvml_index}, {gpu.name}, {gpu.uuid}",
+    CudaView: lambda cuda: f"CUDA: {len(cuda.gpus)} GPUs{'. '.join(['', *cuda.error.splitlines()])}",
+    Surroundings: lambda around: f"device files: {', '.join(f'{f.path} {f.error}'.strip() for f in around.files) or 'none'}"}
+
+
 def lines(fact: Any, name: str = "") -> Iterator[str]:
     """What a fact says of GPUs, worlds and syncs, and every Gap in it."""
     if isinstance(fact, Gap):
         yield f"{name}: {fact}"
-    elif isinstance(fact, Trial):
-        failed = [e["text"] for r in fact.world.ranks for e in r.named("error")] + fact.world.log.splitlines()[-1:]
-        why = "" if fact.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
-        yield f"{fact.name}: {fact.world.ended} ({fact.world.wall_s:.1f} s){f', again {fact.again.ended}' if fact.again else ''}{why}"
-    elif isinstance(fact, SyncArm):
-        yield str(fact)
-    elif isinstance(fact, NvmlGpu):
-        yield f"NVML: GPU {fact.nvml_index}, {fact.name}, {fact.uuid}"
-    elif isinstance(fact, CudaView):
-        yield f"CUDA: {len(fact.gpus)} GPUs{'. '.join(['', *fact.error.splitlines()])}"
-    elif isinstance(fact, Surroundings):
-        yield f"device files: {', '.join(f'{f.path} {f.error}'.strip() for f in fact.files) or 'none'}"
+    elif type(fact) in _WORDS:
+        yield _WORDS[type(fact)](fact)
     else:
         parts = list(vars(fact).items()) if dataclasses.is_dataclass(fact) else list(fact.items()) if isinstance(fact, dict) else []
         for key, part in [(name, one) for one in fact] if isinstance(fact, list) else parts:

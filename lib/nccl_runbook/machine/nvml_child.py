@@ -34,6 +34,8 @@ FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
 VIRTUALISATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 CLOCK_REASONS = ("idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown",
                  "hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting")
+PCIE = {"generation": "CurrPcieLinkGeneration", "width": "CurrPcieLinkWidth", "max_generation": "MaxPcieLinkGeneration",
+        "max_width": "MaxPcieLinkWidth"}
 MAX_LINKS = 36
 SWITCH, UNKNOWN_DEVICE = 2, 255
 REASON_OF_CODE = {3: "unsupported", 4: "no-permission", 6: "absent", 10: "timed-out", 12: "absent", 13: "unsupported", 25: "unsupported"}
@@ -98,16 +100,6 @@ def ecc(handle):
     return counts[1] if all(map(is_gap, counts)) else {"volatile_uncorrected": counts[0], "aggregate_uncorrected": counts[1]}
 
 
-def remapped_rows(handle):
-    return then(ask("nvmlDeviceGetRemappedRows", handle), lambda r: {
-        "correctable": r[0], "uncorrectable": r[1], "is_pending": bool(r[2]), "has_failed": bool(r[3])})
-
-
-def retired_pages(handle):
-    """Pages retired for double-bit errors (cause 1); Kepler to Turing only, later cards remap rows instead."""
-    return then(ask("nvmlDeviceGetRetiredPages", handle, 1), len)
-
-
 def mig(handle):
     mode = ask("nvmlDeviceGetMigMode", handle)
     if is_gap(mode):
@@ -122,11 +114,6 @@ def mig(handle):
 def clock_reasons(handle):
     bits = first(ask("nvmlDeviceGetCurrentClocksEventReasons", handle), ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
     return then(bits, lambda b: [name for i, name in enumerate(CLOCK_REASONS) if b >> i & 1])
-
-
-def pcie(handle):
-    return {"generation": ask("nvmlDeviceGetCurrPcieLinkGeneration", handle), "width": ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
-            "max_generation": ask("nvmlDeviceGetMaxPcieLinkGeneration", handle), "max_width": ask("nvmlDeviceGetMaxPcieLinkWidth", handle)}
 
 
 def nvlinks(handle):
@@ -224,13 +211,16 @@ def owners(handle):
 # --- the parts
 
 def gpu(index, handle):
-    rows = remapped_rows(handle)
+    rows = then(ask("nvmlDeviceGetRemappedRows", handle), lambda r: {
+        "correctable": r[0], "uncorrectable": r[1], "is_pending": bool(r[2]), "has_failed": bool(r[3])})
+    # pages retired for double-bit errors (cause 1); Kepler to Turing only, later cards remap rows instead
+    pages = then(ask("nvmlDeviceGetRetiredPages", handle, 1), len) if is_gap(rows) else None
     say("gpu", nvml_index=index, name=ask("nvmlDeviceGetName", handle), uuid=ask("nvmlDeviceGetUUID", handle),
         pci_bus_id=then(ask("nvmlDeviceGetPciInfo", handle), lambda p: text(p.busId)), memory=memory(handle),
         compute_mode=then(ask("nvmlDeviceGetComputeMode", handle), name_in(COMPUTE_MODES)), mig=mig(handle),
         virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)), ecc=ecc(handle),
-        remapped_rows=rows, retired_pages=retired_pages(handle) if is_gap(rows) else None, clock_reasons=clock_reasons(handle),
-        pcie=pcie(handle), nvlinks=nvlinks(handle), fabric=fabric(handle),
+        remapped_rows=rows, retired_pages=pages, clock_reasons=clock_reasons(handle),
+        pcie={key: ask(f"nvmlDeviceGet{call}", handle) for key, call in PCIE.items()}, nvlinks=nvlinks(handle), fabric=fabric(handle),
         utilisation_percent=utilisation(handle), temperature_c=ask("nvmlDeviceGetTemperature", handle, 0), owners=owners(handle),
         power_w=power_w(handle))
 

@@ -66,7 +66,7 @@ class Column:
 @dataclasses.dataclass
 class Reading:
     """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
-    ``steps``: see _Recent.steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
+    ``steps``: see _steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
     ``ends``: when the last ones were issued and when they ended, in ns of this rank's clock, and where no end is recorded when the next one
     was issued; ``oldest_ns``, ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last one
     was issued or ended; ``status``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
@@ -103,7 +103,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
     entries = _alike(dump.get("entries", []))
     members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
     table = _Table(entries)
-    recent = _Recent(entries, table.open_ats)
+    opened = sorted(table.open_ats)[:TAIL]
     last = [_number(e["time_created_ns"]) for e in entries[-TAIL:]]
     return Reading(
         table.gloo, len(entries),
@@ -111,7 +111,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _number(entries[0]["time_created_ns"]) if entries else 0, max(last, default=0),
         max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
         members, table.columns, table.calls, table.sides,
-        recent.steps(), recent.order(), recent.last(), _waiting(entries), _ends(entries, members),
+        _steps(entries, opened), _order(entries, opened), _last(entries), _waiting(entries), _ends(entries, members),
         table.take_status(dump.get("pg_status"), members), any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]), digest)
 
 
@@ -299,44 +299,42 @@ def _followed(entries: list) -> list[tuple[dict, int]]:
     return [(entry, after["time_created_ns"]) for rows in threads.values() for entry, after in zip(rows, rows[1:])]
 
 
-class _Recent:
-    """The order in which this rank issued its last operations, against what it did before."""
+# --- the order in which this rank issued its last operations, against what it did before
 
-    def __init__(self, entries: list, open_ats: list[int]) -> None:
-        self._entries, self._open = entries, sorted(open_ats)[:TAIL]
+def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
+    """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor, the operation). 0: taken
+    before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
+    more; then in place of the operation those others."""
+    until = (opened[0] if opened else len(entries) - 1) + 1
+    marks = list(map(operator.itemgetter("process_group", "profiling_name"), entries[max(0, until - HISTORY) : until]))
+    name = {mark: _step_name(*mark) for mark in dict.fromkeys(marks)}
+    steps = [name[mark] for mark in marks]
+    cut = max(0, len(steps) - TAIL)
+    levels = dict.fromkeys(zip(steps[:cut], steps[1:cut]), 0)
+    followed = collections.Counter(steps[: max(0, cut - 1)])
+    last = steps[max(0, cut - 1) :]
+    again = collections.Counter(zip(last, last[1:]))
+    for before, after in zip(last, last[1:]):
+        levels.setdefault((before, after), 0 if again[before, after] > 1 else 2 if followed[before] >= 2 else 1)
+        followed[before] += 1
+    usual = grouped(pair for pair, level in levels.items() if level == 0)
+    return {_hash(f"{before}>{after}"): (level, _hash(before), tuple(usual.get(before, ())) if level == 2 else (after,))
+            for (before, after), level in levels.items()}
 
-    def steps(self) -> dict[int, tuple[int, int, tuple[str, ...]]]:
-        """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor, the operation). 0: taken
-        before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
-        more; then in place of the operation those others."""
-        until = (self._open[0] if self._open else len(self._entries) - 1) + 1
-        marks = list(map(operator.itemgetter("process_group", "profiling_name"), self._entries[max(0, until - HISTORY) : until]))
-        name = {mark: _step_name(*mark) for mark in dict.fromkeys(marks)}
-        steps = [name[mark] for mark in marks]
-        cut = max(0, len(steps) - TAIL)
-        levels = dict.fromkeys(zip(steps[:cut], steps[1:cut]), 0)
-        followed = collections.Counter(steps[: max(0, cut - 1)])
-        last = steps[max(0, cut - 1) :]
-        again = collections.Counter(zip(last, last[1:]))
-        for before, after in zip(last, last[1:]):
-            levels.setdefault((before, after), 0 if again[before, after] > 1 else 2 if followed[before] >= 2 else 1)
-            followed[before] += 1
-        usual = grouped(pair for pair, level in levels.items() if level == 0)
-        return {_hash(f"{before}>{after}"): (level, _hash(before), tuple(usual.get(before, ())) if level == 2 else (after,))
-                for (before, after), level in levels.items()}
 
-    def order(self) -> list[str]:
-        """Operations that are not complete, as issued."""
-        rows = (self._entries[at] for at in self._open)
-        return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}" for e in rows))
+def _order(entries: list, opened: list[int]) -> list[str]:
+    """Operations that are not complete, as issued."""
+    rows = (entries[at] for at in opened)
+    return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}" for e in rows))
 
-    def last(self) -> tuple | None:
-        """The very last entry, as a row."""
-        if not self._entries:
-            return None
-        entry = self._entries[-1]
-        return (_number(entry["collective_seq_id"]), _short(entry["profiling_name"].rpartition(":")[2][:80]),
-                "c" if entry["state"] == "completed" else "o", *_where(entry))
+
+def _last(entries: list) -> tuple | None:
+    """The very last entry, as a row."""
+    if not entries:
+        return None
+    entry = entries[-1]
+    return (_number(entry["collective_seq_id"]), _short(entry["profiling_name"].rpartition(":")[2][:80]),
+            "c" if entry["state"] == "completed" else "o", *_where(entry))
 
 
 def _step_name(group: tuple, name: str) -> str:

@@ -40,9 +40,6 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError("it asks for code, which no dump does; nothing was executed")
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it asks for an object outside, which no dump does")
-
 
 @contextlib.contextmanager
 def _bounded(size: int) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live import ask_processes as proc
+from nccl_runbook.hang.live import ask_ras
 from nccl_runbook.hang.live.ask_processes import Process
 from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.machine import ask_nvml as nvml
@@ -94,7 +95,7 @@ class Look:
     def _ask_host(self) -> None:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
-        self.ras.append(live_answers.ras(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
+        self.ras.append(ask_ras.ask(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
 
     def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
         listeners = list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))

@@ -1,4 +1,4 @@
-"""What a running rank tells whoever asks: py-spy its stacks, torch's worker server its flight recorder, NCCL's RAS its communicators.
+"""What a running rank tells whoever asks: py-spy its stacks, torch's worker server its flight recorder. NCCL's RAS: see ask_ras.
 
 Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal is sent: from outside nobody can
 see whose handler a caught signal has (SigCgt of /proc/PID/status tells only that there is one).
@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.hang.live.facts import Frame, GroupStatus, RasCommunicator, RasRank, Stack
+from nccl_runbook.hang.live.facts import Frame, GroupStatus, Stack
 
-STACK_DEADLINE_S, RECORDER_DEADLINE_S, RAS_DEADLINE_S = 5.0, 2.0, 4.0
+STACK_DEADLINE_S, RECORDER_DEADLINE_S = 5.0, 2.0
 MOST_BYTES = 1 << 26
 MOST_FRAMES, MOST_STACKS = 40, 12
-RAS_ADDRESS = "127.0.0.1:28028"  # NCCL_RAS_CLIENT_PORT of src/ras/ras_internal.h, NCCL 2.24 to 2.30.7
 
 
 # --- stacks
@@ -98,10 +97,10 @@ def _request(path: str, handler: str) -> bytes:
         link.settimeout(RECORDER_DEADLINE_S)
         link.connect(path)
         link.sendall(f"POST {handler} HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        return _all_of(link, time.monotonic() + RECORDER_DEADLINE_S).partition(b"\r\n\r\n")[2]
+        return all_of(link, time.monotonic() + RECORDER_DEADLINE_S).partition(b"\r\n\r\n")[2]
 
 
-def _all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:
+def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:
     """What is sent until the end, or until ``end``. Raises socket.timeout, also for one who sends now and then and never ends."""
     told = bytearray()
     while len(told) < most_bytes and not (end and told.endswith(end)):
@@ -154,51 +153,3 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
         file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}"))
     return Gap("not-run", f"a look asks for no dump, you can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
                           f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}")
-
-def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
-    """What NCCL's RAS thread says of every communicator of the job (NCCL >= 2.24; as JSON from 2.28.7). Asked on this host only."""
-    until = time.monotonic() + RAS_DEADLINE_S  # for all of them together
-    for address in dict.fromkeys([*addresses, RAS_ADDRESS]):
-        answer = _ras_at(*address.rpartition(":")[::2], until)
-        if not isinstance(answer, Gap):
-            break
-    return answer
-
-
-def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], Gap]:
-    if host not in ("127.0.0.1", "localhost", "[::1]", "::1") or not port.isdecimal():
-        return Gap("not-run", f"RAS at {host}:{port} is not asked: not this host's loopback")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), max(0.001, until - time.monotonic())) as link:
-            for line in ("CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json"):
-                link.sendall(line.encode() + b"\n")
-                answer = _all_of(link, until, 4096, b"\n").decode("utf-8", "replace").strip()
-                if not answer.startswith(("SERVER PROTOCOL", "OK")):
-                    return Gap("unsupported", f"RAS answered {line!r} with {answer!r}: it tells JSON from NCCL 2.28.7 on"[:300])
-            link.sendall(b"VERBOSE STATUS\n")
-            return communicators_of(_all_of(link, until))
-    except socket.timeout:
-        return Gap("timed-out", f"RAS at {host}:{port} did not answer within {RAS_DEADLINE_S:g} s")
-    except OSError as error:
-        return Gap("absent", f"nobody answers for RAS at {host}:{port}: {error.strerror or error}")
-
-
-def communicators_of(text: bytes) -> Union[List[RasCommunicator], Gap]:
-    """RAS's JSON. NCCL 2.28.7 to 2.28.9 forget the comma behind "nvml_dev" of a missing rank (src/ras/client_support.cc)."""
-    text = re.sub(rb'("nvml_dev": *-?\d+)(\s*"status")', rb"\1,\2", text)
-    try:
-        return [RasCommunicator(str(c["hash"])[:40], int(c["size"]), [
-            *(_ras_rank(r, "") for r in c["ranks"][:4096]), *(_ras_rank(r, _lost(r)) for r in c["missing_ranks"][:4096])], [])
-            for c in json.loads(text[text.index(b"{"):])["communicators"][:256]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Gap("failed", f"RAS answered in another form: {type(error).__name__} {error}"[:300])
-
-
-def _ras_rank(row: Dict[str, Any], missing: str) -> RasRank:
-    counts = {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}
-    return RasRank(int(row["rank"]), int(row["pid"]), str(row["host"])[:100], int(row["nvml_dev"]), counts, missing)
-
-
-def _lost(row: Dict[str, Any]) -> str:
-    status = row.get("status", {})
-    return "considered dead" if status.get("considered_dead") else "unresponsive" if status.get("unresponsive") else "not heard of"

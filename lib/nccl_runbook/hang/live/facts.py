@@ -133,8 +133,9 @@ class LiveGpu:
 
 @dataclasses.dataclass(frozen=True)
 class RasRank:
-    """One rank of a communicator as NCCL's RAS tells it. ``launched``: collectives by name since the communicator began;
-    ``missing``: "" or how RAS lost it ("unresponsive", "considered dead", "not heard of")."""
+    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have alike: then ``rank`` is -1, ``pid`` 0, ``host`` "".
+    ``launched``: collectives by name since the communicator began; ``missing``: "" or how RAS lost it ("unresponsive", "considered
+    dead", "not heard of")."""
 
     rank: int
     pid: int
@@ -152,6 +153,15 @@ class RasCommunicator:
     size: int
     ranks: List[RasRank]
     later: List[RasRank]
+
+
+@dataclasses.dataclass(frozen=True)
+class RasAnswer:
+    """One whole answer of NCCL's RAS. ``gpus``: those of the job, 0 if the answer does not show them."""
+
+    source: str
+    gpus: int
+    communicators: List[RasCommunicator]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ from nccl_runbook.hang.live.judge_ranks import (
     RankView,
     Seen,
     accuse,
+    apart,
     by_ras,
     came_to_rest,
     communicators,
@@ -206,15 +207,19 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
 
 
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that launched fewer collectives than the others, by NCCL's RAS, while no count moved."""
+    """Ranks that launched another number of collectives than most, by NCCL's RAS, while no count moved."""
     for c in (c for _, look in members for c in communicators(look)):
-        before, after = ({(r.rank, r.pid): sum(r.launched.values()) for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
-        most = max(after.values(), default=0)
-        late = [v for v in base.ranks for r in by_ras(c, c.later, v.pid, v.rank, base.world_size)
-                if after.get((r.rank, r.pid), most) < most]
-        if before == after and late and len(late) < len(after):
-            seen = Seen(f"collectives launched by rank: { {r.rank: sum(r.launched.values()) for r in c.later} }", f"NCCL RAS, {c.id}")
-            return _never_came(base, late, "established", [seen])
+        before, after = ({(r.rank, r.pid): r.launched for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
+        differing = [row for row in apart(c.later) if row.usual is not None] if before == after else []
+        odd = {(r.rank, r.pid): row.words(r) for row in differing for r in row.ranks}
+        views = [v for v in base.ranks for r in by_ras(c, c.later, v.pid, v.rank, base.world_size) if (r.rank, r.pid) in odd]
+        if not views:
+            continue
+        seen = [Seen(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
+        if all(row.is_behind(r) for row in differing for r in row.ranks):
+            return _never_came(base, views, "established", seen)
+        return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it called what the others did not",
+                      "collective-on-some-ranks-only", "likely", seen)
     return None
 
 

@@ -166,7 +166,9 @@ def together(looks: Iterable[Live]) -> List[Live]:
     those of one job: then somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
     looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
     jobs: List[Members] = []
-    for part in grouped(((r.job, _place(r.job, look)), (r, look)) for look in looks for r in look.ranks).values():
+    for part in grouped(((r.job, by_pid and look.boot_id, " in net:" in r.job and look.boot_id.partition(" ")[0]), (r, look))
+                        for look in looks for r in look.ranks
+                        for by_pid in [r.job.startswith(("children of ", "session "))]).values():
         if whole := next((job for job in jobs if _halves(job, part)), None):
             whole += part
         else:
@@ -185,10 +187,6 @@ def _told_apart(looks: List[Live]) -> List[Live]:
 def _address(look: Live) -> str:
     own = {s.local.rpartition(":")[0] for r in look.ranks for s in sockets(r) if s.state == "ESTABLISHED"}
     return next((f"{address}, " for address in sorted(own) if not address.startswith(("127.", "[::1]"))), "")
-
-
-def _place(job: str, look: Live) -> str:
-    return look.boot_id if job.startswith(("children of ", "session ")) else look.boot_id.partition(" ")[0] if " in net:" in job else ""
 
 
 def _halves(some: Members, others: Members) -> bool:

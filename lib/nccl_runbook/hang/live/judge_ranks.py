@@ -9,7 +9,7 @@ import dataclasses
 import re
 from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts import Gap, counted, grouped
 from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
@@ -203,6 +203,35 @@ def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
              for r in by_ras(c, getattr(c, when), rank.pid, rank.rank, rank.world_size) if not r.missing]
             for when in ("ranks", "later")]
     return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """Ranks that launched another number of one collective than most. ``usual``: the number of most, None where no number is that of more
+    than half: then nobody can tell which side is late and which made a call too many."""
+
+    call: str
+    usual: Optional[int]
+    most: int
+    ranks: List[RasRank]
+
+    def words(self, rank: RasRank) -> str:
+        """ "launched 1 AllReduce fewer than 3 ranks"."""
+        more = rank.launched[self.call] - (self.usual or 0)
+        return f"launched {abs(more)} {self.call} {'more' if more > 0 else 'fewer'} than {counted(self.most, 'other rank')}"
+
+    def is_behind(self, rank: RasRank) -> bool:
+        return self.usual is not None and rank.launched[self.call] < self.usual
+
+
+def apart(ranks: Iterable[RasRank]) -> List[Apart]:
+    """One row for each collective of which the ranks of a communicator launched different numbers."""
+    found = []
+    for call, rows in grouped((call, rank) for rank in ranks if not rank.missing for call in rank.launched).items():
+        usual, most = collections.Counter(rank.launched[call] for rank in rows).most_common(1)[0]
+        if most < len(rows):
+            found.append(Apart(call, usual if 2 * most > len(rows) else None, most, [r for r in rows if r.launched[call] != usual]))
+    return found
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:

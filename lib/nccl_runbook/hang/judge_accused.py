@@ -1,0 +1,167 @@
+"""Whom the records accuse: one function for each way in which a rank is proven not to have come."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from textwrap import shorten
+
+from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import Evidence
+from nccl_runbook.hang import judge_graph as graphs
+from nccl_runbook.hang.facts import Hang, Op
+from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, seen_in, source_of, top_of, track_of
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
+from nccl_runbook.messages.judge import raised_first
+
+_WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Accused:
+    """One rank that did not come, or called something else. ``frame``: where it was, "" if unknown; ``doubtful``: possible at most."""
+
+    rank: int
+    kind: str
+    says: str
+    frame: str
+    evidence: tuple[Evidence, ...]
+    op: Op | None = None
+    group: str = ""
+    doubtful: bool = False
+
+
+def accuse(hang: Hang, found: Graph) -> list[Accused]:
+    """Everybody against whom something is proven, each once, by rank."""
+    first = [*_ended(hang, found), *_different(hang)]
+    first += [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
+    first += [_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never came through it, while those of all "
+                       "other members did, or began it", f"rank {rank}")
+              for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
+    first += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
+    if not (known := {a.rank: a for a in reversed(first)}):
+        known = {a.rank: a for a in [*_in_circles(hang, found), *(silent(hang, found) if hang.dumps else [])]}
+    return [known[rank] for rank in sorted(known)]
+
+
+def _ended(hang: Hang, found: Graph) -> list[Accused]:
+    """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
+    waited, first = {r for w in found.all() for r in w.on | w.perhaps}, raised(hang)
+    dead = [Accused(line.rank, "dead", f"ended with an error of its own: {shorten(line.text, 120, placeholder=' ...')}",
+                    frame_of(hang, line.rank), (quoted(line),))
+            for line in first if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)]
+    return dead + [Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
+                   for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited]
+
+
+def quoted(line: LogLine) -> Evidence:
+    return Evidence(line.text, f"{line.file} line {line.line}")
+
+
+def raised(hang: Hang) -> list[LogLine]:
+    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps
+    others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
+    told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
+    alive = {d.rank for d in hang.dumps}
+    gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
+    return told or [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))
+                    and not ECHO.search(e.text)]
+
+
+def _different(hang: Hang) -> list[Accused]:
+    """Ranks that called something else than the other members at the first number where they differ."""
+    accused = []
+    for group in hang.groups:
+        for difference in group.differences[:1]:
+            usual, ranks = graphs.odd_ones(difference)
+            for rank in sorted(ranks):
+                call = next(c for c, who in difference.calls.items() if rank in who)
+                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
+                              for d in group.differences[1:2])
+                track = next(t for t in group.tracks if t.rank == rank)
+                op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
+                left_out = not swapped and difference.after.get(usual) == call
+                says = (f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+                        + ": it left that one out, this is the next" * left_out)
+                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
+                                       op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name))
+    return accused
+
+
+def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that never came to what others wait in."""
+    stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
+    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
+    wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
+    if alone or wait.p2p:
+        kind = "unmatched"
+    elif stack is None and _stopped_everywhere(hang, rank, waits):
+        kind = "host-busy"
+    else:
+        kind = "skipped" if stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])) else "host-busy"
+    last = next((d.last for d in hang.dumps if d.rank == rank), None)
+    where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
+    says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
+    says += ": it completed all that it issued, and issued no more in any group" * (kind == "host-busy" and stack is None)
+    seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
+    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
+    if there and (track := track_of(hang, wait.group, rank)):
+        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {counted(len(there), 'waiting rank')} at least {min(there)}",
+                                track.source))
+    return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
+
+
+def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
+    """Whether ranks of several groups wait for it, and it completed all that it issued. One that left a call out goes on to the next."""
+    last = {g.name: t for g in hang.groups for t in g.tracks if t.rank == rank}
+    return len({w.group for w in waits}) > 1 and all(t.known and t.completed >= t.enqueued for t in last.values())
+
+
+def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
+    """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
+    wait, own = waits[0], found.waits[rank][0]
+    issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
+    says = (f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}, which the steps before had there: "
+            f"it is in {called(hang, own)}")
+    return Accused(rank, "order" if issued else "skipped", says, own.op.frame,
+                   (Evidence(says, source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
+
+
+def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
+    return [Evidence(f"rank {w.rank} waits in {called(hang, w)}", source_of(hang, w)) for w in waits[:3]]
+
+
+def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
+    return Accused(wait.rank, kind, says, wait.op.frame, (Evidence(says, source),), wait.op, wait.group)
+
+
+def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
+    """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
+    return [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come to, while "
+                     "they wait for it elsewhere", source_of(hang, wait))
+            for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found))]
+
+
+def silent(hang: Hang, found: Graph) -> list[Accused]:
+    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
+    killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
+    candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
+    left = {f.rank for f in hang.files if f.what == "dump"}
+    quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
+    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
+    if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+        return []
+    kind, why = "unknown", "killed, stopped or busy, the files do not tell"
+    if all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke):
+        kind, why = "dead", "it ended, as the others lost their connections"
+    seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
+            for r, at in sorted(quiet.items()) if r in candidates}
+    return [Accused(r, kind, f"left no dump and fell silent: {why}", frame_of(hang, r), (last,), doubtful=True) for r, last in seen.items()]
+
+
+def slow(hang: Hang) -> list[Accused]:
+    """Ranks that wait least, by far: all others mostly wait, for them."""
+    return [Accused(rank, "slow", f"is slow: {told}", frame_of(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
+            for rank, told in sorted(graphs.stragglers(hang).items())]
