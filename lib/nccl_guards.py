@@ -34,8 +34,6 @@ Where all is well rank 0 prints for all, and of a check that is made again and a
 prints too, and every rank raises GuardError. The checks speak over a Gloo group of their own with a limit of 30 s, so that they end where
 the job itself would hang: then the ranks that did not come are named.
 """
-from __future__ import annotations
-
 import collections
 import contextlib
 import datetime

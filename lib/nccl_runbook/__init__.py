@@ -1,6 +1,4 @@
 """NCCL Runbook: from a failed multi-GPU job to a proven cause. The name that notebooks start with; imported by nobody inside."""
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,6 +1,4 @@
 """`nccl-runbook`: one file a command. A command is imported only if it is named, so that --help answers at once."""
-from __future__ import annotations
-
 import ast
 import importlib
 import os

@@ -1,6 +1,4 @@
 """One notebook's run: its parameters, what it collects, and the record it leaves behind."""
-from __future__ import annotations
-
 import ast
 import dataclasses
 import math

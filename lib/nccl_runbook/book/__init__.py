@@ -1,6 +1,4 @@
 """Run the notebooks of a book one after the other, and keep the truth about each on disk at every moment."""
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import os

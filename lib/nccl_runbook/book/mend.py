@@ -1,6 +1,4 @@
 """An executed notebook that tells what happened: what never ran says so, and a banner says why. Secrets are taken out."""
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

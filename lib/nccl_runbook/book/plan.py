@@ -1,6 +1,4 @@
 """Which notebooks run, in which order, with which parameters; settled before anything starts."""
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

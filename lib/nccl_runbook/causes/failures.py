@@ -1,7 +1,5 @@
 """Why one world failed, from what its ranks did and printed."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 

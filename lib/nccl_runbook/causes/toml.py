@@ -1,6 +1,4 @@
 """Loads the TOML tables that lie beside the code that reads them."""
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Mapping

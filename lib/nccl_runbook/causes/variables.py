@@ -1,7 +1,5 @@
 """Environment variables: who reads each one, since when, and what it may hold."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

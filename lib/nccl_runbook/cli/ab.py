@@ -1,6 +1,4 @@
 """`nccl-runbook ab`: two set-ups, run in turn, and which of their differences carries the effect."""
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """`nccl-runbook dev ...`: for those who work on the runbook itself."""
 
-from __future__ import annotations
-
 import json as json_format
 import tempfile
 from collections.abc import Callable

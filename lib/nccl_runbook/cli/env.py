@@ -1,6 +1,4 @@
 """`nccl-runbook env`: what is set, who reads it, and what should stand there instead."""
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

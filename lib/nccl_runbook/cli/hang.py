@@ -1,7 +1,5 @@
 """`nccl-runbook hang`: from what a hung job left to the rank that did not come. Reads only; no torch, no Jupyter."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Any
 

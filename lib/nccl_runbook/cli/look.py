@@ -1,6 +1,4 @@
 """`nccl-runbook look`: who did not come to the collective, seen from beside the running job. Reads only; no torch, no Jupyter."""
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,6 +1,4 @@
 """`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only."""
-from __future__ import annotations
-
 import dataclasses
 import os
 import sys

@@ -1,6 +1,4 @@
 """`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

@@ -1,6 +1,4 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

@@ -3,8 +3,6 @@
 ipywidgets is imported only where somebody looks: headless, or without it, the same call gives a plain table of steps. Buttons may call
 back in either of the kernel's threads (ipykernel 7), so shared state is under a lock; the cell itself returns at once.
 """
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex

@@ -1,6 +1,4 @@
 """Runs of A and B, interleaved A B B A so that a drift of the machine falls on both: a collective, a weight sync, or the user's command."""
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

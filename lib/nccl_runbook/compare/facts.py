@@ -1,6 +1,4 @@
 """Facts of a comparison: two set-ups, what they differ in, and what each run of them gave."""
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.core.facts import Gap

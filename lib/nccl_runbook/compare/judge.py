@@ -1,6 +1,4 @@
 """A against B: how large the difference is and how sure, and which setting carries it."""
-from __future__ import annotations
-
 import dataclasses
 import math
 import shlex

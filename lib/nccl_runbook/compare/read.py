@@ -3,8 +3,6 @@
 Nothing of a file is executed; only ``module:`` starts a child, the user's own login shell with its module command. Values are raw here
 and go nowhere but into the environment of what is run: ``Arms.differences`` is what may be shown.
 """
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

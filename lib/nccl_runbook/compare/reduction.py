@@ -1,6 +1,4 @@
 """Which smaller forms of a job to run, in which order, so that the smallest one that fails is found. Pure."""
-from __future__ import annotations
-
 import difflib
 import itertools
 import re

@@ -1,6 +1,4 @@
 """Tables of a comparison: every run of A and B, and what they differ in."""
-from __future__ import annotations
-
 import statistics
 
 from nccl_runbook.compare.facts import Comparison, Sample

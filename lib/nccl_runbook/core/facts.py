@@ -11,8 +11,6 @@ Glossary, one word per concept:
     pci_bus_id    domain:bus:device.function             host          one kernel instance (host name + boot id)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar

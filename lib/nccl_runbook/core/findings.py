@@ -1,6 +1,4 @@
 """What a judgement looks like: findings, how they add up to a step, and how steps add up to a verdict. Pure, no thresholds."""
-from __future__ import annotations
-
 import dataclasses
 import enum
 from collections.abc import Iterable, Sequence

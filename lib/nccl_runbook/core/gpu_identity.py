@@ -3,8 +3,6 @@
 NCCL up to 2.29 compares bus ids, from 2.30 on UUIDs (init.cc, read at 2.28.9 and 2.30.7), so that two different GPUs with one bus id are
 refused by the older ones only. MIG slices of one card have UUIDs of their own and the card's bus id.
 """
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Sequence

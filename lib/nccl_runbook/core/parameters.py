@@ -1,6 +1,4 @@
 """A notebook's parameters: read from its parameters cell as text, checked by name and type before anything runs."""
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

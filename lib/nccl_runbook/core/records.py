@@ -2,8 +2,6 @@
 
 A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -4,8 +4,6 @@ By value: the values of variables whose name sounds secret. By shape: what secre
 line passes what is kept through a ``Redactor`` as raw text, before anything is escaped. Each mask says which kind of secret it hides.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import html

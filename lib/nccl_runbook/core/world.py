@@ -1,7 +1,5 @@
 """Facts about worlds: what was asked of N ranks, and how each of them ended."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Dict, List, Optional, Union
 

@@ -1,6 +1,4 @@
 """Facts about the environment of ranks: what is set, on which host, and which libnccl each process has mapped."""
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.core.facts import Gap

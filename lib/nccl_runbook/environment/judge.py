@@ -1,6 +1,4 @@
 """What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the versions and the machine."""
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Callable, Iterator

@@ -1,6 +1,4 @@
 """Which libnccl each process really has, against what the wheels, LD_PRELOAD and torch say."""
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Iterator
 

@@ -1,6 +1,4 @@
 """What is set where: settings against each other, between roles, and against the machine; and what the machine itself lacks."""
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,4 @@
 """Frameworks against the torch, NCCL and Ray beside them, by their own metadata; nothing is imported."""
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator, Mapping

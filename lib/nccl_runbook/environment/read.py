@@ -1,6 +1,4 @@
 """The environment of ranks and processes: asks ranks/environment.py and turns its raw answer into facts."""
-from __future__ import annotations
-
 import base64
 import binascii
 import dataclasses

@@ -5,8 +5,6 @@ Nothing is executed, and of the shell's language only arithmetic is worked out: 
 Only names that the table of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one
 in the same file.
 """
-from __future__ import annotations
-
 import os
 import re
 import select

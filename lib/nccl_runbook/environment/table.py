@@ -1,6 +1,4 @@
 """Tables of an environment: what is set and who reads it, and which libnccl each process has."""
-from __future__ import annotations
-
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.environment.facts import Environment

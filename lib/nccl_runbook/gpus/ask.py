@@ -1,6 +1,4 @@
 """What is there: GPUs as NVML, the device files and CUDA in a fresh rank each tell them."""
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

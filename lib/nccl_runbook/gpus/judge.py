@@ -1,6 +1,4 @@
 """Do NVML, the device files and CUDA name the same GPUs, and if not, which variable or limit does it."""
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

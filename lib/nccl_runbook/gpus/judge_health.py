@@ -1,6 +1,4 @@
 """What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and cards without P2P are healthy."""
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Tables of the GPUs: each of them, the three views side by side, topology and peer access as a heat map, who is on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

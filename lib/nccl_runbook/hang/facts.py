@@ -1,7 +1,5 @@
 """Facts about a job that hung, from what it left: recorder dumps of its ranks, logs, stacks, live looks."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Dict, List, Optional
 

@@ -1,7 +1,5 @@
 """A hung job from what it left: which rank did not come, of what kind the fault is, who only waited, and what to collect next."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shlex

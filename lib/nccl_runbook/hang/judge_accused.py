@@ -1,7 +1,5 @@
 """Whom the records accuse: one function for each way in which a rank is proven not to have come."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from textwrap import shorten

@@ -4,8 +4,6 @@ A rank's number in a communicator is its number in the job only if the communica
 so whatever rests on a single answer is possible at most. An answer without a majority does not show which side is wrong.
 """
 
-from __future__ import annotations
-
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang.judge_accused import Accused

@@ -1,7 +1,5 @@
 """What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time, in any order."""
 
-from __future__ import annotations
-
 import array
 import collections
 import contextlib

@@ -1,7 +1,5 @@
 """Python stacks that somebody saved: `py-spy dump`, faulthandler, live looks. Text and JSON only; nothing is executed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

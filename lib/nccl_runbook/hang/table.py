@@ -1,7 +1,5 @@
 """Tables of a hung job: who stands where. Ranks that stand alike share a row, so that 1,024 of them fit a page."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Collection, Sequence

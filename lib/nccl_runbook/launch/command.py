@@ -1,6 +1,4 @@
 """The user's own command, run once with a deadline: its figures are read out of what it prints, and nothing of it outlives this."""
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Which GPU each rank gets: the user's words, the visibility variable, and the argument that a rank reads."""
 
-from __future__ import annotations
-
 import re
 from typing import Dict, List, Optional, Tuple, Union
 

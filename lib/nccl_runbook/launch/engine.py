@@ -1,7 +1,5 @@
 """The local engine: worlds of ranks under the interpreter that is judged."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

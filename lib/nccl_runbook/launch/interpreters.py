@@ -4,8 +4,6 @@
 runs this file by its path, before anything is installed: it imports nothing of ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -5,8 +5,6 @@ Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channe
 subsystems ``AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Dict, Iterable, List, Optional, Set, Union

@@ -3,8 +3,6 @@
 The owner holds a lock on a file inside. The kernel drops the lock however the owner ends, also if the owner ran in another container or
 before a reboot, where a process id would be somebody else's. Age decides nothing, and a folder without that file stays.
 """
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import glob

@@ -1,7 +1,5 @@
 """The line that repeats a world by hand, with torchrun in place of the engine."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """This side of the warm process: start it, talk to it, notice its end."""
 
-from __future__ import annotations
-
 import atexit
 import collections
 import contextlib

@@ -1,7 +1,5 @@
 """How far the clocks of hosts are apart, from what all of them print, or record, at the same moment."""
 
-from __future__ import annotations
-
 import collections
 import re
 

@@ -1,7 +1,5 @@
 """Facts about texts that a job left: files, lines, clocks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 

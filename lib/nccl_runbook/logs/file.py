@@ -1,7 +1,5 @@
 """Open a file that somebody handed over, if it is one."""
 
-from __future__ import annotations
-
 import os
 import stat
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """What a text is that is no log, in one line, and who reads it."""
 
-from __future__ import annotations
-
 import re
 
 HEAD_BYTES = 8192

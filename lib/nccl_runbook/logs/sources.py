@@ -1,7 +1,5 @@
 """Find and open what was handed over: files, folders, archives, gzip, standard input. Bounded; nothing in it is executed."""
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import collections

@@ -1,7 +1,5 @@
 """A raw line made readable: colours, carriage returns and prefixes off; rank, host and time found."""
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import NamedTuple

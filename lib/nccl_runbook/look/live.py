@@ -1,6 +1,4 @@
 """A live look at the ranks on this host (`nccl-look.pyz --live`, `nccl-runbook look`): a table at once, the rest after the gap."""
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any, Callable, Dict, List, Sequence

@@ -1,6 +1,4 @@
 """Which files run on the node: what nccl-look.pyz holds, and what must be standard library and Python 3.9."""
-from __future__ import annotations
-
 WHOLE_ROOMS = ("core", "launch", "look", "placement", "ranks", "search")
 OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/facts.py")
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")

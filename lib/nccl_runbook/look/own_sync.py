@@ -1,6 +1,4 @@
 """The user's own weight sync seen from outside: stacks of its processes, sampled, and the phase that each of them shows."""
-from __future__ import annotations
-
 import os
 import time
 from typing import Callable, Dict, List, Sequence, Tuple, Union

@@ -1,6 +1,4 @@
 """A live look for a terminal and as one page. Standard library and Python >= 3.9: nccl-look.pyz writes it where the job hangs."""
-from __future__ import annotations
-
 from collections import Counter
 from html import escape
 from typing import List, Sequence, Tuple

@@ -4,8 +4,6 @@
 their records, unjudged, as one JSON array: `nccl-runbook run --record FILE` judges it. Exit codes: 0 the file is written, 1 it could
 not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in the file.
 """
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -1,6 +1,4 @@
 """NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

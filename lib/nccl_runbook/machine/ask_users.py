@@ -1,6 +1,4 @@
 """Who uses the GPUs now: asked before any test that would disturb them."""
-from __future__ import annotations
-
 import os
 from typing import Union
 

@@ -1,6 +1,4 @@
 """Facts about one machine's GPUs: as NVML tells them, as the device files stand, and as CUDA in a fresh rank sees them."""
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, Dict, List, Union, get_args, get_origin, get_type_hints

@@ -3,8 +3,6 @@
 Pure, standard library only, Python >= 3.9: the same decision with the same words in nccl-look.pyz. It guards the jobs of others; what
 the machine is worth is judged by rules.
 """
-from __future__ import annotations
-
 import dataclasses
 from typing import List, Optional, Tuple, Union
 

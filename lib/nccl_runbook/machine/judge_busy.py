@@ -1,6 +1,4 @@
 """May GPU tests run now: only where nobody else works on the GPUs."""
-from __future__ import annotations
-
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.machine.facts import GpuUsers

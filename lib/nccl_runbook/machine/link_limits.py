@@ -3,8 +3,6 @@
 One link each way, in 1e9 bytes a second: NVLinks by the GPU's name, PCIe lanes by generation (links.toml).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

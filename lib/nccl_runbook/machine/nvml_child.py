@@ -3,8 +3,6 @@
 Prints one JSON object a line: {"part": "system"|"gpu"|"pair"|"use"|"live"|"end", ...}; what was printed before a hang still counts. A value
 that NVML refuses is {"reason", "detail"} with NVML's own text. Leaves when standard input ends. argv[1]: "all", "use" or "live".
 """
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

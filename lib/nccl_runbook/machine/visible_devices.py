@@ -1,6 +1,4 @@
 """CUDA_VISIBLE_DEVICES and what schedulers grant, read against the GPUs that NVML lists."""
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

@@ -1,7 +1,5 @@
 """A private folder of the user for what takes long to work out. What others could have written there is not read."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

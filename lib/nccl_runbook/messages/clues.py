@@ -1,7 +1,5 @@
 """The catalogue of messages: expressions under permanent ids, and which cause each one speaks for."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

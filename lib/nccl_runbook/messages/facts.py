@@ -1,7 +1,5 @@
 """Facts about what a failed job printed: known messages, and how far each rank came."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.logs.facts import ClockOffset, FileRead, LogLine

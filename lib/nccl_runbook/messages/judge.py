@@ -1,7 +1,5 @@
 """What several subjects ask the facts of logs: facts of another catalogue read again, and who raised first."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.logs.facts import ClockOffset, LogLine

@@ -4,8 +4,6 @@ New kinds are looked at many together, so that a log in which no two lines are a
 repeats itself.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -4,8 +4,6 @@ The reader is conservative. It leaves out what it does not understand, so a resu
 wrong. Literals are in lower case: a line is folded before they are looked for.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from typing import Any

@@ -8,8 +8,6 @@ No expression that matches is left out, and few that do not match are in. The ca
 ``pattern`` in the text of interest: the line, or a part of it, such as its text without a prefix.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import re

@@ -4,8 +4,6 @@ Most lines of a log are alike but for their numbers. Each kind is looked at once
 line of it read, so that 64 ranks of NCCL's INFO cost little more than one.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """What single lines tell about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping

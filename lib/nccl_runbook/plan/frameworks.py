@@ -3,8 +3,6 @@
 Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there; TRL's server and trainer
 are two programs, each of which counts from the first GPU that it sees. Sources: plan/flags.toml.
 """
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

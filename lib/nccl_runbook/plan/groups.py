@@ -5,8 +5,6 @@ areal/infra/launcher/local.py) counts GPUs round and round, all of the engines f
 looked at. "single-controller" (areal/infra/scheduler/local.py) counts the same way, but worker by worker. "ray" (areal/launcher/ray.py)
 gives engines whole nodes and the trainer all that is left.
 """
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

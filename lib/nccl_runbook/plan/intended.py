@@ -1,6 +1,4 @@
 """The allocation string that a reader of 05-weight-sync names, on the GPUs that are seen here or that he names."""
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.core.facts import Gap

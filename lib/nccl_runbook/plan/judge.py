@@ -1,6 +1,4 @@
 """What a planned allocation means, and what to do about it, in the order to try it. Thresholds: none; the arithmetic is planning's."""
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 
 OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations use it for names and sizes.
 """
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,6 +1,4 @@
 """Tables of planned allocations: rank to GPU of every group, and one row a file of a folder."""
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

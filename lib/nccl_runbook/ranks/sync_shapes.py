@@ -1,6 +1,4 @@
 """The tensors that a spec names, for ranks and for who asks them. Standard library, Python >= 3.9."""
-from __future__ import annotations
-
 from typing import Any, Dict, List, Tuple
 
 

@@ -4,8 +4,6 @@ Runs under the judged interpreter by file path: Python >= 3.9, torch >= 2.2 or n
 ``surroundings`` and ``cuda``, one JSON line each, to the descriptor in NCCL_RUNBOOK_EVENT_FD, else to standard output. It makes no CUDA
 context: it disturbs nobody and takes no memory. Errors of CUDA are reported as text, never raised.
 """
-from __future__ import annotations
-
 import ctypes
 import errno
 import glob

@@ -1,6 +1,4 @@
 """How a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone."""
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from nccl_runbook.report.markup import LOOKS

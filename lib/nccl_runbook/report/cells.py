@@ -1,6 +1,4 @@
 """What a step shows at its end, in Lab and in a terminal. Inline style only: an untrusted Lab strips everything else (see tables.py)."""
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A curve beside its table: a picture in SVG without script, in colours that read on light and dark pages."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
 """index.html: the one page that is passed on. Self-contained, escaped everywhere, and never larger than MAX_BYTES."""
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -1,6 +1,4 @@
 """What 99-verdict itself has to say: whether the records could be read. The verdict is the sum of the steps, not judged here."""
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

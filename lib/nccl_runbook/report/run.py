@@ -1,6 +1,4 @@
 """A run's folder: read its records, write verdict.json and index.html."""
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

@@ -1,6 +1,4 @@
 """Tables of the sum: causes, steps, and what was not looked at."""
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from nccl_runbook.core.facts import grouped

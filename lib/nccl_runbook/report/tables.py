@@ -3,8 +3,6 @@
 Only what an untrusted JupyterLab keeps is used: plain tables with caption and scope, and inline style (Lab 4.6 strips <style>, <svg>,
 role and aria-*).
 """
-from __future__ import annotations
-
 import base64
 import dataclasses
 import functools

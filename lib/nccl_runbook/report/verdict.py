@@ -1,6 +1,4 @@
 """The verdict document: what the records of one run add up to. It merges and counts; it judges nothing itself."""
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Literal

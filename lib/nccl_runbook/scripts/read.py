@@ -2,8 +2,6 @@
 
 Variables that the same text sets and arithmetic are worked out. What needs a shell ($(...), a variable from elsewhere) stays as written.
 """
-from __future__ import annotations
-
 import ast
 import dataclasses
 import operator

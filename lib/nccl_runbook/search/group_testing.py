@@ -3,8 +3,6 @@
 The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A walk asks for
 *rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. ``replay`` judges recorded rounds.
 """
-from __future__ import annotations
-
 import dataclasses
 import math
 from itertools import combinations

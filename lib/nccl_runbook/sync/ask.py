@@ -1,6 +1,4 @@
 """Weight syncs, one world a method: what was moved, how fast, and whether every byte arrived."""
-from __future__ import annotations
-
 import contextlib
 import json
 import os

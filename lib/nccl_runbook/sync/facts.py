@@ -1,6 +1,4 @@
 """Facts about weight syncs: which method moved which bytes, how long each phase took, and how it ended."""
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Dict, List, Optional, Tuple, Union
 

@@ -1,6 +1,4 @@
 """Did every method bring every byte, and what does the choice of method cost here?"""
-from __future__ import annotations
-
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.causes.failures import remedies
 from nccl_runbook.core.facts import Gap

@@ -1,6 +1,4 @@
 """Which way to move the weights here: the decision table with what was measured, and what the user's own sync spends its seconds on."""
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Sequence

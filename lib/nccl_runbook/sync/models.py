@@ -1,6 +1,4 @@
 """Public models, and any other by its config.json or its safetensors files: tensor names and shapes. No weight is read."""
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import difflib

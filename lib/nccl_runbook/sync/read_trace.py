@@ -1,6 +1,4 @@
 """The phases of the user's own weight syncs, from the NCCL_GUARD lines that pause_trace() of nccl_guards.py prints."""
-from __future__ import annotations
-
 import itertools
 import json
 import math

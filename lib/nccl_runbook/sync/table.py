@@ -1,6 +1,4 @@
 """Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The answer to a log, judged once: the same for terminal, JSON, page and notebook."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.causes.causes import Cause, causes

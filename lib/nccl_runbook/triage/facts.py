@@ -1,7 +1,5 @@
 """Facts about how a run was set up and how long things took."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.logs.facts import FileRead

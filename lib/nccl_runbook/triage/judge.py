@@ -1,7 +1,5 @@
 """What broke first, from what the job printed: hypotheses, best first. No test was run; a log alone proves no health."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """Last week's good run beside the bad one: what became slower, what differs, and which difference could explain it."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

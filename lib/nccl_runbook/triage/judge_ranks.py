@@ -1,7 +1,5 @@
 """What the table of ranks says: who waited, who was missing, who differed."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

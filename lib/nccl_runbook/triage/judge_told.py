@@ -1,7 +1,5 @@
 """The experiments that a reporter describes: a setting or a version, and whether the job worked with it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

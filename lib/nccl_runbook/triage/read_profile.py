@@ -1,7 +1,5 @@
 """How a run was set up and how long its steps took: the facts of one log, to be laid beside those of another."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

@@ -1,7 +1,5 @@
 """Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import Cause

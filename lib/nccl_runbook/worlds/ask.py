@@ -1,7 +1,5 @@
 """Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, and each pair."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

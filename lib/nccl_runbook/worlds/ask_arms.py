@@ -1,7 +1,5 @@
 """Transports: the user's environment as it is, and the same with one thing switched off, narrowed or taken out."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,7 +1,5 @@
 """Facts of the experiments: worlds that differ in one thing."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Dict, List, Optional, Union
 

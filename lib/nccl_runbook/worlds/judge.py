@@ -1,7 +1,5 @@
 """With how many ranks does it fail, on which GPU, between which two; and 04's failing control by pairs of GPUs."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 

@@ -1,7 +1,5 @@
 """What the outcomes of all arms together prove: a pure function, complete over its input space. No worlds, no wording for the page."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

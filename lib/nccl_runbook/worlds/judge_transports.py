@@ -1,7 +1,5 @@
 """What switching a transport off proves. An arm without effect is never a pass, and passing with P2P off is never the fix."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Tables of worlds: the ladder, GPUs alone, pairs as a heat map, and the transports."""
 
-from __future__ import annotations
-
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World
 from nccl_runbook.machine.link_limits import Links, limit

@@ -6,8 +6,6 @@ entry, `coalesced`. Retired without being completed means timed out with NCCL (N
 and records no send and no recv (2.13, seen).
 """
 
-from __future__ import annotations
-
 import array
 import collections
 import dataclasses

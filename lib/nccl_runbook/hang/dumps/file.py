@@ -1,7 +1,5 @@
 """Flight-recorder dumps, pickle or JSON, decoded without executing anything in them, within bounds, and many side by side."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib

@@ -1,7 +1,5 @@
 """When dumps were written and operations issued, on one clock, though each host has its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

@@ -1,6 +1,4 @@
 """A live look at the ranks on this host: first evidence within a second, a second sample after a gap, nothing disturbed."""
-from __future__ import annotations
-
 import dataclasses
 import os
 import time

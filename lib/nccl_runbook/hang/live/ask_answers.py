@@ -3,8 +3,6 @@
 Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal is sent: from outside nobody can
 see whose handler a caught signal has (SigCgt of /proc/PID/status tells only that there is one).
 """
-from __future__ import annotations
-
 import contextlib
 import json
 import os

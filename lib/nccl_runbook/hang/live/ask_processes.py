@@ -1,6 +1,4 @@
 """Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

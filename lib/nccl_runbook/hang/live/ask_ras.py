@@ -2,8 +2,6 @@
 
 JSON from NCCL 2.28.7 on, before that the text that `ncclras` prints. The forms: src/ras/client_support.cc, NCCL 2.24.3 to 2.30.7.
 """
-from __future__ import annotations
-
 import json
 import re
 import socket

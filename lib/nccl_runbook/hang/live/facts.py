@@ -1,6 +1,4 @@
 """Facts about a job that is looked at while it runs: each rank's process at a few moments, and what its host, GPUs and NCCL say."""
-from __future__ import annotations
-
 import dataclasses
 from typing import Dict, List, Optional, Union
 

@@ -3,8 +3,6 @@
 A rank is accused only where others stand still and it is seen to be elsewhere, stopped or not there. Without a second sample nothing
 is called hung.
 """
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re

@@ -1,6 +1,4 @@
 """A job over several hosts: which looks belong together, which ranks none covers, where a path drops data. Python >= 3.9."""
-from __future__ import annotations
-
 import calendar
 import collections
 import contextlib

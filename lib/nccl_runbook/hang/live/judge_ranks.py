@@ -2,8 +2,6 @@
 
 And the picture of a job that is made of such ranks. Python >= 3.9.
 """
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re

@@ -1,6 +1,4 @@
 """A string that a tag refuses: at which other tags it is valid, and how it is written there and now."""
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

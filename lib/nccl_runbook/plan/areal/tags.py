@@ -1,6 +1,4 @@
 """AReaL's tags: which grammar reads an allocation string at each, what follows from it, and how its weight update is switched."""
-from __future__ import annotations
-
 import functools
 import re
 from types import SimpleNamespace

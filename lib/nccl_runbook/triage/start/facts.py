@@ -1,7 +1,5 @@
 """Facts about what the user brought: a symptom in words, and a log."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nccl_runbook.core.facts import Gap

@@ -1,7 +1,5 @@
 """What the log and the symptom point to. No test was run here, so a cause is only possible, and no finding is worse than a note."""
 
-from __future__ import annotations
-
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.messages.facts import Logs

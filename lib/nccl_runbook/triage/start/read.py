@@ -1,7 +1,5 @@
 """What the user brought, read as 07-logs reads it, and what this host shows without opening a GPU."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """In which order the steps decide what the user brought, and why each is in the plan."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from nccl_runbook.logs.facts import LogLine

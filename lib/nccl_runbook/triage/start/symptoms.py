@@ -1,7 +1,5 @@
 """What people see when a multi-GPU job fails, and the steps that decide it, in their order."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -1,7 +1,5 @@
 """Tables of the start: what was recognised in what the user brought, and the plan of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from nccl_runbook.causes.causes import causes
