@@ -390,7 +390,7 @@ def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monke
 
 
 READERS = ["env {}", "triage {}", "triage {log} --against {}", "hang {}", "plan {}", "ab {} NCCL_DEBUG=INFO", "ab log:{} .", "sync --trace {}", "sync --model {}",
-           "run --log {}", "run --record {}", "dev score {}", "reduce --axis a=1 --out {} -- true"]
+           "run --log {}", "run --record {}", "reduce --axis a=1 --out {} -- true"]
 EACH = """
 import json, sys
 from nccl_runbook.__main__ import app

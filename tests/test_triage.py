@@ -13,6 +13,7 @@ from pathlib import Path
 import jsonschema
 import papermill
 import pytest
+import score
 from book_samples import run_cli
 from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
 from nccl_runbook.causes.toml import table
@@ -337,12 +338,13 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
 # the score
 
 
-def test_the_score_counts_what_was_labelled(tmp_path):
+def test_the_score_counts_what_was_labelled(tmp_path, capsys):
     rows = [{"id": "a", "cause": "rendezvous-port-in-use", "decisive_from_log": True, "log": SAMPLES[[s[0] for s in SAMPLES].index("rendezvous-port-in-use")][1], "context": ""},
             {"id": "b", "cause": "straggler", "decisive_from_log": False, "log": "kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7\n", "context": ""},
             {"id": "c", "cause": "benign", "decisive_from_log": True, "log": "nothing\n", "context": ""}]
     (tmp_path / "reports.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    told = json.loads(run_cli("dev", "score", tmp_path / "reports.jsonl", "--json").stdout)
+    score.main([str(tmp_path / "reports.jsonl"), "--json"])
+    told = json.loads(capsys.readouterr().out)
     assert [told[n]["hits"] for n in ("top1_decisive", "top3_all", "wrong_but_confident", "undecided", "benign_alarms")] == [1, 1, 1, 1, 0]
     assert told["top1_decisive"]["of"] == 2 and told["top1_decisive"]["low"] < 0.5 < told["top1_decisive"]["high"]
     assert told["by_cause"]["straggler"] == {"reports": 1, "top1": 0, "top3": 0, "wrong": 1}
@@ -350,8 +352,9 @@ def test_the_score_counts_what_was_labelled(tmp_path):
 
 def test_the_score_refuses_what_is_no_report(tmp_path):
     (tmp_path / "x.jsonl").write_text("[1]\n")
-    ended = run_cli("dev", "score", tmp_path / "x.jsonl")
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "Traceback" not in ended.stderr
+    with pytest.raises(SystemExit) as ended:
+        score.main([str(tmp_path / "x.jsonl")])
+    assert ended.value.code == 2
 
 
 # the notebook

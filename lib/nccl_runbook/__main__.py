@@ -11,7 +11,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.redact import Terminal
 
 # each is a file of cli/
-COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang", "dev")
+COMMANDS = ("run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
@@ -22,13 +22,10 @@ def app(listed: bool = False) -> Any:
     whole.callback()(nccl_runbook)
     for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
         if listed:
-            whole.command(name, help=_help(name), hidden=name == "dev")(lambda: None)
+            whole.command(name, help=_help(name))(lambda: None)
             continue
         command = importlib.import_module(f"nccl_runbook.cli.{name}")
-        if name == "dev":
-            whole.add_typer(command.app, hidden=True)
-        else:
-            whole.command(name, epilog=command.EPILOG)(getattr(command, name))
+        whole.command(name, epilog=command.EPILOG)(getattr(command, name))
     return whole
 
 

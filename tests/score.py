@@ -1,17 +1,24 @@
-"""`nccl-runbook dev ...`: for those who work on the runbook itself."""
+"""How often triage names the labelled cause: python tests/score.py REPORTS.jsonl [--json]
 
-import json as json_format
+A report a line: id, cause, decisive_from_log, log, context. triage sees the log as a file, and the context, nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from nccl_runbook.core.facts import grouped  # noqa: E402
+from nccl_runbook.messages.read import collect  # noqa: E402
+from nccl_runbook.search.group_testing import wilson  # noqa: E402
+from nccl_runbook.triage.judge import fits, judge  # noqa: E402
 
-from nccl_runbook.cli import answer
-from nccl_runbook.core.facts import grouped
-
-app = typer.Typer(name="dev", no_args_is_help=True, rich_markup_mode=None, help="For those who work on the runbook itself.")
 CONFIDENT = ("established", "likely")
 # a score: its words, what of a result counts as a hit, and of which results
 SCORES: dict[str, tuple[str, str, Callable[[dict[str, Any]], bool]]] = {
@@ -23,32 +30,22 @@ SCORES: dict[str, tuple[str, str, Callable[[dict[str, Any]], bool]]] = {
 }
 
 
-@app.callback()
-def dev() -> None:
-    """For those who work on the runbook itself."""
-
-
-@app.command("score", epilog="Example: nccl-runbook dev score reports.jsonl --json")
-def score(
-    reports: Annotated[Path, typer.Argument(metavar="REPORTS.jsonl", help="A report a line: id, cause, decisive_from_log, log, context.")],
-    json: answer.JsonOption = False,
-) -> None:
-    """How often triage names the labelled cause; it sees a report's log as a file, and its context, nothing else."""
-    answer.named([str(reports)])
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reports", type=Path)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(argv)
     try:
-        rows = [json_format.loads(line) for line in reports.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [json.loads(line) for line in asked.reports.read_text(encoding="utf-8").splitlines() if line.strip()]
         results = [result(row) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        answer.leave(f"{reports} is not a file of labelled reports ({type(error).__name__}: {error})")
+        parser.error(f"{asked.reports} is not a file of labelled reports ({type(error).__name__}: {error})")
     told = summary(results)
-    answer.tell({**told, "reports": results} if json else text(told, results))
+    print(json.dumps({**told, "reports": results}, indent=1) if asked.json else text(told, results))
 
 
 def result(row: dict[str, Any]) -> dict[str, Any]:
     """One report judged: its label, and the first three causes with their status; what only fits comes last."""
-    from nccl_runbook.messages.read import collect
-    from nccl_runbook.triage.judge import fits, judge
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.log"
         path.write_text(row["log"], encoding="utf-8")
@@ -73,8 +70,6 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def share(hits: list[bool]) -> dict[str, Any]:
     """How many are hits, with the interval in which the true share lies with 95 %."""
-    from nccl_runbook.search.group_testing import wilson
-
     if not hits:
         return {"hits": 0, "of": 0, "share": None, "low": None, "high": None}
     low, high = wilson(sum(hits), len(hits))
@@ -95,3 +90,7 @@ def text(told: dict[str, Any], results: list[dict[str, Any]]) -> str:
 def _in_words(share: dict[str, Any]) -> str:
     rate = f"  {share['share']:6.1%}  ({share['low']:.1%} to {share['high']:.1%})" if share["of"] else ""
     return f"{share['hits']:4} of {share['of']:4}{rate}"
+
+
+if __name__ == "__main__":
+    main()
