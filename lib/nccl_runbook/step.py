@@ -20,9 +20,8 @@ from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
-from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.engine import Engine, shell_line
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Kernels, Visit, load
+from nccl_runbook.book.visit import Kernels, Visit, load, save
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import utc_now
 from nccl_runbook.core.redact import Redactor
@@ -178,7 +177,7 @@ class Book:
 
     def _keep(self, name: str, notebook: Any, why: str) -> None:
         target = self.run_dir / f"{name}.ipynb"
-        mend.save(notebook, why, target, self.redactor)
+        save(notebook, why, target, self.redactor)
         self._pages.result().write(target)
 
 

@@ -12,9 +12,8 @@ import jinja2
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import Record, RecordError, read
-from nccl_runbook.report.badges import badge
-from nccl_runbook.report.markup import fixes_html, framed, remedy_html, scrolling, table_html
-from nccl_runbook.report.table_verdict import not_looked_at_table
+from nccl_runbook.report.cells import not_looked_at_table
+from nccl_runbook.report.markup import badge, fixes_html, framed, remedy_html, scrolling, table_html
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
