@@ -49,8 +49,8 @@ def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
 
 
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
-    nodes = [node for cell in injected_cells(namespace)[-1:] for node in ast.parse(cell).body]
-    return [t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+    return [t.id for cell in injected_cells(namespace)[-1:] for n in ast.parse(cell).body if isinstance(n, ast.Assign)
+            for t in n.targets if isinstance(t, ast.Name)]
 
 
 def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,8 +165,8 @@ class Step:
         if not self.replayed:
             self.record.facts = to_json(self.facts)
             self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
-            ran = self._engine.history if self._engine else []
-            self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in ran]
+            self.record.commands = [records.Command(label=w.request.name, line=self._line(w))
+                                    for w in (self._engine.history if self._engine else [])]
         return StepView(self.record, self.save())
 
     def _not_here(self) -> list[Finding]:

@@ -55,8 +55,7 @@ class Kernels:
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
         """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
-        parent = base if os.access(base, os.W_OK | os.X_OK) else None
-        self._own = own_folder("nr-", parent, run_dir)
+        self._own = own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
 
     def __enter__(self) -> Kernels:
@@ -159,14 +158,9 @@ class Visit:
             if self._signal(signal.SIGKILL):
                 deadline = min(deadline, time.monotonic() + notice_s)
 
-    @property
-    def _pid(self) -> int:
-        """The kernel's, 0 as long as there is none."""
-        return getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None) or 0
-
     def _signal(self, number: int) -> bool:
         """Send it to the kernel; whether there was one."""
-        if not (pid := self._pid):
+        if not (pid := getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)):
             return False
         with contextlib.suppress(ProcessLookupError):
             whole = number == signal.SIGKILL and os.getpgid(pid) == pid
@@ -289,7 +283,7 @@ def _banner(why: str) -> Any:
     import nbformat.v4
 
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
-    text = f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}"
-    cell = nbformat.v4.new_markdown_cell(text)
+    cell = nbformat.v4.new_markdown_cell(
+        f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}")
     cell.id, cell.metadata.tags = BANNER_ID, [BANNER_ID]
     return cell

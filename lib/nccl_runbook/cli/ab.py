@@ -111,8 +111,8 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    rated = {name: comparison.ratio(seen, name) for name in comparison.names(seen)}
-    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n, r in rated.items() if r]
+    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
+              for n in comparison.names(seen) for r in [comparison.ratio(seen, n)] if r]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
     kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}

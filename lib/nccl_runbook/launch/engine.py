@@ -245,8 +245,8 @@ class Engine(contextlib.AbstractContextManager):
             return running
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
-        paths = [f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ())]
-        sources = {Path(path).name: source_of(path).decode() for path in paths}
+        sources = {Path(path).name: source_of(path).decode()
+                   for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))}
         link.send(do="world", world=number, entry=request.entry, sources=sources, args=[*request.args, *arguments], env=env,
                   unset=[k for k, v in request.env.items() if v is None], ranks=[self._own(request, r) for r in range(request.world_size)],
                   deadline_s=running.deadline_s, stall_s=request.stall_s, held=held)
@@ -332,7 +332,6 @@ class Engine(contextlib.AbstractContextManager):
         self._running.pop(running.number, None)
         request = running.request
         link = self._links.get(self._key(request.env))
-        nccl_path = link.hello.get("libnccl") if link else ""
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
         if is_cut and not any(r.state.startswith("T") for r in running.ranks):  # by the budget: a slow world would look hung
             running.ranks = [dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r for r in running.ranks]
@@ -341,12 +340,13 @@ class Engine(contextlib.AbstractContextManager):
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
             started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
             set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
-            nccl_path=nccl_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
+            nccl_path=(link.hello.get("libnccl") if link else "")
+            or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 
     def _result(self, rank: RankResult, path: Optional[Path]) -> RankResult:
         log = str(path.relative_to(self.root) if self.root else path) if path and path.exists() else ""
-        lines = rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :]
-        return dataclasses.replace(rank, log=log, events=list(rank.events), last_lines=lines)
+        return dataclasses.replace(rank, log=log, events=list(rank.events),
+                                   last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :])
 
 
 def rank_file(entry: str) -> List[str]:

@@ -310,8 +310,8 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
 
 def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]], budget: list[int] | None) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
-    of_macos = ("._", ".DS_Store")  # what it puts beside the files
-    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(of_macos)):
+    # what macOS puts beside the files is left out
+    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store"))):
         if number >= MAX_FILES:
             yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
             return

@@ -11,7 +11,6 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
-RECORDS = "[0-9][0-9]-*.json"
 RESTS_ON: tuple[str, ...] = ()  # of what 99-verdict itself has to say
 
 
@@ -36,7 +35,7 @@ def read_records(run_dir: Path) -> Found:
     """Every NN-*.json of the folder, in order of their names; a file that is no record of its step is told, never dropped."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
-    for path in sorted(run_dir.glob(RECORDS)):
+    for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
         try:
             record = records.load(path)
         except records.RecordError as error:
@@ -53,8 +52,7 @@ def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Re
     """The document of a folder and the records it rests on; steps whose record cannot be read are unknown."""
     found = read_records(run_dir)
     bad = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
-    planned = list(dict.fromkeys([*run.planned, *bad]))
-    run = dataclasses.replace(run, planned=planned, not_run={**run.not_run, **bad})
+    run = dataclasses.replace(run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad})
     clean = records.read(RunInfo, Redactor(os.environ).json(to_json(run)))
     return verdict_document(clean, found.records), found.records
 
@@ -95,8 +93,8 @@ def judge(folder: RunFolder) -> list[Finding]:
              for step, why in folder.unreadable.items()]
     if not folder.read:
         return [*found, Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")]
-    seen = Evidence(", ".join(folder.read), folder.name)
-    return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read", (seen,))]
+    return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read",
+                            (Evidence(", ".join(folder.read), folder.name),))]
 
 
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:
