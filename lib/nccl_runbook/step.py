@@ -115,7 +115,9 @@ class Step:
         without parameters (``lambda: step.engine``): they are called only if the probe is.
         """
         if self.replayed:
-            self.facts[fact] = self._recorded(fact, probe)
+            recorded = self.record.facts
+            self.facts[fact] = records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact]) if fact in recorded \
+                else Gap("absent", f"the record holds no {fact}")
         elif unless is not None:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
@@ -135,12 +137,6 @@ class Step:
         allowed = self.parameters.get("allow_busy", False)
         self._busy_checks[probe] = lambda: rule(probe(), allowed)
         return rule(self.collect("users", probe), allowed)
-
-    def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
-        wanted = typing.get_type_hints(probe)["return"]
-        if fact not in self.record.facts:
-            return Gap("absent", f"the record holds no {fact}")
-        return records.read(wanted | Gap, self.record.facts[fact])
 
     def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
         """Judge the step, write its record, and show it.

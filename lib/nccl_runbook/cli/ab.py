@@ -103,8 +103,8 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
         *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]
-    text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
-    answer.tell(_document(seen, findings, verdict, code) if json else text)
+    answer.tell(_document(seen, findings, verdict, code) if json else "\n\n".join(
+        ["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"]))
     if html:
         answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
     sys.exit(code)

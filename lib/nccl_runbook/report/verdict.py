@@ -260,6 +260,6 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     if lead in rehearsed:
         return lead
     others = sum(1 for r in reasons if r != lead and r not in rehearsed)
-    passed = sum(1 for s in steps if s.status in DONE)
-    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else f"{passed} of {counted(len(steps), 'step')} passed"
+    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else \
+        f"{sum(s.status in DONE for s in steps)} of {counted(len(steps), 'step')} passed"
     return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"
