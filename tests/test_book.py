@@ -19,8 +19,7 @@ from book_samples import GOOD, MARK, gone_after, make_book, publish, run_cli, st
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
-from nccl_runbook.book.mend import BANNER_ID, NOT_RUN
-from nccl_runbook.book.visit import Kernels, Visit
+from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Kernels, Visit
 from nccl_runbook.core import records
 from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor

@@ -19,8 +19,7 @@ from nccl_runbook.core.redact import MASK, Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment.read import request
 from nccl_runbook.launch import engine as engine_module
-from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.engine import Engine, EngineError, shell_line
 from nccl_runbook.launch.warm_link import WarmLink, environment
 from processes import ROOT, children, gone, start_time
 

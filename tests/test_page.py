@@ -18,10 +18,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
-from nccl_runbook.report.cells import StepView, VerdictView, _by_hand
+from nccl_runbook.report.cells import StepView, VerdictView, _by_hand, causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
-from nccl_runbook.report.table_verdict import causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from processes import ROOT, quickest_s

@@ -28,7 +28,7 @@ from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.clues import clues, compiled, printed
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
-from nccl_runbook.report.badges import badge
+from nccl_runbook.report.markup import badge
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.answer import answer
 from processes import ROOT, quickest_s

@@ -11,7 +11,7 @@ import pytest
 from book_samples import run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nccl_runbook.logs import kinds as log_kinds
+from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.answer import answer
@@ -43,7 +43,7 @@ def test_a_log_is_taken_as_one(tmp_path, text):
 @given(head=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
 @settings(max_examples=100, deadline=None)
 def test_any_beginning_is_named_or_read(head):
-    words, is_log = log_kinds.kind(head)
+    words, is_log = log_sources.kind(head)
     assert is_log or words
 
 

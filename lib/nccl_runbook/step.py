@@ -20,9 +20,8 @@ from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
-from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.engine import Engine, shell_line
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -50,8 +49,8 @@ def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
 
 
 def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
-    nodes = [node for cell in injected_cells(namespace)[-1:] for node in ast.parse(cell).body]
-    return [t.id for n in nodes if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+    return [t.id for cell in injected_cells(namespace)[-1:] for n in ast.parse(cell).body if isinstance(n, ast.Assign)
+            for t in n.targets if isinstance(t, ast.Name)]
 
 
 def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +115,9 @@ class Step:
         without parameters (``lambda: step.engine``): they are called only if the probe is.
         """
         if self.replayed:
-            self.facts[fact] = self._recorded(fact, probe)
+            recorded = self.record.facts
+            self.facts[fact] = records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact]) if fact in recorded \
+                else Gap("absent", f"the record holds no {fact}")
         elif unless is not None:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
@@ -136,12 +137,6 @@ class Step:
         allowed = self.parameters.get("allow_busy", False)
         self._busy_checks[probe] = lambda: rule(probe(), allowed)
         return rule(self.collect("users", probe), allowed)
-
-    def _recorded(self, fact: str, probe: Callable[..., Any]) -> Any:
-        wanted = typing.get_type_hints(probe)["return"]
-        if fact not in self.record.facts:
-            return Gap("absent", f"the record holds no {fact}")
-        return records.read(wanted | Gap, self.record.facts[fact])
 
     def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
         """Judge the step, write its record, and show it.
@@ -166,8 +161,8 @@ class Step:
         if not self.replayed:
             self.record.facts = to_json(self.facts)
             self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
-            ran = self._engine.history if self._engine else []
-            self.record.commands = [records.Command(label=w.request.name, line=self._line(w)) for w in ran]
+            self.record.commands = [records.Command(label=w.request.name, line=self._line(w))
+                                    for w in (self._engine.history if self._engine else [])]
         return StepView(self.record, self.save())
 
     def _not_here(self) -> list[Finding]:

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.book import mend
 from nccl_runbook.book.plan import LAST, Planned, UsageError, duration_s, make_plan
-from nccl_runbook.book.visit import Kernels, Visit, load
+from nccl_runbook.book.visit import Kernels, Visit, load, save
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import utc_now
 from nccl_runbook.core.redact import Redactor
@@ -20,7 +19,7 @@ from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument
 
-__all__ = ["Book", "Options", "UsageError", "duration_s", "from_here", "make_plan"]
+__all__ = ["Book", "Options", "Planned", "UsageError", "duration_s", "from_here", "make_plan"]
 
 LINE_CHARACTERS = 160
 VERDICT_S = 60  # 99-verdict runs whatever is left
@@ -95,20 +94,17 @@ class Book:
                 raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
             self.page = self.run_dir / "index.html"
             self.page.touch(exist_ok=False)  # of two runs that come to one folder at once, one takes it
-            self._first_page()
+            try:
+                self._write()
+            except OSError:
+                self.page.unlink()
+                raise
         except OSError as error:
-            where = error.filename or self.options.out or self.options.outputs
-            raise UsageError(f"cannot write to {where}: {error.strerror}; name another folder with --out") from error
+            raise UsageError(f"cannot write to {error.filename or self.options.out or self.options.outputs}: {error.strerror}; "
+                             "name another folder with --out") from error
         if not self.options.out:
             latest = point_latest(self.run_dir)
             self.page = latest / "index.html" if latest else self.page
-
-    def _first_page(self) -> None:
-        try:
-            self._write()
-        except OSError:
-            self.page.unlink()
-            raise
 
     def _write(self) -> VerdictDocument:
         return write_run(self.run_dir, RunInfo(
@@ -151,14 +147,16 @@ class Book:
         if why:
             self.not_run[planned.name] = why
         if visit.notebook is not None:
-            self._keep(planned.name, visit.notebook, why)
+            target = self.run_dir / f"{planned.name}.ipynb"
+            save(visit.notebook, why, target, self.redactor)
+            self._pages.result().write(target)
         return record
 
     def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
         """What the runner sets, as far as the notebook declares it, under what the command line gave."""
-        own = {"run_dir": from_here(self.run_dir), "python": self.options.python, "gpus": self.options.gpus,
-               "allow_busy": self.options.allow_busy, "record_path": str(planned.record or "")}
-        given = {**own, **planned.parameters, "budget_s": planned.budget_s(left_s)}
+        given = {"run_dir": from_here(self.run_dir), "python": self.options.python, "gpus": self.options.gpus,
+                 "allow_busy": self.options.allow_busy, "record_path": str(planned.record or ""),
+                 **planned.parameters, "budget_s": planned.budget_s(left_s)}
         return {name: value for name, value in given.items() if name in planned.declared}
 
     def _settle(self, path: Path, stub: records.Record, ended: str, wall_s: float) -> tuple[records.Record, str]:
@@ -175,11 +173,6 @@ class Book:
             tried_by_hand=record.tried_by_hand, facts=record.facts, judged=record.judged)
         records.save(record, path, self.redactor)
         return record, why
-
-    def _keep(self, name: str, notebook: Any, why: str) -> None:
-        target = self.run_dir / f"{name}.ipynb"
-        mend.save(notebook, why, target, self.redactor)
-        self._pages.result().write(target)
 
 
 def _load_pages() -> Any:

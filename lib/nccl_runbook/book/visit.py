@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -17,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.core.records import write_text
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.interpreters import is_stopped
 from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.launch.stop import Stop
@@ -28,6 +31,8 @@ INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
 STOPPED_S = 0.1  # somebody who stops a run does not wait for that
 _loading = threading.Lock()
+BANNER_ID = "runbook-banner"
+NOT_RUN = "not run"
 
 
 def load() -> None:
@@ -50,8 +55,7 @@ class Kernels:
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
         """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
-        parent = base if os.access(base, os.W_OK | os.X_OK) else None
-        self._own = own_folder("nr-", parent, run_dir)
+        self._own = own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
 
     def __enter__(self) -> Kernels:
@@ -154,14 +158,9 @@ class Visit:
             if self._signal(signal.SIGKILL):
                 deadline = min(deadline, time.monotonic() + notice_s)
 
-    @property
-    def _pid(self) -> int:
-        """The kernel's, 0 as long as there is none."""
-        return getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None) or 0
-
     def _signal(self, number: int) -> bool:
         """Send it to the kernel; whether there was one."""
-        if not (pid := self._pid):
+        if not (pid := getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)):
             return False
         with contextlib.suppress(ProcessLookupError):
             whole = number == signal.SIGKILL and os.getpgid(pid) == pid
@@ -241,3 +240,50 @@ def _engine() -> type:
                 return visit.client.execute(env=visit.kernels.environment(visit.until), stdout=errors, stderr=errors)
 
     return RunbookEngine
+
+
+def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
+    """Write the notebook, mended, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
+    import nbformat
+
+    given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
+    for cell in notebook.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):  # before Python's quotes hide what a value looks like
+            cell.source = "\n".join([cell.source.partition("\n")[0], *(f"{name} = {value!r}" for name, value in given.items())])
+    write_text(target, nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why)))) + "\n")
+
+
+def mend(notebook: Any, why: str) -> Any:
+    """papermill calls cells completed that never ran (2.7.0); only their missing start time tells."""
+    notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
+    paths = notebook.metadata.get("papermill", {})
+    paths.update({key: Path(paths[key]).name for key in ("input_path", "output_path") if paths.get(key)})
+    if why:
+        code = [c for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
+        started = [c for c in code if c.metadata.get("papermill", {}).get("start_time")]
+        for cell in code:
+            if cell not in started:
+                _mark(cell, NOT_RUN, NOT_RUN)
+        if started:
+            _mark(started[-1], "failed", "" if started[-1].outputs else f"stopped here: {why}")
+        notebook.cells.insert(0, _banner(why))
+    return notebook
+
+
+def _mark(cell: Any, status: str, said: str) -> None:
+    import nbformat.v4
+
+    cell.metadata.setdefault("papermill", {})["status"] = status
+    if said:
+        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=said + "\n")]
+
+
+def _banner(why: str) -> Any:
+    """The reason stands in a code block: it may quote anything. Its fence is longer than any inside."""
+    import nbformat.v4
+
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
+    cell = nbformat.v4.new_markdown_cell(
+        f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}")
+    cell.id, cell.metadata.tags = BANNER_ID, [BANNER_ID]
+    return cell

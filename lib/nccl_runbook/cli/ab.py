@@ -103,16 +103,16 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
         *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]
-    text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
-    answer.tell(_document(seen, findings, verdict, code) if json else text)
+    answer.tell(_document(seen, findings, verdict, code) if json else "\n\n".join(
+        ["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"]))
     if html:
         answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
     sys.exit(code)
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    rated = {name: comparison.ratio(seen, name) for name in comparison.names(seen)}
-    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n} for n, r in rated.items() if r]
+    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
+              for n in comparison.names(seen) for r in [comparison.ratio(seen, n)] if r]
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
     kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}

@@ -8,19 +8,16 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
+from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nccl_runbook.environment.facts import Environment
-    from nccl_runbook.report.tables import Table
+from nccl_runbook.report.tables import Table
 
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {7,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
@@ -48,10 +45,10 @@ def __getattr__(name: str) -> Any:
     import typer
 
     words = f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}."
-    own = "Mask what these expressions match, too."
     return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
             "JsonOption": Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")],
-            "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns, help=own)],
+            "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
+                                                        help="Mask what these expressions match, too.")],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]}[name]
 
 
@@ -99,10 +96,9 @@ def tell(answer: Any) -> None:
     import json
 
     redactor = Redactor(os.environ)
-    called = shlex.quote(program())
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
     if isinstance(answer, str):
-        said = _NEXT.sub(lambda m: m[1] + called, redactor.text(answer))
+        said = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
         said = escaped(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow))
     put(said, sys.stdout)

@@ -42,7 +42,6 @@ def env(
     code = exit_code(verdict, fail_on)
     answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
     if html:
-
         answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
                           (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen))
     sys.exit(code)
@@ -90,6 +89,6 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
             lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
     parts = [*((r.name, r) for r in seen.roles), ("host", seen.host)]
     lines += [f"not looked at: {path}: {gap}" for name, part in parts for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
-    count = sum(len(r.variables) for r in seen.roles)
-    lines.append(f"verdict: {verdict} (exit code {code}): {count} variables of {', '.join(r.name for r in seen.roles)}")
+    lines.append(f"verdict: {verdict} (exit code {code}): {sum(len(r.variables) for r in seen.roles)} variables "
+                 f"of {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)

@@ -95,9 +95,9 @@ def document(pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: 
 
 
 def _job(picture: rules.Picture) -> dict[str, Any]:
-    ranks = [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks]
     return {**vars(picture), "status": picture.status or None, "frame": picture.culprits[0].frame if picture.culprits else "",
-            "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims], "ranks": ranks}
+            "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims],
+            "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks]}
 
 
 def _who(view: rules.RankView) -> dict[str, Any]:

@@ -166,8 +166,8 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
 def _sized(asked: Site, told: int) -> Site:
     gpus = asked.gpus or told
     if not 0 < gpus <= MOST_GPUS:
-        many = f"{gpus} GPUs of one node: at most {MOST_GPUS} can be planned"
-        raise ValueError(many if gpus else "say how many GPUs a node has: --gpus N")
+        raise ValueError(f"{gpus} GPUs of one node: at most {MOST_GPUS} can be planned" if gpus
+                         else "say how many GPUs a node has: --gpus N")
     return dataclasses.replace(asked, gpus=gpus)
 
 
@@ -196,9 +196,9 @@ def _about(training: training_file.Training, rules: knowledge.Rules, update: str
     """What this tag makes of the file's other settings."""
     ignored = training.update == "disk" and not rules.switch.honours_option
     made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
-    missing = f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"
     return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (training.update not in ("", update)) + \
-        [missing] * (rules.era == "C" and not training.backends)
+        [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * \
+        (rules.era == "C" and not training.backends)
 
 
 def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: list[str], roles: dict[str, str] | None = None,
@@ -209,12 +209,11 @@ def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: li
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        refused = rules_of_plans.refused(text, why, rules)
-        return Plan(where, text, "areal", site.launcher, site.gpus, refused, error=why.error, rules=rules)
+        return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.refused(text, why, rules), error=why.error, rules=rules)
     placed = place(mode, site)
     placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site)))
-    finding = rules_of_plans.judge(text, mode, placed, rules, site)
-    return Plan(where, text, "areal", site.launcher, site.gpus, finding, mode, placed, rules=rules)
+    return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.judge(text, mode, placed, rules, site), mode, placed,
+                rules=rules)
 
 
 def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
@@ -262,5 +261,5 @@ def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
     sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
-    tables = [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)]
-    answer.write_page(path, "plan", sentence, findings, tables, code)
+    answer.write_page(path, "plan", sentence, findings,
+                      [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)], code)

@@ -69,9 +69,8 @@ def reduce(
     stopped = Stop().remember()
     for values in combinations:
         words = reduction.command_for(command, values)
-        stem = out / f"{len(tried) + 1:02d}-{_name(values)}"
         try:
-            tried.append(_try(values, words, fail_on, deadline, repeats, stem, stopped))
+            tried.append(_try(values, words, fail_on, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}", stopped))
         except (ValueError, OSError) as error:
             _ = [p.unlink() for p in out.iterdir() if not p.stat().st_size]  # of what could not start: the folder may be named again
             is_usage = isinstance(error, ValueError)

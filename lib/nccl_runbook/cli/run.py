@@ -11,15 +11,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
+from nccl_runbook.book import Book, Options, Planned, UsageError, duration_s, from_here, make_plan
 from nccl_runbook.cli import answer
+from nccl_runbook.core.parameters import ParameterError
+from nccl_runbook.core.records import RecordError
 from nccl_runbook.logs import file as log_file
-
-if TYPE_CHECKING:
-    from nccl_runbook.book.plan import Planned
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -46,10 +46,6 @@ def run(
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""
-    from nccl_runbook.book import Book, Options, UsageError, duration_s, from_here, make_plan
-    from nccl_runbook.core.parameters import ParameterError
-    from nccl_runbook.core.records import RecordError
-
     began = time.monotonic()
     os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
@@ -61,8 +57,7 @@ def run(
             answer.leave("--record stands alone: what was recorded is judged as it was asked for then")
         given = [*brought, *map(_pair, parameter)]
         answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
-        steps = [*([_START] if brought and step and _START not in step else []), *step]
-        plan = make_plan(notebooks, steps, given, record)
+        plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
         seconds = duration_s(budget)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
@@ -99,7 +94,6 @@ def _stop_with_stdin() -> None:
 
 def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
-    from nccl_runbook.book import UsageError
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
@@ -120,8 +114,6 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
 
 
 def _pair(text: str) -> tuple[str, str]:
-    from nccl_runbook.book import UsageError
-
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(f"-p {name} has no value: write -p NAME VALUE")

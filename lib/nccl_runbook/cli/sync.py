@@ -101,8 +101,7 @@ def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[lis
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
                         say=answer.say)
     tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(sync_choice.topology(runs))]
-    findings = allocation.intention(intended, weight_sync.judge(runs, plan))
-    return findings, weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
+    return allocation.intention(intended, weight_sync.judge(runs, plan)), weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
 def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str,
@@ -113,8 +112,8 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     info = RunInfo(id="sync", started=record.started, command=answer.command(), planned=[STEP],
                    asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
     document = verdict_document(info, [record])
-    last = f"verdict: {document.verdict} (exit code {document.exit_code})"
-    text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)), last])
+    text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)),
+                        f"verdict: {document.verdict} (exit code {document.exit_code})"])
     answer.tell(record if json else text)
     if html:
         answer.write(html, render_index(document, [record]))

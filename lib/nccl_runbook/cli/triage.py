@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
-
-if TYPE_CHECKING:
-    from nccl_runbook.messages.facts import Logs
-    from nccl_runbook.triage.answer import Answer, Dumps
-    from nccl_runbook.triage.judge_against import Comparison
+from nccl_runbook.core.findings import exit_code
+from nccl_runbook.logs.sources import piped
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.read import collect
+from nccl_runbook.report.tables import Table
+from nccl_runbook.triage.answer import HANG_READS, READ_BY_HANG, Answer, Dumps
+from nccl_runbook.triage.answer import answer as judged
+from nccl_runbook.triage.judge import platform, where
+from nccl_runbook.triage.judge_against import Comparison, compare
+from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
@@ -30,18 +35,12 @@ def triage(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Read what the job printed, and say what broke first, what only followed, and which test decides."""
-    from nccl_runbook.core.findings import exit_code
-    from nccl_runbook.logs.sources import piped
-    from nccl_runbook.messages.read import collect
-    from nccl_runbook.triage.answer import answer as judged
-
     answer.named(against)
     if not context or against:
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
-    compared = _compared(against, paths) if against else None
-    given = judged(logs, compared, "".join(against[:1]), "".join(paths[:1]), _dumps(logs, paths))
+    given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), _dumps(logs, paths))
     code = exit_code(given.verdict, fail_on)
     answer.tell(document(given, code) if json else text(given))
     if html is not None:
@@ -51,14 +50,12 @@ def triage(
 
 def _dumps(logs: Logs, paths: list[str]) -> Dumps | None:
     """What `hang` says of the recorder dumps and stacks among the files; None without any."""
-    from nccl_runbook.triage.answer import HANG_READS, Dumps
-
     if not any(HANG_READS in f.kind + f.problem for f in logs.files):
         return None
+    from nccl_runbook.hang import read
     from nccl_runbook.hang.judge import hang_told, judge
-    from nccl_runbook.hang.read import collect
 
-    seen = collect([p for p in paths if p != "-"])
+    seen = read.collect([p for p in paths if p != "-"])
     told = judge(seen)
     sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
     return Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, seen.logs.launcher), told.decides)
@@ -66,16 +63,13 @@ def _dumps(logs: Logs, paths: list[str]) -> Dumps | None:
 
 def _compared(against: list[str], paths: list[str]) -> Comparison:
     """The good run beside the bad one."""
-    from nccl_runbook.triage.judge_against import compare
-    from nccl_runbook.triage.read_profile import collect
+    from nccl_runbook.triage import read_profile
 
-    return compare(collect(against), collect([p for p in paths if p != "-"]))
+    return compare(read_profile.collect(against), read_profile.collect([p for p in paths if p != "-"]))
 
 
 def document(given: Answer, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
-    from nccl_runbook.triage.judge import platform
-
     logs = given.logs
     return {"schema": SCHEMA, "verdict": given.verdict, "exit_code": code, "sentence": given.sentence,
             "undecided": given.verdict == "unknown",
@@ -89,10 +83,6 @@ def document(given: Answer, code: int) -> dict[str, Any]:
 
 def text(given: Answer) -> str:
     """The answer for a terminal: the first sentence first."""
-    from nccl_runbook.triage.answer import READ_BY_HANG
-    from nccl_runbook.triage.judge import where
-    from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, there_tables
-
     logs, dumps = given.logs, given.dumps
     lines = [given.sentence, ""]
     if dumps and given.led and not dumps.finding.cause:
@@ -132,9 +122,6 @@ def _cut(text: str) -> str:
 
 def _tables(given: Answer) -> list[Any]:
     """Every table of the page."""
-    from nccl_runbook.report.tables import Table
-    from nccl_runbook.triage.table import against_table, fits_tables, tables, there_tables
-
     beside = [against_table(given.compared.sentence, given.compared.rows())] if given.compared else []
     dumps = [Table(DUMPS, ["`nccl-runbook hang` says"], [[given.dumps.sentence]])] if given.dumps else []
     return [*dumps, *beside, *fits_tables(given.fits), *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]

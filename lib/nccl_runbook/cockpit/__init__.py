@@ -95,8 +95,8 @@ def run_html(run: RunProcess, steps: list[str]) -> Html:
     if run.at_work:
         now = f"; now {steps[run.done]}" if not run.cancelled_at and run.done < len(steps) else ""
         told = f"{run.sentence()}: {run.done} of {total} steps done{now}, {run.wall_s:.0f} s"
-        bar = f'<progress value="{run.done}" max="{total}" aria-label="steps done"></progress>'
-        return Html(f"<div><p>{bar} {escape(told)}</p>{said}</div>")
+        return Html(f'<div><p><progress value="{run.done}" max="{total}" aria-label="steps done"></progress> '
+                    f"{escape(told)}</p>{said}</div>")
     end = f"{'interrupted; ' if run.cancelled_at else ''}exit code {run.exit_code}, {run.wall_s:.0f} s"
     page = f' &ndash; <a href="{escape(os.path.relpath(run.page))}" target="_blank">open the report (index.html)</a>' if run.page else ""
     head = banner(run.document.verdict if run.document else "unknown", run.sentence())
@@ -112,16 +112,13 @@ class Cockpit:
     """Fields, Run and Cancel over one namespace. A second Run beside one at work is refused, in another cell of this kernel as well."""
 
     def __init__(self, namespace: MutableMapping[str, Any], start: Start) -> None:
+        import ipywidgets as w
+
         self.namespace = namespace
         self.notebooks = notebooks_here()
         self.namespace.setdefault("steps", [])
         self.start = start
         self.steps = steps_of(read_values(namespace), self.notebooks)
-        self._build()
-
-    def _build(self) -> None:
-        import ipywidgets as w
-
         self._make_fields(w)
         # no icons: their glyph would become part of the accessible name
         self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
@@ -143,8 +140,8 @@ class Cockpit:
         def text(label: str, value: str, hint: str, kind: Any = w.Text) -> Any:
             return kind(value=value, description=label, placeholder=hint, continuous_update=False, **look)
 
-        options = [("choose, or paste the error below", ""), *((s.words, s.id) for s in symptoms().values())]
-        self.choice = w.Dropdown(options=options, value=known, description="Symptom", **look)
+        self.choice = w.Dropdown(options=[("choose, or paste the error below", ""), *((s.words, s.id) for s in symptoms().values())],
+                                 value=known, description="Symptom", **look)
         self.error = text("Error text", rest if known else given["symptom"], "a line that your job printed", w.Textarea)
         self.error.rows = 2
         self.log = text("Log file", given["log"], "path of a log of the failed job, plain or gzip")
@@ -153,9 +150,9 @@ class Cockpit:
         self.budget = w.BoundedIntText(value=given["budget_s"], min=10, max=86400, step=30, description="Budget, seconds",
                                        style=look["style"], layout=w.Layout(width="16rem"))
         self.busy = w.Checkbox(value=given["allow_busy"], description="Test GPUs that others are using, too (disturbs their jobs)", **look)
-        offered = (name for name in step_texts() if (self.notebooks / f"{name}.ipynb").is_file())
         self.boxes = {name: w.Checkbox(value=not steps or name in steps, description=name, tooltip=step_texts()[name].answers,
-                                       indent=False, layout=w.Layout(width="11rem")) for name in offered}
+                                       indent=False, layout=w.Layout(width="11rem"))
+                      for name in step_texts() if (self.notebooks / f"{name}.ipynb").is_file()}
         for field in (self.choice, self.error, self.log, self.python, self.gpus, self.budget, self.busy, *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
 
@@ -185,8 +182,7 @@ class Cockpit:
 
     def _plan_html(self) -> Html:
         brought = [brought_table(self.start, judge(self.start))] if self.start.logs else []
-        tables = [*brought, plan_table(plan(self.start))]
-        return Html("".join(t._repr_html_() for t in tables))
+        return Html("".join(t._repr_html_() for t in [*brought, plan_table(plan(self.start))]))
 
     def _tell_line(self) -> None:
         try:

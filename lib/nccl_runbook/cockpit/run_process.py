@@ -41,9 +41,9 @@ class RunProcess:
         self.started_at = time.monotonic()
         self.on_change = lambda run: None
         self._said = tempfile.TemporaryFile()
-        command = [sys.executable, "-m", "nccl_runbook", "run", "--json", "--stop-with-stdin", *arguments]
         # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
+        self.process = subprocess.Popen([sys.executable, "-m", "nccl_runbook", "run", "--json", "--stop-with-stdin", *arguments],
+                                        stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
                                         text=True, errors="replace", start_new_session=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._thread = threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True)

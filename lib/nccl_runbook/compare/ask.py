@@ -11,8 +11,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch import command
-from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import METHODS
 

@@ -81,8 +81,7 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        sources = ["".join(c["source"]) for c in cells if TAG in c["metadata"].get("tags", [])]
-        lines = [_read_line(node) for source in sources for node in ast.parse(source).body]
+        lines = [_read_line(node) for c in cells if TAG in c["metadata"].get("tags", []) for node in ast.parse("".join(c["source"])).body]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise ParameterError(f"{notebook.name}: its parameters cannot be read ({error})") from error
     return {p.name: p for p in lines}

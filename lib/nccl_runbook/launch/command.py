@@ -84,8 +84,8 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
 @contextlib.contextmanager
 def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen]:
     """A child that matches; killed at the end. In a session of its own: Ctrl-C is for the runner to answer."""
-    argv = [sys.executable, "-S", "-E", "-c", program, *arguments]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, **more) as child:
+    with subprocess.Popen([sys.executable, "-S", "-E", "-c", program, *arguments], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          start_new_session=True, **more) as child:
         try:
             yield child
         finally:

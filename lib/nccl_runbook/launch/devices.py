@@ -56,5 +56,5 @@ def device_arguments(devices: List[Optional[int]], visible: Optional[str]) -> Tu
     tokens = [t.strip() for t in visible.split(",")] if visible is not None else None
     if tokens is not None and max(unique) >= len(tokens):
         return {}, ["--devices", ",".join(map(str, chosen))]
-    names = [tokens[d] if tokens is not None else str(d) for d in unique]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(names)}, ["--devices", ",".join(str(unique.index(d)) for d in chosen)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(tokens[d] if tokens is not None else str(d) for d in unique)}, \
+        ["--devices", ",".join(str(unique.index(d)) for d in chosen)]

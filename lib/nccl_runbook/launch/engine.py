@@ -7,17 +7,18 @@ import json
 import math
 import os
 import re
+import shlex
 import threading
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.devices import device_arguments
-from nccl_runbook.launch.nccl_log import Tally
-from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.interpreters import python_word
 from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import START_S, EngineError, WarmLink, environment, source_of
 
@@ -39,6 +40,46 @@ AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 ABOVE_STOPPED = "T (the process above it)"
 END_S = 2.0  # after the budget: until ranks that hang have shown where, and are gone
+HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
+# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
+# would hide it, so they are left out.
+LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
+_VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)")
+_DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
+_CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
+_TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
+
+
+class Tally:
+    """What NCCL's own log says of one world, counted while it streams by: the proof that a toggle acted.
+
+    Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``,
+    ``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set by environment to 1``; with TUNING among the
+    subsystems ``AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
+    """
+
+    def __init__(self) -> None:
+        self._via: Counter = Counter()
+        self._taken: Set[str] = set()
+        self.choices: Counter = Counter()
+        self._info = False
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if "NCCL INFO" not in line:
+                continue
+            self._info = True
+            self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
+            self.choices.update(f"{what} {word}" for choice in _CHOICE.findall(line)[:1] for what, word in zip(("algo", "proto"), choice))
+            self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
+
+    def transports(self) -> Union[Dict[str, int], Gap]:
+        """Connections by transport over all ranks; a Gap where NCCL logged nothing at INFO."""
+        return dict(self._via) if self._info else Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
+
+    def taken(self) -> Union[List[str], Gap]:
+        """``NAME=value`` of every variable that NCCL says it took from the environment."""
+        return sorted(self._taken) if self._info else Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
 
 
 class _Running:
@@ -204,8 +245,8 @@ class Engine(contextlib.AbstractContextManager):
             return running
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
         env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
-        paths = [f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ())]
-        sources = {Path(path).name: source_of(path).decode() for path in paths}
+        sources = {Path(path).name: source_of(path).decode()
+                   for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))}
         link.send(do="world", world=number, entry=request.entry, sources=sources, args=[*request.args, *arguments], env=env,
                   unset=[k for k, v in request.env.items() if v is None], ranks=[self._own(request, r) for r in range(request.world_size)],
                   deadline_s=running.deadline_s, stall_s=request.stall_s, held=held)
@@ -291,7 +332,6 @@ class Engine(contextlib.AbstractContextManager):
         self._running.pop(running.number, None)
         request = running.request
         link = self._links.get(self._key(request.env))
-        nccl_path = link.hello.get("libnccl") if link else ""
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
         if is_cut and not any(r.state.startswith("T") for r in running.ranks):  # by the budget: a slow world would look hung
             running.ranks = [dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r for r in running.ranks]
@@ -300,9 +340,42 @@ class Engine(contextlib.AbstractContextManager):
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
             started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
             set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
-            nccl_path=nccl_path or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
+            nccl_path=(link.hello.get("libnccl") if link else "")
+            or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 
     def _result(self, rank: RankResult, path: Optional[Path]) -> RankResult:
         log = str(path.relative_to(self.root) if self.root else path) if path and path.exists() else ""
-        lines = rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :]
-        return dataclasses.replace(rank, log=log, events=list(rank.events), last_lines=lines)
+        return dataclasses.replace(rank, log=log, events=list(rank.events),
+                                   last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :])
+
+
+def rank_file(entry: str) -> List[str]:
+    """What Python runs as this rank: its file, relative to the checkout where there is one, or nccl-look.pyz, which holds it."""
+    if HOME.is_file():
+        return [str(HOME), "--rank", entry]
+    path, checkout = HOME.resolve() / "nccl_runbook" / "ranks" / entry, HOME.resolve().parent
+    return [str(path.relative_to(checkout) if (checkout / "notebooks").is_dir() else path)]
+
+
+def shell_line(prefix: List[str], request: WorldRequest) -> str:
+    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started: environment, torchrun, the rank file.
+
+    ``timeout`` stands in for the engine's deadline, as torchrun has none.
+    """
+    visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
+    delta = {**request.env, **visible}
+    unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
+    env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
+    words = [*prefix, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.world_size),
+             *_by_rank(prefix, request), *rank_file(request.entry), *request.args, *arguments]
+    return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])
+
+
+def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
+    """What stands before the rank file where ranks have environments of their own: torchrun starts all of them alike."""
+    if not any(request.of_ranks.values()):
+        return []
+    own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
+           for rank, env in request.of_ranks.items()}
+    cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
+    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", *prefix[python_word(prefix):], "-u"]

@@ -111,8 +111,8 @@ def _several(prefix: List[str], hosts: List[str], count: int) -> str:
     where = f"from {len(hosts)} hosts ({', '.join(hosts)})" if len(hosts) > 1 else f"{count} times from {hosts[0]}"
     at = python_word(prefix)
     line = shlex.join([*prefix[:at], "-N1", "-n1", "-w", hosts[0], *prefix[at:]])
-    uses_srun = "srun" in map(os.path.basename, prefix)
-    remedy = f'--python "{line}"' if uses_srun else "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
+    remedy = f'--python "{line}"' if "srun" in map(os.path.basename, prefix) else \
+        "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
     return f"{shlex.join(prefix)} answers {where}, and one host is judged at a time: name {remedy}"
 
 

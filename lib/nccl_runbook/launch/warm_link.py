@@ -56,8 +56,8 @@ class WarmLink:
         except (OSError, ValueError) as error:  # ValueError: a name or value that no environment can hold
             self.errors.append(getattr(error, "strerror", None) or str(error))
         else:
-            pipes = ((self.process.stdout, self._take), (self.process.stderr, self._note))
-            readers = [threading.Thread(target=self._read, args=pipe, name="warm process output", daemon=True) for pipe in pipes]
+            readers = [threading.Thread(target=self._read, args=pipe, name="warm process output", daemon=True)
+                       for pipe in ((self.process.stdout, self._take), (self.process.stderr, self._note))]
             for reader in readers:
                 reader.start()
             source = source_of("nccl_runbook/launch/warm.py")
@@ -123,5 +123,5 @@ def environment(delta: Mapping[str, Optional[str]]) -> Dict[str, str]:
     One OpenMP thread unless set, as torchrun does; OpenBLAS the same, because the threads that it starts at import (NumPy does that)
     would make forking unsafe.
     """
-    env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **delta}
-    return {name: value for name, value in env.items() if value is not None}
+    return {name: value for name, value in {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **delta}.items()
+            if value is not None}

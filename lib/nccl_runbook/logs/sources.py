@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 
 from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.logs.file import HELD, mib, named
-from nccl_runbook.logs.kinds import DUMP, kind
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
@@ -42,6 +41,17 @@ _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x0
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
 _BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+HEAD_BYTES = 8192
+_ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
+_DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
+DUMP = "a flight-recorder dump: `nccl-runbook hang` reads it"
+_ASIDE = "read as text here, `nccl-runbook hang` lays those of all ranks side by side"
+# (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
+_KINDS = ((_DUMP, DUMP, False),
+    (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
+    (r'"schema"\s*:\s*"nccl-runbook/', "an answer of this runbook", False),
+    (r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(", f"stacks of py-spy: {_ASIDE}", True),
+    (r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", f"stacks of faulthandler: {_ASIDE}", True))
 
 
 class _Pipe(io.FileIO):
@@ -196,6 +206,17 @@ def _wide(head: bytes) -> str:
     return "utf-16-le" if second > first else "utf-16-be"
 
 
+def kind(head: bytes) -> tuple[str, bool]:
+    """One sentence for the beginning of a text, "" for a log as far as one can tell; and whether to read it as one."""
+    text = head[:HEAD_BYTES].decode("utf-8", "replace")
+    for pattern, words, is_log in _KINDS:
+        if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
+            return words, is_log
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    sets = sum(bool(_ENV.match(line)) for line in lines)
+    return ("variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""), True
+
+
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
     nothing = "holds no file to read (hidden files and links are left out)"
@@ -289,8 +310,8 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
 
 def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]], budget: list[int] | None) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
-    of_macos = ("._", ".DS_Store")  # what it puts beside the files
-    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(of_macos)):
+    # what macOS puts beside the files is left out
+    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store"))):
         if number >= MAX_FILES:
             yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
             return

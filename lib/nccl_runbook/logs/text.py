@@ -104,5 +104,5 @@ def _stamp(text: str) -> float | None:
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: str | None) -> float:
     """Seconds of the year, months of 31 days: good for comparing two lines of one job."""
-    days = int(month) * 31 + int(day)
-    return days * 86400.0 + int(hour) * 3600 + int(minute) * 60 + int(second) + (float(f"0.{part}") if part else 0.0)
+    return (int(month) * 31 + int(day)) * 86400.0 + int(hour) * 3600 + int(minute) * 60 + int(second) \
+        + (float(f"0.{part}") if part else 0.0)

@@ -1,14 +1,18 @@
-"""What a step shows at its end, in Lab and in a terminal. Inline style only: an untrusted Lab strips everything else (see tables.py)."""
+"""What a step shows at its end, in Lab and in a terminal, and the tables of the sum.
+
+Inline style only: an untrusted Lab strips everything else (see tables.py).
+"""
 import collections
 import re
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
-from nccl_runbook.report.badges import badge
-from nccl_runbook.report.markup import TONES, remedy_html
+from nccl_runbook.report.markup import TONES, badge, remedy_html
+from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VerdictDocument, fixes
 
 _PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
@@ -141,3 +145,37 @@ def judged_line(document: VerdictDocument) -> str:
     nccl = f"NCCL {judged.nccl}" if judged.nccl else "NCCL not seen"
     line = f"torch {judged.torch}, {nccl}" + (f" ({judged.nccl_path})" if judged.nccl_path else "") if judged.torch else "no torch was run"
     return line + (" - the runbook's own torch, not yours" if judged.own else "")
+
+
+def _badged(status: str) -> Cell:
+    look = badge(status)
+    return Cell(f"{look.symbol} {look.word}", look.tone)
+
+
+def _joined(evidence: Iterable[Evidence]) -> str:
+    return "; ".join(e.text for e in evidence)
+
+
+def causes_table(document: VerdictDocument) -> Table:
+    """Every cause that was considered, surest first."""
+    rows = [[c.title, _badged(c.status), _joined(c.evidence), _joined(c.against), c.id] for c in document.causes]
+    columns = ["cause", "how sure", "evidence", "against", "id"]
+    return Table("Causes", columns, rows) if rows else Table("Causes", ["cause"], [["No step named a cause."]])
+
+
+def steps_table(document: VerdictDocument) -> Table:
+    """Every step with its status and one line why."""
+    rows = [[s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""] for s in document.steps]
+    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step has left a record.")
+
+
+def not_looked_at_table(document: VerdictDocument) -> Table:
+    """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
+
+    What is missing for the same reason shares a row; verdict.json lists each.
+    """
+    parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
+    groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
+    rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
+            for why, of in groups.items() if (n := len({w for _, w in of}))]
+    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")

@@ -9,7 +9,7 @@ import pkgutil
 import re
 import string
 from html import escape
-from typing import TYPE_CHECKING, Callable, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from nccl_runbook.core.redact import masked, plain
 
@@ -23,6 +23,34 @@ TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "w
 LOOKS = {"healthy": ("✓", "ok"), "degraded": ("!", "warn"), "broken": ("✕", "broken"), "unknown": ("?", "unknown"),
          "running": ("…", "muted")}
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
+
+
+class Badge(NamedTuple):
+    """``word`` and ``symbol`` for readers, ``tone`` a key of TONES and a class of the page's style."""
+
+    word: str
+    symbol: str
+    tone: str
+
+
+# how a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone
+BADGES = {
+    **{status: Badge(status, *look) for status, look in LOOKS.items()},
+    "ok": Badge("ok", "✓", "ok"),
+    "note": Badge("note", "i", "note"),
+    "warn": Badge("warning", "!", "warn"),
+    "skipped": Badge("skipped", "–", "muted"),
+    # how sure a cause is
+    "established": Badge("established", "●", "broken"),
+    "likely": Badge("likely", "◕", "warn"),
+    "possible": Badge("possible", "◑", "unknown"),
+    "ruled-out": Badge("ruled out", "○", "muted"),
+}
+
+
+def badge(status: str) -> Badge:
+    """The badge of a step's status, a verdict or a cause's status; a word of its own for anything else."""
+    return BADGES.get(status) or Badge(status, "?", "muted")
 
 
 def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tuple[str, str]]], text: Callable[[str], str] = str,

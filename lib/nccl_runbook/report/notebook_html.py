@@ -82,8 +82,8 @@ class NotebookPages:
         """Pay for the first page now: its template, lexers and cleaner are made with it."""
         from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-        shown = new_output("display_data", {"text/html": "<p>a</p>"})
-        self._page(new_notebook(cells=[new_markdown_cell("a"), new_code_cell("a", outputs=[shown])]), "warm")
+        self._page(new_notebook(cells=[new_markdown_cell("a"), new_code_cell("a", outputs=[
+            new_output("display_data", {"text/html": "<p>a</p>"})])]), "warm")
         return self
 
     def _page(self, node: Any, name: str) -> str:

@@ -12,9 +12,8 @@ import jinja2
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import Record, RecordError, read
-from nccl_runbook.report.badges import badge
-from nccl_runbook.report.markup import fixes_html, framed, remedy_html, scrolling, table_html
-from nccl_runbook.report.table_verdict import not_looked_at_table
+from nccl_runbook.report.cells import not_looked_at_table
+from nccl_runbook.report.markup import badge, fixes_html, framed, remedy_html, scrolling, table_html
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
 
@@ -87,8 +86,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     tone = {"broken": "broken", "degraded": "warn"}.get(document.verdict, "note")
     page = ""
     for cut in CUTS:
-        fix = fixes_html(heading, answer, tone, cut.text, cut.item_count)
-        page = _framed(template.render(context, cut=cut, fix=fix), document, cut)
+        page = _framed(template.render(context, cut=cut, fix=fixes_html(heading, answer, tone, cut.text, cut.item_count)), document, cut)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
@@ -96,8 +94,8 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
 
 def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
     sub = f"{_counts(document)} \u00b7 exit code {document.exit_code}{' if it ended now' if document.running else ''}"
-    about = f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}"
-    return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub, about)
+    return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub,
+                  f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
 
 
 def _counts(document: VerdictDocument) -> str:

@@ -2,16 +2,26 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import to_json, utc_now
+from nccl_runbook.core.facts import counted, to_json, utc_now
+from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
-from nccl_runbook.report.records_read import RunFolder
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
-RECORDS = "[0-9][0-9]-*.json"
+RESTS_ON: tuple[str, ...] = ()  # of what 99-verdict itself has to say
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the verdict document (verdict.json)."""
+
+    name: str
+    read: list[str]
+    unreadable: dict[str, str]
+    document: dict[str, Any]
 
 
 class Found(NamedTuple):
@@ -25,7 +35,7 @@ def read_records(run_dir: Path) -> Found:
     """Every NN-*.json of the folder, in order of their names; a file that is no record of its step is told, never dropped."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
-    for path in sorted(run_dir.glob(RECORDS)):
+    for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
         try:
             record = records.load(path)
         except records.RecordError as error:
@@ -42,8 +52,7 @@ def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Re
     """The document of a folder and the records it rests on; steps whose record cannot be read are unknown."""
     found = read_records(run_dir)
     bad = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
-    planned = list(dict.fromkeys([*run.planned, *bad]))
-    run = dataclasses.replace(run, planned=planned, not_run={**run.not_run, **bad})
+    run = dataclasses.replace(run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad})
     clean = records.read(RunInfo, Redactor(os.environ).json(to_json(run)))
     return verdict_document(clean, found.records), found.records
 
@@ -76,6 +85,16 @@ def collect(run_dir: Path) -> RunFolder:
     names = [r.step for r in found.records if r.step != VERDICT_STEP]
     unreadable = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
     return RunFolder(run_dir.name, names, unreadable, to_json(document))
+
+
+def judge(folder: RunFolder) -> list[Finding]:
+    """At least one finding: records read, a record unreadable, or none at all. The verdict is the sum of the steps, not judged here."""
+    found = [Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
+             for step, why in folder.unreadable.items()]
+    if not folder.read:
+        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")]
+    return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read",
+                            (Evidence(", ".join(folder.read), folder.name),))]
 
 
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:

@@ -47,8 +47,7 @@ class Table:
     curve: Curve | None = None
 
     def __post_init__(self) -> None:
-        cells = [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
-        object.__setattr__(self, "rows", cells)
+        object.__setattr__(self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows])
 
     def painted(self, rows: int | None = None, columns: int | None = None) -> list[list[tuple[str, str]]]:
         """The first so many rows and columns as (text, background)."""

@@ -25,7 +25,6 @@ VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
-FailOn = Literal["broken", "degraded", "unknown", "never"]
 
 
 @strict
@@ -43,7 +42,7 @@ class RunInfo:
     planned: list[str] = Field([])
     asked: list[str] = Field([])
     not_run: dict[str, str] = Field({})
-    fail_on: FailOn = "unknown"
+    fail_on: Literal["broken", "degraded", "unknown", "never"] = "unknown"
     interrupted: bool = False
     signal: int = 0
 
@@ -150,9 +149,8 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
         contra.extend(_sourced(step, finding.against))
     told = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
-    remedies = [r for r in told if (r.text, r.lines) not in plainly]
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
-                 remedy=list(dict.fromkeys(remedies)))
+                 remedy=list(dict.fromkeys(r for r in told if (r.text, r.lines) not in plainly)))
 
 
 def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -243,8 +241,7 @@ def _trouble(steps: Iterable[StepEntry], causes: list[Cause]) -> str:
 
 def _what_passed(steps: list[StepEntry], judged: Judged) -> str:
     passed = [s for s in steps if s.status in DONE]
-    named = [f"torch {judged.torch}" if judged.torch else "", f"NCCL {judged.nccl}" if judged.nccl else ""]
-    software = ", ".join(n for n in named if n)
+    software = ", ".join(f"{name} {version}" for name, version in (("torch", judged.torch), ("NCCL", judged.nccl)) if version)
     where = f" on {counted(len(judged.gpus), 'GPU')}" if judged.gpus and software else ""
     left = len(steps) - len(passed)
     return f"{software}{where}{'; ' if software else ''}{counted(len(passed), 'step')} passed" + (f", {left} skipped" if left else "")
@@ -263,6 +260,6 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     if lead in rehearsed:
         return lead
     others = sum(1 for r in reasons if r != lead and r not in rehearsed)
-    passed = sum(1 for s in steps if s.status in DONE)
-    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else f"{passed} of {counted(len(steps), 'step')} passed"
+    tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else \
+        f"{sum(s.status in DONE for s in steps)} of {counted(len(steps), 'step')} passed"
     return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"

@@ -11,8 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import RankResult, World, WorldRequest
-from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 

@@ -7,8 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import World, WorldRequest
-from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
 MIB = 1 << 20

@@ -9,8 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World, WorldRequest
-from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.launch.nccl_log import LOGGED
+from nccl_runbook.launch.engine import LOGGED, Engine, EngineError
 from nccl_runbook.worlds import ask as worlds
 from nccl_runbook.worlds.ask import MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
