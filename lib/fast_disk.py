@@ -240,8 +240,8 @@ def _balanced(tensors, lanes):
 
 def _write_index(folder, shards, sums):
     metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
-    index = {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}
-    pathlib.Path(folder, INDEX).write_text(json.dumps(index), encoding="utf-8")
+    pathlib.Path(folder, INDEX).write_text(
+        json.dumps({"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}), encoding="utf-8")
 
 
 def _read_index(folder):

@@ -102,8 +102,8 @@ def _all(guard: str, began: float, act: Callable[[Any], Any]) -> Any:
     except RuntimeError as error:  # Gloo raises no narrower one
         missing = _missing(f"nccl_guards/{_state['calls']}/")
         why = f"rank {', '.join(map(str, missing[:16]))} did not come" if missing else "the ranks could not speak to each other"
-        reason = str(error).splitlines()[0][:120]
-        _say(guard, False, f"{why} within {LIMIT_S:g} s ({reason})", began, {}, "collective-on-some-ranks-only", missing)
+        _say(guard, False, f"{why} within {LIMIT_S:g} s ({str(error).splitlines()[0][:120]})", began, {},
+             "collective-on-some-ranks-only", missing)
 
 
 def _missing(here: str) -> List[int]:
@@ -176,11 +176,11 @@ def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
 def check_device_map() -> None:
     """Each rank on a GPU of its own, before step 1. Equal UUIDs are a shared GPU; equal bus ids alone an enumeration fault."""
     began = time.perf_counter()
-    rows = _all("check_device_map", began, lambda group: _gather(group, _device()))
-    rows = [{"rank": rank, **row} for rank, row in enumerate(rows)]
+    rows = [{"rank": rank, **row} for rank, row in enumerate(
+        _all("check_device_map", began, lambda group: _gather(group, _device())))]
     ok, says, cause, bad = map_says(rows)
-    shown = rows if len(rows) <= 8 else [r for r in rows if r["rank"] in bad[:8]]
-    _say("check_device_map", ok, says, began, shown, cause, bad, prints=False)
+    _say("check_device_map", ok, says, began, rows if len(rows) <= 8 else [r for r in rows if r["rank"] in bad[:8]], cause, bad,
+         prints=False)
 
 
 def map_says(rows: List[Dict[str, Any]]) -> Tuple[Optional[bool], str, Optional[str], List[int]]:
@@ -333,8 +333,8 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
         names = dict.fromkeys(name for digests in everybody for name in digests)
         by_name = {name: {str(r): digests.get(name) for r, digests in enumerate(everybody)} for name in names}
         differs = {name: _odd_ones(by_rank) for name, by_rank in by_name.items() if len(set(by_rank.values())) > 1}
-        says = f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}"
-        return says, {**data, "differs": list(differs)[:16]}, None, {r for ranks in differs.values() for r in ranks}
+        return (f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}",
+                {**data, "differs": list(differs)[:16]}, None, {r for ranks in differs.values() for r in ranks})
 
     mine = {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}
     if compare:
@@ -356,8 +356,8 @@ def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
     """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
     began, newer = time.perf_counter(), tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
-    older = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-    size, file = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE") if newer else older
+    size, file = (("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE") if newer else
+                  ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"))
     chosen = {size: str(entries), "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if folder:
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -383,8 +383,9 @@ def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, 
     right = int(value) == dist.get_world_size()
     data = {"backend": backend, "device": str(device), "device_id": bound, "timeout_s": group_timeouts(), "init_s": round(ready - began, 6),
             "first_collective_s": round(time.perf_counter() - ready, 6)}
-    says = f"{dist.get_world_size()} ranks over {backend}, this one on {device}; the first all_reduce gave {float(value):g}"
-    _say("init_process_group_checked", right, says, began, data, None if right else "collective-mismatch")
+    _say("init_process_group_checked", right,
+         f"{dist.get_world_size()} ranks over {backend}, this one on {device}; the first all_reduce gave {float(value):g}",
+         began, data, None if right else "collective-mismatch")
 
 
 def group_timeouts() -> Dict[str, float]:

@@ -25,7 +25,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import ask_processes as live_processes
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.look import live as look_live
-from nccl_runbook.look.page import page, text
+from nccl_runbook.look.live import page, text
 from processes import ROOT
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())

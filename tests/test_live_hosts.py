@@ -19,7 +19,7 @@ from nccl_runbook.hang.live.facts import Frame, Live, LiveRank, Socket
 from nccl_runbook.hang.live.judge import Picture, judge
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
-from nccl_runbook.look.page import page, text
+from nccl_runbook.look.live import page, text
 from pydantic import TypeAdapter
 
 SEEN = json.loads((Path(__file__).parent / "data" / "live-hosts.json").read_text())["seen"]

@@ -14,9 +14,9 @@ from live_worlds import free_port
 from nccl_runbook.causes.toml import table
 from nccl_runbook.hang.live.facts import Frame, Stack
 from nccl_runbook.look import own_sync
-from nccl_runbook.sync import judge_choice as sync_choice
+from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync
-from nccl_runbook.sync.judge_choice import phase_of
+from nccl_runbook.sync.judge import phase_of
 
 SEEN = json.loads((Path(__file__).parent / "data" / "own-sync-stacks.json").read_text())
 PACKAGES = "/opt/torch/lib/python3.11/site-packages/"  # an environment may be named so
@@ -53,7 +53,7 @@ def test_a_driver_that_only_waits_and_a_message_under_way_are_told_apart_from_th
     trainer, = own_sync.syncs_of("pid 2", [(at_s, phases[2]) for at_s, phases in rounds])
     assert set(whole.phases) == set(trainer.phases) == {"control", "wire"} and sum(whole.phases.values()) == pytest.approx(1.65)
     assert (whole.phases["wire"], trainer.phases["wire"]) == (pytest.approx(0.62), pytest.approx(0.86))
-    assert sync_choice.own_sync(OwnSync([whole, trainer]))[0].remedy[0].text == table("sync/choice")["own"]["advice"]["control"]
+    assert weight_sync.own_sync(OwnSync([whole, trainer]))[0].remedy[0].text == table("sync/choice")["own"]["advice"]["control"]
     unknown = [(at_s, {**phases, 3: ""}) for at_s, phases in rounds]
     assert own_sync.syncs_of("", own_sync.together(unknown))[0].phases == trainer.phases, "near miss: an engine of unknown names says nothing"
 
@@ -110,7 +110,7 @@ def check_phases(seen: OwnSync, said: list[dict[str, float]]) -> None:
     whole, = [s for s in seen.syncs if s.who == ALL_OF_THEM]
     assert {"control": 0.0, **whole.phases} == {p: pytest.approx(s, abs=0.35) for p, s in {"control": 0.0, **KNOWN}.items()}, (whole, said)
     assert said[0] == {p: pytest.approx(s, abs=0.35) for p, s in KNOWN.items()}, (whole, said)
-    assert sync_choice.own_sync(seen)[0].title.endswith(" wire")
+    assert weight_sync.own_sync(seen)[0].title.endswith(" wire")
 
 
 def test_phases_of_a_real_sync_are_those_that_its_own_clock_tells():

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live import ask_processes as live_processes
-from nccl_runbook.hang.live import ask_ras
 from nccl_runbook.hang.live.facts import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
 from nccl_runbook.hang.live.judge import Picture, judge, verdict
-from nccl_runbook.look.page import first_text, page, text
+from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s
 from pydantic import TypeAdapter
 
@@ -338,7 +337,7 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
     with pytest.raises(json.JSONDecodeError):
         json.loads(RAS_2_28_9)
     server = RasServer(RAS_2_28_9)
-    (told_,) = ask_ras.ask([server.address])
+    (told_,) = live_answers.ras([server.address])
     assert server.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]  # the protocol, not prose
     assert [(r.rank, r.launched.get("AllReduce"), r.missing) for r in told_.ranks] == [(0, 4711, ""), (1, None, "unresponsive")]
 
@@ -346,8 +345,8 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
 def test_an_older_ras_and_one_elsewhere_are_gaps() -> None:
     older = RasServer("", ("SERVER PROTOCOL 2", "OK", "ERROR: Unknown command"))
     until = time.monotonic() + 20.0
-    assert ask_ras._ask_at(*older.address.split(":"), until).reason == "failed", "text without its table"
-    assert ask_ras._ask_at("10.0.0.1", "28028", until).reason == "not-run"
+    assert live_answers._ras_at(*older.address.split(":"), until).reason == "failed", "text without its table"
+    assert live_answers._ras_at("10.0.0.1", "28028", until).reason == "not-run"
 
 
 @pytest.mark.parametrize("answers", [(), ("SERVER PROTOCOL 2", "OK", "OK")])
@@ -357,7 +356,7 @@ def test_one_who_answers_a_little_now_and_then_is_not_waited_for(answers: tuple[
     with socket.create_server(("127.0.0.1", 0)) as listener:
         trickle = threading.Thread(target=_trickle, args=(listener, answers, over), daemon=True)
         trickle.start()
-        told_ = ask_ras._ask_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
+        told_ = live_answers._ras_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
         stopped = over.is_set()
         over.set()
         trickle.join(20.0)
@@ -386,7 +385,7 @@ def _trickle(listener: socket.socket, answers: tuple[str, ...], over: threading.
        | st.dictionaries(st.sampled_from(["entries", "pg_status", "process_group", "communicators", "ranks", "missing_ranks", "frames", "size", "hash"]),
                          inner, max_size=4), max_leaves=8).map(lambda value: json.dumps(value).encode())))
 def test_readers_give_facts_or_a_gap_for_any_bytes(data: bytes) -> None:
-    for reader in (lambda data_: ask_ras.read("x", data_.decode("utf-8", "replace")), live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
+    for reader in (lambda data_: live_answers.read_ras("x", data_.decode("utf-8", "replace")), live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
         assert isinstance(reader(data), (list, Gap))
 
 

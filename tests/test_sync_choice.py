@@ -18,7 +18,6 @@ from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
 from nccl_runbook.plan.areal import tags as allocation
 from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import read_trace as sync_trace
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
@@ -42,27 +41,27 @@ def _library(monkeypatch):
     (runs(broken("nccl-flat", "x"), broken("ipc-direct", "x"), arm("fast-disk"), arm("disk"), uuids=("GPU-a", "GPU-a")), "one-gpu", "fast-disk"),
 ])
 def test_weight_sync_choice_fires_with_the_first_of_the_row_that_passed(facts, key, method):
-    found = sync_choice.choice(facts)
-    assert sync_choice.topology(facts) == key and found.severity is Severity.NOTE and f": {method}, " in found.title
-    assert found.evidence[0].source.startswith("runs.arms.") and len(found.remedy) == len(sync_choice.lines_for(method)) > 0
+    found = weight_sync.choice(facts)
+    assert weight_sync.topology(facts) == key and found.severity is Severity.NOTE and f": {method}, " in found.title
+    assert found.evidence[0].source.startswith("runs.arms.") and len(found.remedy) == len(weight_sync.lines_for(method)) > 0
 
 
 def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
-    assert sync_choice.choice(runs(arm("gloo-flat"), arm("fast-disk"), devices=(None, None))) is None
-    assert sync_choice.choice(runs(broken("nccl-flat", "x"))) is None
-    assert sync_choice.topology(Gap("not-run", "busy")) == sync_choice.topology(runs(broken("nccl-flat", DUPLICATE), uuids=("GPU-a", ""))) == ""
-    assert sync_choice.choice(runs(arm("nccl-flat", transports=Gap("absent", "no log")), arm("disk"))) is None, "nobody knows what connects them"
+    assert weight_sync.choice(runs(arm("gloo-flat"), arm("fast-disk"), devices=(None, None))) is None
+    assert weight_sync.choice(runs(broken("nccl-flat", "x"))) is None
+    assert weight_sync.topology(Gap("not-run", "busy")) == weight_sync.topology(runs(broken("nccl-flat", DUPLICATE), uuids=("GPU-a", ""))) == ""
+    assert weight_sync.choice(runs(arm("nccl-flat", transports=Gap("absent", "no log")), arm("disk"))) is None, "nobody knows what connects them"
 
 
 def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
     """Slow, not stuck: what went into whole syncs tells them apart."""
     cut = {"ended": ["signalled 9", "signalled 9"], "timed_out": True, "deadline_s": 60.0}
     slow = runs(arm("gloo-flat", (14.0, 13.0), **cut), arm("disk", (30.0, 29.0, 29.0)), uuids=("GPU-a", "GPU-a"))
-    assert ": gloo-flat, 13.0000 s" in sync_choice.choice(slow).title and "gloo-flat" not in weight_sync.bytes_verified(slow).title
+    assert ": gloo-flat, 13.0000 s" in weight_sync.choice(slow).title and "gloo-flat" not in weight_sync.bytes_verified(slow).title
     assert "weight-sync-too-slow" in [f.id for f in weight_sync.judge(slow, TOGETHER)], "and it is told all the same"
     for near in (arm("gloo-flat", (0.1, 0.1), **cut), arm("gloo-flat", (50.0,), **cut), arm("gloo-flat", (14.0, 13.0), **{**cut, "timed_out": False}),
                  arm("gloo-flat", (14.0, 13.0), wrong=[{"tensor": "a", "rank": 1, "repeat": 1, "words": 1, "count": 1}], **cut)):
-        assert ": disk, " in sync_choice.choice(runs(near, arm("disk"), uuids=("GPU-a", "GPU-a"))).title
+        assert ": disk, " in weight_sync.choice(runs(near, arm("disk"), uuids=("GPU-a", "GPU-a"))).title
 
 
 def test_the_table_says_where_the_disk_methods_wrote():
@@ -74,22 +73,22 @@ def test_the_table_says_where_the_disk_methods_wrote():
 
 def test_weight_sync_choice_names_what_was_faster_here():
     slow = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.2)))
-    assert ": nccl-flat, " in (title := sync_choice.choice(slow).title) and re.search(r"; fast-disk-shm .*\b0\.2000 s", title)
+    assert ": nccl-flat, " in (title := weight_sync.choice(slow).title) and re.search(r"; fast-disk-shm .*\b0\.2000 s", title)
     near = runs(arm("nccl-flat", (0.5, 0.5), transports=P2P), arm("fast-disk-shm", (0.3, 0.4)))
-    assert "fast-disk-shm" not in sync_choice.choice(near).title
+    assert "fast-disk-shm" not in weight_sync.choice(near).title
 
 
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
     rows = tables("sync/choice")["topology"]
     assert all(set(row["order"]) <= set(METHODS) and set(row) == {"title", "order", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
-    names = {name.split(",")[0] for method in METHODS for name, lines in sync_choice.lines_for(method) if all(lines)}
+    names = {name.split(",")[0] for method in METHODS for name, lines in weight_sync.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
-    assert [lines for name, lines in sync_choice.lines_for("fast-disk-shm") if "v0.5.0" in name] == [("actor.weight_update_mode=disk",)]
+    assert [lines for name, lines in weight_sync.lines_for("fast-disk-shm") if "v0.5.0" in name] == [("actor.weight_update_mode=disk",)]
 
 
 def test_areal_s_lines_are_those_of_each_tag():
     """What this page says and what the plan says of a tag are one."""
-    told = {name: lines for name, lines in sync_choice.lines_for("disk") if name.startswith("AReaL")}
+    told = {name: lines for name, lines in weight_sync.lines_for("disk") if name.startswith("AReaL")}
     for tag in ("v0.3.2", "v0.3.3", "v0.3.4", "v0.4.0", "v0.4.1", "v0.5.0"):
         assert [lines for name, lines in told.items() if tag in name] == [allocation.at(tag).switch.lines], tag
 
@@ -125,7 +124,7 @@ def test_own_sync_phases_fires_with_the_longest_phase_of_the_slowest_rank(tmp_pa
     log = tmp_path / "train.log"
     log.write_text("step 1\n" + LINE + "\n" + LINE.replace('"rank": 0', '"rank": 1').replace("20.6", "0.6") + "\n")
     own = sync_trace.collect(str(log))
-    found = sync_choice.own_sync(own)
+    found = weight_sync.own_sync(own)
     assert figures(found) == [("22.100", "rank 0", "20.600", "control")]
     assert found[0].evidence[0].source == f"{log}:2" and found[0].remedy[0].text == tables("sync/choice")["own"]["advice"]["control"]
     assert "rank 1  2.100   0.400  0.600    0.500  0.600" in repr(own_table(own))
@@ -135,7 +134,7 @@ def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
     log = tmp_path / "train.log"
     log.write_text(LINE.replace("pause_trace", "sync_clock") + "\nNCCL_GUARD {broken\n")
     own = sync_trace.collect(str(log))
-    assert own.reason == "absent" and [(f.id, f.severity) for f in sync_choice.own_sync(own)] == [("own-sync-not-seen", Severity.UNKNOWN)]
+    assert own.reason == "absent" and [(f.id, f.severity) for f in weight_sync.own_sync(own)] == [("own-sync-not-seen", Severity.UNKNOWN)]
     assert sync_trace.collect(str(tmp_path / "none")).reason == "failed"
 
 
@@ -160,13 +159,13 @@ def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):
     ("", ("broadcast torch/distributed/distributed_c10d.py", "_sync_params_and_buffers site-packages/torch/nn/parallel/distributed.py", "main x/own.py")),
     ("", ("load_weights vllm/model_executor/models/qwen2.py", "load_model vllm/worker.py")), ("", ())])
 def test_each_stack_is_in_one_phase_of_a_sync_or_in_none(phase, frames):
-    assert sync_choice.phase_of(frames) == phase
+    assert weight_sync.phase_of(frames) == phase
 
 
 def test_a_sync_ends_where_no_stack_shows_one_and_its_phases_add_up():
     found = own_sync.syncs_of("pid 7", list(enumerate(("", "control", "control", "wire", "", "", "load"))))
     assert [(s.phases, s.who) for s in found] == [({"control": 1.0, "wire": 1.0}, "pid 7"), ({"load": 0.0}, "pid 7")]
-    assert figures(sync_choice.own_sync(OwnSync(found))) == [("2.000", "pid 7", "1.000", "control")]
+    assert figures(weight_sync.own_sync(OwnSync(found))) == [("2.000", "pid 7", "1.000", "control")]
     assert "pid 7" in repr(own_table(OwnSync(found)))
 
 
@@ -180,8 +179,8 @@ def test_while_one_waits_what_the_other_does_counts(phases, told):
 def test_own_sync_phases_goes_by_all_processes_together_where_they_were_watched_at_once():
     apart = [("pid 1", ("pause", "gather", "wire")), ("pid 2", ("wire", "wire", "wire", "load"))]
     syncs = [s for name, phases in [(ALL_OF_THEM, ("pause", "gather", "gather", "load")), *apart] for s in own_sync.syncs_of(name, list(enumerate(phases)))]
-    assert figures(sync_choice.own_sync(OwnSync(syncs))) == [("3.000", ALL_OF_THEM, "2.000", "gather")]
-    assert figures(sync_choice.own_sync(OwnSync(syncs[1:])))[0][:2] == ("3.000", "pid 2"), "near miss: each by itself"
+    assert figures(weight_sync.own_sync(OwnSync(syncs))) == [("3.000", ALL_OF_THEM, "2.000", "gather")]
+    assert figures(weight_sync.own_sync(OwnSync(syncs[1:])))[0][:2] == ("3.000", "pid 2"), "near miss: each by itself"
 
 
 OWN = """import threading
@@ -197,19 +196,19 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
     running = [subprocess.Popen([sys.executable, "-c", OWN.format(name)], stdout=subprocess.PIPE) for name in ("update_weights", "pause_generation")]
     try:
         assert all(p.stdout.readline() == b"there\n" for p in running)
-        seen = own_sync.collect([p.pid for p in running], 1.5, sync_choice.phase_of)
+        seen = own_sync.collect([p.pid for p in running], 1.5, weight_sync.phase_of)
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [(ALL_OF_THEM, {"pause"}), (f"pid {running[0].pid}", {"pause"})]
         assert str(running[1].pid) in seen.syncs[0].source and "EngineCore" in seen.syncs[0].source, "one that showed no sync is named"
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
         assert re.fullmatch(rf"nccl-runbook: .*\b{running[0].pid} for 1 s \(--budget\).*\n", watched.stderr)
         assert "pause" in watched.stdout.splitlines()[1]
-        nothing = own_sync.collect([running[1].pid], 0.3, sync_choice.phase_of)
+        nothing = own_sync.collect([running[1].pid], 0.3, weight_sync.phase_of)
         assert nothing.reason == "absent" and "pause_trace()" in nothing.detail
     finally:
         for process in running:
             process.kill()
             process.wait()
-    assert isinstance(own_sync.collect([running[0].pid], 1.0, sync_choice.phase_of), Gap)
+    assert isinstance(own_sync.collect([running[0].pid], 1.0, weight_sync.phase_of), Gap)
 
 
 def test_a_number_that_means_nothing_a_missing_folder_and_a_missing_log_end_with_one_sentence():

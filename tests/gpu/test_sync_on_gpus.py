@@ -11,7 +11,6 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement import placement
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import models
 from nccl_runbook.sync.facts import METHODS, SyncArm
 from test_own_sync import check_phases, watched
@@ -32,7 +31,7 @@ def test_every_method_brings_every_byte_between_two_gpus_and_phases_add_up(on_gp
         for phases in (told.trainer, told.engine):  # a sync of 1 GB takes 4 ms at the least: 2 ms of gaps are more than 5 % of that
             assert sum(phases.values()) <= told.seconds * 1.001 and phases.get("other", 0.0) < 0.05 * told.seconds + 0.002, (arm.method, told)
         assert max(sum(told.trainer.values()), sum(told.engine.values())) == pytest.approx(told.seconds, rel=0.05), (arm.method, told)
-    assert sync_choice.topology(runs) in ("p2p", "shm", "sockets")
+    assert weight_sync.topology(runs) in ("p2p", "shm", "sockets")
 
 
 def test_on_one_gpu_nccl_refuses_and_ipc_and_disk_pass(on_a_gpu):

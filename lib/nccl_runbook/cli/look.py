@@ -21,7 +21,6 @@ from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
-from nccl_runbook.look.page import page, text
 from nccl_runbook.report.markup import fixes_html
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
@@ -47,11 +46,11 @@ def look(
     pictures = [dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again)) for p in rules.judge(looks)]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    answer.tell(document(pictures, looks, word, code) if json else text(pictures, looks))
+    answer.tell(document(pictures, looks, word, code) if json else look_live.text(pictures, looks))
     if save is not None:  # after the answer, which is there though the file cannot be written
         _save(looks[0], time.monotonic() - began, save)
     if html is not None:
-        answer.write(html, page(pictures, looks, f"exit code {code}", fix(pictures)))
+        answer.write(html, look_live.page(pictures, looks, f"exit code {code}", fix(pictures)))
     sys.exit(code)
 
 

@@ -29,10 +29,8 @@ from nccl_runbook.report.verdict import RunInfo, verdict_document
 from nccl_runbook.step import Step
 from nccl_runbook.sync import ask as probe
 from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import judge_choice as sync_choice
 from nccl_runbook.sync import models
 from nccl_runbook.sync import read_trace as sync_trace
-from nccl_runbook.sync.judge_choice import phase_of
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
 EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"
@@ -83,10 +81,10 @@ def _own(step: Step, trace: str, pids: list[int], stopped: stop.Stop) -> tuple[l
         answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
         stopped.remember()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
-        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=phase_of, stopped=stopped)
+        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped)
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
-    return sync_choice.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
+    return weight_sync.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
 
 
 def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
@@ -100,7 +98,7 @@ def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[lis
                         lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
                         say=answer.say)
-    tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(sync_choice.topology(runs))]
+    tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(weight_sync.topology(runs))]
     return allocation.intention(intended, weight_sync.judge(runs, plan)), weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 

@@ -186,10 +186,10 @@ def torch_without_cuda(machine: Machine) -> Finding | None:
     cuda = machine.cuda
     if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
         return None
-    same = cuda.torch.partition("+")[0]
     gpus = counted(len(_nvml_gpus(machine)) or len(_gpu_files(machine)), "GPU")
     fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
-        f"python3 -m pip install --force-reinstall torch=={same}", 'python3 -c "import torch; print(torch.version.cuda)"'))
+        f"python3 -m pip install --force-reinstall torch=={cuda.torch.partition('+')[0]}",
+        'python3 -c "import torch; print(torch.version.cuda)"'))
     return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {gpus}",
                    (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
 

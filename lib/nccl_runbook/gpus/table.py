@@ -50,8 +50,8 @@ def gpus_table(machine: Machine) -> Table:
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
-    uuid = _show(gpu.uuid, lambda u: u[:12])  # enough to tell GPUs apart; the record holds all of it
-    return [_show(gpu.name), uuid, _show(gpu.pci_bus_id),
+    return [_show(gpu.name), _show(gpu.uuid, lambda u: u[:12]),  # enough to tell GPUs apart; the record holds all of it
+            _show(gpu.pci_bus_id),
             _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
             _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),
             _show(gpu.pcie, lambda p: f"gen {_text(p.generation)} x{_text(p.width)} "

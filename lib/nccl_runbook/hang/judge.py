@@ -10,9 +10,8 @@ from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs
-from nccl_runbook.hang import judge_ras as ras
 from nccl_runbook.hang.facts import EARLIER, Hang
-from nccl_runbook.hang.judge_accused import Accused, accuse, quoted, raised, silent, slow
+from nccl_runbook.hang.judge_accused import RAS_AGAIN, Accused, accuse, by_ras, quoted, raised, ras_unclear, silent, slow
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, places
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
@@ -56,14 +55,14 @@ class Told:
 def judge(hang: Hang) -> Told:
     """The answer, the same for any order of files."""
     found = graphs.graph(hang)
-    if accused := accuse(hang, found) or ras.accused(hang.ras) or ([] if found.waits else slow(hang)):
+    if accused := accuse(hang, found) or by_ras(hang.ras) or ([] if found.waits else slow(hang)):
         told = _guilty(hang, found, accused)
     elif len(raised(hang)) > 1:
         told = _too_close(hang, found)
     elif not hang.dumps and (quiet := silent(hang, found)):
         told = _fell_silent(hang, found, quiet)
     elif hang.ras and not found.waits:
-        told = Told("unknown", (), (), ras.unclear(hang.ras), decides=ras.AGAIN)
+        told = Told("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
     else:
         told = _nobody(hang, found) if found.waits else _nothing_open(hang)
     return by_look(hang, dataclasses.replace(told, evidence=(*told.evidence, *_attempts(hang), *_apart(hang))))
@@ -115,8 +114,8 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     seen = [e for a in accused[:8] for e in a.evidence]
     seen += [Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven]
     # in the records a call left out and one made too early look the same
-    kind = "skipped" if uneven and lead.kind == "order" else lead.kind
-    return Told(kind, ranks, victims, f"{sentence}.", collective, lead.frame, _cause(hang, lead),
+    return Told("skipped" if uneven and lead.kind == "order" else lead.kind, ranks, victims, f"{sentence}.", collective, lead.frame,
+                _cause(hang, lead),
                 "possible" if undated or lead.doubtful else "established" if lead.kind in ("mismatch", "stopped", "order") else "likely",
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
@@ -209,7 +208,7 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
 
 def _decides(hang: Hang, lead: Accused) -> str:
     if hang.ras and lead.doubtful and lead.kind != "unknown":
-        return ras.AGAIN
+        return RAS_AGAIN
     if lead.kind == "gpu-stuck":
         return "nccl-runbook run --step 01-gpu-visibility"
     if lead.kind == "unknown":

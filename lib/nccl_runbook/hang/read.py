@@ -14,12 +14,11 @@ from typing import Any
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang import read_stacks as stacks
-from nccl_runbook.hang.dumps import columns as dump_columns
 from nccl_runbook.hang.dumps import file as dump_file
-from nccl_runbook.hang.dumps.columns import Column, Reading
+from nccl_runbook.hang.dumps.columns import HISTORY, MAX_RANKS, Column, Reading
 from nccl_runbook.hang.dumps.times import Times, earlier, latecomers
 from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, Group, Hang, HangFile, Op, Stack, Track
-from nccl_runbook.hang.live import ask_ras
+from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import SHORT_ENDS, Source, sources
@@ -41,8 +40,8 @@ def collect(paths: list[str] | str) -> Hang:
     readings = _one_a_rank(inputs)
     before = _earlier_logs(inputs.logs)
     inputs.files += [HangFile(name, "log", None, why) for name, why in before.items()]
-    read = frozenset(f.name for f in inputs.files)
-    logged = logs.collect(paths, skip=read, newest=True) if inputs.logs else Logs([], "", {}, [])  # its tables take 0.1 s
+    logged = logs.collect(paths, skip=frozenset(f.name for f in inputs.files), newest=True) if inputs.logs else Logs(
+        [], "", {}, [])  # its tables take 0.1 s
     inputs.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in logged.files]
     times, world = Times(readings, inputs.stamps()), _Members(readings, {r.rank for r in logged.ranks})
     odd, late = _odd(readings), latecomers(readings)
@@ -91,8 +90,8 @@ class _Inputs:
             self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
         elif source.plain and head.startswith(b"\x80"):
             plain.add(source.name)
-        elif ask_ras.looks_like_ras(head.decode("utf-8", "replace")):
-            answers = ask_ras.read(logs.short(source.name), source.peek(STACK_BYTES).decode("utf-8", "replace"))
+        elif live_answers.looks_like_ras(head.decode("utf-8", "replace")):
+            answers = live_answers.read_ras(logs.short(source.name), source.peek(STACK_BYTES).decode("utf-8", "replace"))
             self.files.append(HangFile(source.name, "ras", None, answers.detail if isinstance(answers, Gap) else ""))
             self.ras += [] if isinstance(answers, Gap) else answers
         elif dump_file.looks_like_dump(head):
@@ -158,10 +157,9 @@ def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
 
 def _newest(rank: int, rows: list[tuple[str, Reading]], inputs: _Inputs) -> Reading | None:
     rows = sorted(rows, key=lambda row: (row[1].newest_ns, row[0]))
-    later = all(b.newest_ns > a.newest_ns and (b.members == a.members or b.oldest_ns > a.until_ns)
-                for (_, a), (_, b) in zip(rows, rows[1:]))
     *older, (name, newest) = rows
-    if not later:
+    if not all(b.newest_ns > a.newest_ns and (b.members == a.members or b.oldest_ns > a.until_ns)
+               for (_, a), (_, b) in zip(rows, rows[1:])):
         inputs.files += [HangFile(n, "dump", rank, "two files claim this rank: neither was used") for n, _ in rows]
         return None
     inputs.names[rank] = name
@@ -192,7 +190,7 @@ class _Members:
                     self.groups[name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks] = (ranks, True)
             for name in reading.columns.keys() - reading.members.keys():
                 users[name].add(rank)
-        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < dump_columns.MAX_RANKS else everybody
+        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < MAX_RANKS else everybody
         for name, ranks in users.items():
             desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
             known = tuple(sorted(everybody if desc == "default_pg" else ranks))
@@ -213,8 +211,8 @@ def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog
             if fits is None:
                 members = world if label in ("default_pg", "0", "") else [r.rank for r in everybody if label in r.enqueued]
                 fits, groups = len(groups), [*groups, Group(label, label, members, False, [], [], 1)]
-            tracks = sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank)
-            groups[fits] = dataclasses.replace(groups[fits], tracks=tracks)
+            groups[fits] = dataclasses.replace(
+                groups[fits], tracks=sorted([*groups[fits].tracks, _log_track(row, label)], key=lambda t: t.rank))
     return groups
 
 
@@ -308,14 +306,14 @@ def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict
     end = seq - best.first
     if end < 1:
         return dict.fromkeys(by_call, 0)
-    before: array.array = best.calls[max(0, end - dump_columns.HISTORY) : end]
+    before: array.array = best.calls[max(0, end - HISTORY) : end]
     pairs = collections.Counter(b for a, b in zip(before, before[1:]) if a == before[-1])
     return {call: pairs[call] for call in by_call}
 
 
 def _next(column: Column, call: int) -> int | None:
     """What most often follows ``call`` on the rank that remembers most."""
-    recent = column.calls[-dump_columns.HISTORY:]
+    recent = column.calls[-HISTORY:]
     return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
 
 

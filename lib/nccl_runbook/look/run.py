@@ -26,10 +26,7 @@ from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.look.live import REASON, checked_pids, unjudged
-from nccl_runbook.look.live import look as look_live
-from nccl_runbook.look.live import record as live_record
-from nccl_runbook.look.page import page, text
+from nccl_runbook.look import live as live_look
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import guard
@@ -84,8 +81,9 @@ class Step:
     def record(self, reason: str) -> Dict[str, Any]:
         judged = {"python": self.parameters["python"], **(self.engine.judged() if self.engine else {"host": os.uname().nodename})}
         commands = [{"label": w.request.name, "line": w.shell_line} for w in (self.engine.history if self.engine else [])]
-        return unjudged(self.name, reason, self.started, time.monotonic() - self._clock, parameters=self.parameters, judged=judged,
-                        facts=to_json(self.facts), commands=commands[self._worlds_before:])
+        return live_look.unjudged(
+            self.name, reason, self.started, time.monotonic() - self._clock, parameters=self.parameters, judged=judged,
+            facts=to_json(self.facts), commands=commands[self._worlds_before:])
 
 
 def visibility(step: Step) -> None:
@@ -218,15 +216,15 @@ def live(options: argparse.Namespace, output: Output) -> None:
 
     def keep(found: Live) -> None:
         with contextlib.suppress(OSError):  # it is told at the end: whatever is wrong with the disk, the answer comes first
-            output.write([live_record(found, time.monotonic() - began)])
+            output.write([live_look.record(found, time.monotonic() - began)])
 
-    seen = look_live(checked_pids(options.pid), options.gap, output.say, keep)
+    seen = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
     keep(seen)
     pictures = live_rules.judge([seen])
-    output.say(text(pictures, [seen]))
-    output.write([live_record(seen, time.monotonic() - began)], last=True)
+    output.say(live_look.text(pictures, [seen]))
+    output.write([live_look.record(seen, time.monotonic() - began)], last=True)
     if options.html:
-        output.put(options.html, page(pictures, [seen]))
+        output.put(options.html, live_look.page(pictures, [seen]))
 
 
 def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap]) -> None:
@@ -279,6 +277,6 @@ def main() -> int:
         option = "--html" if name == options.html else "--json, - for standard output"
         ours = f"cannot write {name}: {error.strerror}; name another file with {option}"
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
-    later = REASON if options.live else NOT_JUDGED
+    later = live_look.REASON if options.live else NOT_JUDGED
     output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
     return 0

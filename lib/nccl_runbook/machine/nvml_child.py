@@ -85,9 +85,8 @@ def say(part, **fields):
 
 
 def memory(handle):
-    newer = {"reason": "unsupported", "detail": "this pynvml has no nvmlMemory_v2"}
-    if hasattr(nvml, "nvmlMemory_v2"):
-        newer = ask("nvmlDeviceGetMemoryInfo", handle, version=nvml.nvmlMemory_v2)
+    newer = (ask("nvmlDeviceGetMemoryInfo", handle, version=nvml.nvmlMemory_v2) if hasattr(nvml, "nvmlMemory_v2") else
+             {"reason": "unsupported", "detail": "this pynvml has no nvmlMemory_v2"})
     if not is_gap(newer):
         return {"total_bytes": newer.total, "used_bytes": newer.used, "reserved_bytes": newer.reserved}
     return then(ask("nvmlDeviceGetMemoryInfo", handle), lambda m: {"total_bytes": m.total, "used_bytes": m.used, "reserved_bytes": newer})
@@ -225,8 +224,7 @@ def gpu(index, handle):
 
 def links_between(a, b):
     """Active NVLinks from ``a`` that end at ``b`` itself or, where NVLink P2P is granted, at a switch that both share."""
-    granted = ask("nvmlDeviceGetP2PStatus", a, b, P2P_NVLINK)
-    if is_gap(granted) or granted != 0:
+    if ask("nvmlDeviceGetP2PStatus", a, b, P2P_NVLINK) != 0:
         return 0
     up = [link for link in range(MAX_LINKS) if ask("nvmlDeviceGetNvLinkState", a, link) == 1]
     there = ask("nvmlDeviceGetPciInfo", b)
@@ -262,9 +260,8 @@ def use(handles):
 def live(handles):
     """One moment of every GPU, at once: how busy, how much power, whose."""
     for index, handle in handles.items():
-        listed = ask("nvmlDeviceGetComputeRunningProcesses", handle)
         say("live", nvml_index=index, uuid=ask("nvmlDeviceGetUUID", handle), utilisation_percent=utilisation(handle),
-            power_w=power_w(handle), pids=then(listed, lambda ps: [p.pid for p in ps]),
+            power_w=power_w(handle), pids=then(ask("nvmlDeviceGetComputeRunningProcesses", handle), lambda ps: [p.pid for p in ps]),
             used_mib=then(memory(handle), lambda m: m["used_bytes"] >> 20))
 
 
@@ -280,11 +277,8 @@ def leave_with_parent():
 
 def main(what):
     leave_with_parent()
-    if missing:
-        say("system", refused={"reason": "not-run", "detail": f"{sys.executable}: {missing}"})
-        return
-    refused = ask("nvmlInit")
-    count = refused if is_gap(refused) else ask("nvmlDeviceGetCount")
+    count = ({"reason": "not-run", "detail": f"{sys.executable}: {missing}"} if missing else
+             then(ask("nvmlInit"), lambda _: ask("nvmlDeviceGetCount")))
     if is_gap(count):
         say("system", refused=count)
         return

@@ -353,11 +353,10 @@ def main():
     if unknown:
         sys.exit("unknown operation %s; one of %s" % (unknown[0], ", ".join(OPS)))
     try:
-        code = check(args)
+        sys.exit(check(args))
     except Exception as error:  # reported and raised again: the text is what the runbook judges
         emit("error", type=type(error).__name__, text=str(error))
         raise
-    sys.exit(code)
 
 
 if __name__ == "__main__":

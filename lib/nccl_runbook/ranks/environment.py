@@ -67,9 +67,8 @@ def identity(path, root):
         for block in iter(lambda: file.read(BLOCK), b""):
             digest.update(block)
             version, tail = version or SAYS.search(tail + block), block[-64:]
-    wheels = sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))
     recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",")
-                for w in wheels}
+                for w in sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))}
     return {"sha256": digest.hexdigest(), "says": [s.decode() for s in version.groups()] if version else [],
             "wheels": recorded}
 

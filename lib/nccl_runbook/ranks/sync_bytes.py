@@ -42,9 +42,8 @@ class Pattern:
     within a round all but one in 65,536."""
 
     def __init__(self, device):
-        words = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5),
-                              dtype=torch.int16)
-        self.base = words.to(device)
+        self.base = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5),
+                                  dtype=torch.int16).to(device)
         self.scratch, self.unequal = torch.empty_like(self.base), torch.empty_like(self.base, dtype=torch.bool)
 
     def lay(self, sizes, tensors, starts):

@@ -52,8 +52,8 @@ def device_file(path):
 def container_signs():
     """Why this looks like a container; empty on a plain host."""
     signs = [path for path in ("/.dockerenv", "/run/.containerenv", "/singularity") if os.path.exists(path)]
-    names = ("container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "KUBERNETES_SERVICE_HOST")
-    return signs + [name for name in names if os.environ.get(name)]
+    return signs + [name for name in ("container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "KUBERNETES_SERVICE_HOST")
+                    if os.environ.get(name)]
 
 
 def pci_gpus():

@@ -170,9 +170,8 @@ class Sync:
         if self.args.method.startswith("disk"):
             sync_ways.library()
         size, count = self.staging()
-        where = self.device if self.on_gpu else torch.device("cpu")
-        self.stage = [torch.zeros(size, dtype=torch.uint8, device=where, pin_memory=self.through_cpu)
-                      for _ in range(count)]
+        self.stage = [torch.zeros(size, dtype=torch.uint8, device=self.device if self.on_gpu else torch.device("cpu"),
+                                  pin_memory=self.through_cpu) for _ in range(count)]
         if self.args.method == "nccl-pinned" and self.rank == 0:
             self.pinned = torch.zeros(self.total, dtype=torch.uint8, pin_memory=True)
         if self.on_gpu and not self.on_host:
@@ -191,8 +190,8 @@ class Sync:
         engines that are busy."""
         together(self.check_memory)
         self.prepare()
-        timeout = datetime.timedelta(seconds=self.args.timeout)
-        self.data = dist.new_group(backend="nccl", timeout=timeout) if self.over_nccl else None
+        self.data = dist.new_group(
+            backend="nccl", timeout=datetime.timedelta(seconds=self.args.timeout)) if self.over_nccl else None
         try:
             good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
             good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
@@ -210,8 +209,7 @@ class Sync:
     def several(self, event, repeats, mib, busy):
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
         with sync_ways.Busy(self.device, busy if self.rank else 0):
-            about = {"event": event, "bucket_mib": mib, "busy": busy}
-            return all([self.once({**about, "repeat": repeat}, repeat == repeats - 1)
+            return all([self.once({"event": event, "bucket_mib": mib, "busy": busy, "repeat": repeat}, repeat == repeats - 1)
                         for repeat in range(repeats)])
 
     def once(self, about, last):
@@ -234,8 +232,8 @@ class Sync:
             self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
         elif before is not None:
             self.views[-1].copy_(before)
-        differing = self.pattern.differing(self.number) if self.rank else {}
-        wrong = [{"tensor": self.names[i], "index": i, "words": n} for i, n in differing.items()]
+        wrong = [{"tensor": self.names[i], "index": i, "words": n}
+                 for i, n in (self.pattern.differing(self.number) if self.rank else {}).items()]
         check.emit(**about, method=self.args.method, seconds=clock.seconds, bytes=self.total,
                    tensors=len(self.names), phases=clock.phases,
                    by=self.by, verified=not wrong, compared=bool(self.rank), wrong=wrong[:5],

@@ -116,9 +116,8 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     args += ["--cpu"] if devices[0] is None else []
     env = {**(LOGGED if method.startswith("nccl") else {}),
            **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
-    bound_s = min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s
     return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env,
-                                   bound_s))
+                                   min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s))
 
 
 def _allows_one_gpu(version: str) -> bool:

@@ -1,11 +1,15 @@
-"""Did every method bring every byte, and what does the choice of method cost here?"""
+"""Did every method bring every byte, which way to move the weights here, and what does the user's own sync spend its seconds on?"""
+import itertools
+import re
+from collections.abc import Sequence
+
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.causes.failures import remedies
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.placement.placement import Placement
-from nccl_runbook.sync.facts import METHODS, SyncArm, SyncRuns
-from nccl_runbook.sync.judge_choice import choice
+from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, SyncArm, SyncRuns
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path
 # ends in a digit
@@ -13,6 +17,7 @@ RESTS_ON = ("plan", "runs", *(f"runs.arms.{m}{buckets}" for m in METHODS if m !=
                               for buckets in ("", "@*[0-9]")))
 
 SLOWER = 2.0              # times; below that disk against NCCL is no news
+FASTER = 1.5              # another method that is so much faster than the one the table names is told
 HANG_S = 60.0             # an arm that finished no sync in that time is stuck, not slow
 # GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
 NVLINK_GB_PER_S = {"A100": 300.0, "A800": 200.0, "H100": 450.0, "H200": 450.0, "H800": 200.0, "B200": 900.0,
@@ -94,18 +99,17 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     message = Evidence(known[1], _source(arm))
     if _shared(runs, plan):
         cause = causes()["trainer-and-engine-share-gpu"]
-        title = f"{cause.title}, so NCCL refuses to connect them (expected here); the other methods need no second GPU"
         return Finding(
-            cause.id, Severity.NOTE, title,
+            cause.id, Severity.NOTE,
+            f"{cause.title}, so NCCL refuses to connect them (expected here); the other methods need no second GPU",
             (message,
              Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}",
                       "plan")), remedies(cause), cause.id, "established")
     cause = causes()["bus-id-collision"]
-    different = all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids)
-    title = "NCCL says that two ranks share a GPU, but they were placed on different ones"
-    status = "likely" if different else "possible"
+    status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(
-        "refused-though-gpus-differ", Severity.BROKEN, title,
+        "refused-though-gpus-differ", Severity.BROKEN,
+        "NCCL says that two ranks share a GPU, but they were placed on different ones",
         (message, Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")),
         remedies(cause, status), cause.id, status)
 
@@ -154,10 +158,10 @@ def did_not_end(arm: SyncArm) -> Finding | None:
         return Finding(
             "weight-sync-too-slow", Severity.UNKNOWN,
             f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence, (more_time,))
-    advice = "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:"
     return Finding("weight-sync-hangs", Severity.BROKEN,
                    f"{arm.method} hangs: no sync was finished in {arm.deadline_s:.0f} s", evidence,
-                   (Remedy("you", advice, (arm.shell_line,)),))
+                   (Remedy("you", "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:",
+                           (arm.shell_line,)),))
 
 
 def failed(arm: SyncArm) -> Finding:
@@ -225,3 +229,76 @@ def bytes_verified(runs: SyncRuns) -> Finding | None:
 
 def _gb(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.2f} MB"
+
+
+# --- which way here: the decision table with what was measured; the user's own sync
+
+def topology(runs: SyncRuns | Gap) -> str:
+    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs
+    differ, by what its own log says carried it; else ""."""
+    if isinstance(runs, Gap) or runs.on_cpu:
+        return ""
+    known = [u for u in runs.uuids if u]
+    if len(set(runs.devices)) < len(runs.devices) or len(set(known)) < len(known):
+        return "one-gpu"
+    nccl = [a for a in runs.run if a.method.startswith("nccl")]
+    refusal = recognise(text for a in nccl for text in [*a.errors.values(), *a.last_lines])
+    if refusal and refusal[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
+        return "bus-ids"
+    carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
+    return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
+
+
+def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
+    """(framework and versions, its lines) for the way that ``method`` stands for: nccl, ipc, gloo or disk."""
+    way = "disk" if "disk" in method else method.partition("-")[0]
+    return [(row["name"], row[way]) for row in table("sync/choice")["framework"] if way in row]
+
+
+def choice(runs: SyncRuns) -> Finding | None:
+    """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
+    row = table("sync/choice")["topology"].get(topology(runs), {"order": ()})
+    if not (fit := [a.method for m in row["order"]
+                    for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
+        return None
+    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
+    quickest = min(seconds, key=lambda m: seconds[m])
+    other = f"; {quickest} was faster, {seconds[quickest]:.4f} s" if seconds[quickest] * FASTER < seconds[fit[0]] else ""
+    return Finding(
+        "weight-sync-choice", Severity.NOTE,
+        f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB "
+        f"here{other}",
+        tuple(Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
+              for m, s in sorted(seconds.items(), key=lambda item: item[1])),
+        tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0])))
+
+
+def own_sync(own: OwnSync | Gap) -> list[Finding]:
+    """The longest phase of the longest sync, of all processes together where that is known, else of one:
+    where the user's seconds go."""
+    if isinstance(own, Gap) or not own.syncs:
+        return [Finding("own-sync-not-seen", Severity.UNKNOWN,
+                        own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
+    slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs,
+                  key=lambda s: sum(s.phases.values()))
+    whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
+    return [Finding("own-sync-phases", Severity.NOTE,
+                    f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it "
+                    f"in {phase}",
+                    (Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()),
+                              slowest.source),),
+                    (Remedy("you",
+                            table("sync/choice")["own"]["advice"].get(
+                                phase, "See what your code does in that phase.")),))]
+
+
+def phase_of(frames: Sequence[str]) -> str:
+    """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first, with or
+    without the class; "" where none of them syncs weights."""
+    # without class or <locals>
+    own, named = table("sync/choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]
+    roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]
+    inside = named[:roots[-1] + 1] if roots else []
+    whole = (phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside))
+    leaf = (phase for f in inside for phase, names in own["innermost"].items() if re.search(names, f))
+    return next(itertools.chain(whole, leaf), "other") if inside else ""

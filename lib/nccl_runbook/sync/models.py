@@ -62,9 +62,8 @@ def decoder(name: str, template: str, hidden: int, intermediate: int, layers: in
     norms = ["post_attention", "post_feedforward"] if template == "olmo2" else ["input", "post_attention"]
     layer = [*_attention(template, hidden, heads * head_dim, kv_heads * head_dim, head_dim), *router, *mlp,
              *([f"{norm}_layernorm.weight", [hidden]] for norm in norms)]
-    output = [] if tied else [["lm_head.weight", [vocab, hidden]]]
     return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]], layer, layers, _PREFIX,
-                 [["model.norm.weight", [hidden]], *output],
+                 [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
                  {"count": experts, "prefix": "mlp.experts.{e}.", "each": gated} if template == "qwen3_moe"
                  else {})
 
@@ -187,9 +186,8 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
 
 def _header(path: Path) -> dict[str, list[int]]:
     """Names and shapes of one safetensors file, from its first kilobytes."""
-    entries = _json(path, int.from_bytes(_bytes(path, 8), "little"), 8)
     shapes = {n: e.get("shape") if isinstance(e, dict) else None
-              for n, e in entries.items() if n != "__metadata__"}
+              for n, e in _json(path, int.from_bytes(_bytes(path, 8), "little"), 8).items() if n != "__metadata__"}
     for name, shape in shapes.items():
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):
             raise ValueError(f"cannot read {path}: {name[:80]} has no shape")

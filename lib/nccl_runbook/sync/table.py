@@ -33,11 +33,11 @@ def methods_table(runs: SyncRuns) -> Table:
 def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from
     two sizes."""
-    note = ("t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
-            "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
     return Table(
         "", ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
-        [row for arm in runs.run for row in _sweep(arm, runs)], note)
+        [row for arm in runs.run for row in _sweep(arm, runs)],
+        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
+        "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
@@ -95,9 +95,8 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     word = Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
     if steady is None or arm.first_s is None:
         return [method, "", "", "", "", "", word]
-    rate = runs.size_bytes / steady.seconds / 1e9
-    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{rate:.1f}", _phases(steady.trainer),
-            _phases(steady.engine), word]
+    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{runs.size_bytes / steady.seconds / 1e9:.1f}",
+            _phases(steady.trainer), _phases(steady.engine), word]
 
 
 def _phases(phases: dict[str, float]) -> str:

@@ -57,9 +57,8 @@ def _ladder(ladder: Ladder) -> list[Finding]:
 
 
 def _singles(singles: Singles | Gap) -> list[Finding]:
-    trials = {} if isinstance(singles, Gap) else singles.trials
     return [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
-            for g, t in trials.items() if not t.passed]
+            for g, t in ({} if isinstance(singles, Gap) else singles.trials).items() if not t.passed]
 
 
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:

@@ -104,8 +104,9 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
         return [narrowed(_control_fails(arms, decision, fault), pairs)]
-    if decision.kind != "inconclusive":
-        return _control_passes(arms)
+    if decision.kind != "inconclusive":  # nothing is broken as it stands
+        return [_loss(arms), *_environment_costs(arms), *switched_off_already(arms),
+                *(_fallback(a, a.trial) for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed)]
     world = next(t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial)
                  and not t.passed)
     evidence = (*explain("control-changed", "", world).evidence, Evidence(world.shell_line, "by hand"))
@@ -120,12 +121,6 @@ def _rehearsal(arms: Arms) -> list[Finding]:
     return failed or [Finding("rehearsed", Severity.UNKNOWN,
                               "no GPU was used: NCCL's transports were not tested; the same ranks passed "
                               "over Gloo", (Evidence("control and interface pinned to lo", "table below"),))]
-
-
-def _control_passes(arms: Arms) -> list[Finding]:
-    """Nothing is broken as it stands."""
-    return [_loss(arms), *_environment_costs(arms), *switched_off_already(arms),
-            *(_fallback(a, a.trial) for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed)]
 
 
 def _fallback(arm: Arm, trial: Trial) -> Finding:
@@ -205,10 +200,9 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     tried = {a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
              for a in arms.arms if isinstance(a.trial, Trial)}
     decisive = [tried.pop(decision.arm)] if decision.arm in tried else []
-    unseen = decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
     evidence = (*(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()), *decisive,
                 *fault.evidence, *tried.values(),
-                *[NOT_SEEN] * unseen)
+                *[NOT_SEEN] * (decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}))
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)

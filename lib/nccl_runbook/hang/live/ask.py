@@ -8,8 +8,6 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live import ask_processes as proc
-from nccl_runbook.hang.live import ask_ras
-from nccl_runbook.hang.live.ask_processes import Process
 from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample
 from nccl_runbook.machine import ask_nvml as nvml
 
@@ -78,7 +76,7 @@ class Look:
         key = f"{seen[0].state} {seen[0].waits}".strip() if seen else "gone"
         self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
 
-    def _rank(self, process: Process) -> Optional[LiveRank]:
+    def _rank(self, process: proc.Process) -> Optional[LiveRank]:
         """Everything of a rank but its samples; None where the process is gone."""
         pid, variables = process.pid, process.variables
         try:
@@ -93,17 +91,18 @@ class Look:
     def _ask_host(self) -> None:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
-        self.ras.append(ask_ras.ask(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
+        self.ras.append(live_answers.ras(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
 
     def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
-        listeners = list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks}))
         ranks = [dataclasses.replace(r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])) for r in ranks]
-        self.facts = dataclasses.replace(self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras), listeners=listeners,
-                                         ended=proc.ended([r.pid for r in self.ranks]), **taken_s)
+        self.facts = dataclasses.replace(
+            self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras),
+            listeners=list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks})),
+            ended=proc.ended([r.pid for r in self.ranks]), **taken_s)
         return self.facts
 
 
-def chosen(pids: List[int]) -> Tuple[List[Process], Dict[int, List[int]]]:
+def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those of the same jobs, and a
     process that is no rank as far as we can see by itself."""
     found = proc.processes(pids)
