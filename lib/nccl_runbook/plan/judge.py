@@ -9,12 +9,10 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
-from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
+from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse, spans, valid_at, written_for
 from nccl_runbook.plan.areal.tags import Rules, at, newest
 from nccl_runbook.plan.frameworks import Launch
-from nccl_runbook.plan.groups import Group, Placed, Site, place
-from nccl_runbook.plan.intended import Intended
+from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
