@@ -7,7 +7,7 @@ from pathlib import Path
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.messages import read
-from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.facts import Start
 
 LIMIT_S = 5.0  # somebody waits in front of the cockpit; 07-logs takes longer
 
