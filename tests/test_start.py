@@ -30,7 +30,7 @@ from nccl_runbook.triage.start import judge as rules
 from nccl_runbook.triage.start import read as start_files
 from nccl_runbook.triage.start.read import collect
 from nccl_runbook.triage.start.steps import WITHOUT_REASON, matching, plan, step_texts, symptoms
-from nccl_runbook.triage.table import brought_table
+from nccl_runbook.triage.start.table import brought_table
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 

@@ -20,7 +20,7 @@ from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.start.judge import judge
 from nccl_runbook.triage.start.read import collect
 from nccl_runbook.triage.start.steps import plan, step_texts, symptoms
-from nccl_runbook.triage.table import brought_table, plan_table
+from nccl_runbook.triage.start.table import brought_table, plan_table
 
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget

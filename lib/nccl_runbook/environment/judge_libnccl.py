@@ -19,8 +19,6 @@ from nccl_runbook.environment.facts import Environment, Library, Role
 _REINSTALL = ("python3 -m pip uninstall -y nvidia-nccl-cu12 nvidia-nccl-cu13", "python3 -m pip install --force-reinstall torch")
 _LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux",
           "implementation_name": "cpython", "platform_python_implementation": "CPython"}
-_MACHINES = ("x86_64", "aarch64")
-_PYTHONS = [f"3.{minor}" for minor in range(9, 16)]
 _NEVER_READ = ("platform_release", "platform_version")
 
 
@@ -132,8 +130,8 @@ def judge(env: Environment) -> Iterator[Finding]:
     mapped = {p for role in env.roles for p in nccl_paths(role)}
     yield from filter(None, (wheel_disagrees(lib) for path, lib in libraries.items() if path in mapped))
     for role in env.roles:
-        yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role), library_named(role, libraries)])
-        yield from filter(None, (cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries))
+        yield from filter(None, [two_libraries(role, libraries), preload(role), replaced(role), library_named(role, libraries),
+                                 *(cuda_differs(role, libraries[p]) for p in nccl_paths(role) if p in libraries)])
         yield from framework_version_incompatible(role)
     yield from filter(None, [roles_differ(env)])
 
@@ -144,8 +142,8 @@ def applies(marker: Marker | None, known: Mapping[str, str]) -> bool | None:
     ``known``: ``Role.markers``. Every Python and machine that is possible is tried, so a marker that asks for
     neither is always decided. Extras do not count.
     """
-    pythons = [known["python_version"]] if "python_version" in known else _PYTHONS
-    machines = [known["platform_machine"]] if "platform_machine" in known else _MACHINES
+    pythons = [known["python_version"]] if "python_version" in known else [f"3.{minor}" for minor in range(9, 16)]
+    machines = [known["platform_machine"]] if "platform_machine" in known else ["x86_64", "aarch64"]
     try:
         answers = {marker is None or marker.evaluate(_environment(python, patch, machine))
                    for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)}

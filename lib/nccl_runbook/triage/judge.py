@@ -72,8 +72,8 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
 
 
 def _elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
-    other = ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
-    return other if _NVIDIA.search(" ".join(decides)) else decides
+    return decides if not _NVIDIA.search(" ".join(decides)) else (
+        "by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
 
 
 def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
@@ -123,8 +123,8 @@ def _pointer(clue: Clue, logs: Logs) -> Pointer:
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
     """Whether somebody complains of slowness, a rate was measured, or it is not known to have failed or to work."""
-    complaint = says(logs.context, "<complaint>")
-    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not (works or complaint or failed_line(logs))
+    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not (
+        works or says(logs.context, "<complaint>") or failed_line(logs))
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
@@ -259,6 +259,5 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
     first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (line,) if line else ())
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
-    against = tuple(Evidence(text, "logs") for text in hypothesis.against)
-    return Finding(
-        "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against)
+    return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status,
+                   tuple(Evidence(text, "logs") for text in hypothesis.against))

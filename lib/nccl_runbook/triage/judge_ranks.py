@@ -48,8 +48,8 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    compared = (tensors_differ, numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
-    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, *compared, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ, networks_differ,
+              channels_differ, runs_apart, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -153,8 +153,8 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
     if not name:
         return []
     says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
-    text = f"Send and receive {name} with one data type and shape: convert it before the transfer."
-    fix = ("you", text, (f"tensor = tensor.to(torch.{other[0]})",))
+    fix = ("you", f"Send and receive {name} with one data type and shape: convert it before the transfer.",
+           (f"tensor = tensor.to(torch.{other[0]})",))
     return [Pointer("collective-mismatch", "likely" if _waiting(logs) else "possible", (one[2], other[2]), (), 17, Advice(says, (fix,)))]
 
 
@@ -240,8 +240,8 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     most = max(logs.ranks, key=lambda r: r.communicators, default=None)
     if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
-    line = LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank)
-    return [Pointer("communicator-recreated", "possible", (line,), (), 950)]
+    return [Pointer("communicator-recreated", "possible",
+                    (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),), (), 950)]
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
@@ -253,8 +253,7 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
 def experiments(context: str) -> list[Pointer]:
     """A trial that makes the job work shows the broken path; if one cause is left for it, that one is likely."""
     out = ruled_out(context)
-    found = [p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)]
-    return [*found, *_other_version(context)]
+    return [*(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)), *_other_version(context)]
 
 
 def ruled_out(context: str) -> set[str]:

@@ -1,17 +1,12 @@
-"""Tables of what a job printed, its ranks side by side; and of the start: what was recognised, and the plan of steps."""
+"""Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import Cause, causes
+from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.core.findings import Finding
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
-from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.triage.facts import Start
-from nccl_runbook.triage.judge import where
-from nccl_runbook.triage.start.steps import StepText, recognised
 
 _SHORT = 90
 
@@ -25,8 +20,8 @@ def tables(logs: Logs) -> list[Table]:
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
-    note = "Empty: nothing was printed about it. Silence is no health."
-    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks], note)
+    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks],
+                 "Empty: nothing was printed about it. Silence is no health.")
 
 
 def _row(rank: RankLog) -> list[object]:
@@ -65,8 +60,8 @@ def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:
     """Causes that fit the symptom, below the test that separates them; none without any."""
-    tests = grouped((fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits)
-    rows = [[line, "; ".join(those)] for line, those in tests.items()]
+    rows = [[line, "; ".join(those)] for line, those in grouped(
+        (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits).items()]
     return [Table("Fits this symptom, not shown by the log", ["test that separates them", "causes"], rows)] if rows else []
 
 
@@ -90,27 +85,3 @@ def files_table(logs: Logs) -> Table:
     rows = [[f.name, str(f.size_bytes), str(f.lines), Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else "")]
             for f in logs.files]
     return Table("Files", ["file", "bytes", "lines", "how it went"], rows)
-
-
-def brought_table(start: Start, findings: Iterable[Finding]) -> Table | Line:
-    """Every cause and symptom that was recognised, with its first line; if there is none, only how the log was read."""
-    rows = [[f"cause: {causes()[f.cause].title}", f.evidence[0].source, f.evidence[0].text] for f in findings if f.cause]
-    rows += [[f"symptom: {s.words}", where(line), "" if line.text in (s.id, s.words) else line.text] for s, line in recognised(start)]
-    if not rows:
-        return Line(f"Nothing was recognised. {_note(start)}")
-    return Table("Recognised in what you brought", ["points to", "where", "message"], rows, _note(start))
-
-
-def _note(start: Start) -> str:
-    if start.logs is None or not start.log_path:
-        return "No log was named."
-    unread = [f"{file.name} {file.problem or file.left_out}" for file in start.logs.files if file.problem or file.left_out]
-    lines = sum(file.lines for file in start.logs.files)
-    return f"Lines of the log that were looked at: {'; '.join([str(lines), *unread[:3]])}. A message is a hypothesis, not a proof."
-
-
-def plan_table(plan: Iterable[tuple[StepText, str]]) -> Table:
-    """``plan``: (step, why it is in the plan), in the order that decides."""
-    rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in plan]
-    note = "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are about right for four GPUs."
-    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows, note)

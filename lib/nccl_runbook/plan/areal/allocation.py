@@ -99,9 +99,8 @@ def parse(text: str, rules: Rules) -> Mode:
     tree = _tree(text, rules)
     if rules.era == "A":
         return _mode_a(tree, rules)
-    marks = [t for t in tree.children if getattr(t, "type", "") == "EVAL"]
     builder = _Builder(rules)
-    if marks:
+    if any(getattr(t, "type", "") == "EVAL" for t in tree.children):
         return Mode((dataclasses.replace(builder.part(tree.children[0]), name=None), Part("eval", "cpu", None, {})), "DECOUPLED_EVAL")
     parts: list[Part] = []
     for group in tree.children:
@@ -275,8 +274,7 @@ def valid_at(text: str) -> list[Rules]:
 
 def spans(found: list[Rules]) -> str:
     """Rows in words: "era A (v0.3.2 to v0.4.0)"."""
-    eras = dict.fromkeys(r.era for r in found)
-    rows_of = {era: [r for r in found if r.era == era] for era in eras}
+    rows_of = {era: [r for r in found if r.era == era] for era in dict.fromkeys(r.era for r in found)}
     return ", ".join(f"era {era} ({own[0].tags[0]} to {own[-1].tags[-1]})" for era, own in rows_of.items())
 
 

@@ -19,8 +19,7 @@ def collect(symptom: str, log: str) -> Start:
     """
     symptom, log = symptom.strip(), log.strip()
     logs = read.collect(log, symptom, limit_s=LIMIT_S) if symptom or log else None
-    start = Start(symptom, log, logs, devices(), driver())
-    return Redactor(os.environ).json(start)
+    return Redactor(os.environ).json(Start(symptom, log, logs, devices(), driver()))
 
 
 def devices(folder: Path = Path("/dev")) -> list[str]:

@@ -63,8 +63,7 @@ def matching(line: str) -> list[Symptom]:
 def recognised(start: Start) -> list[tuple[Symptom, LogLine]]:
     """Symptoms in what was brought with their first line: the user's own words, then the log's in the order of the table."""
     own = _first_lines(LogLine(CONTEXT, number, text) for number, text in enumerate(start.symptom.splitlines(), 1))
-    printed = _first_lines(_kept(start.logs) if start.logs else [])
-    first = {**printed, **own}
+    first = {**_first_lines(_kept(start.logs) if start.logs else []), **own}
     ordered = sorted(first, key=lambda name: (name not in own, list(symptoms()).index(name)))
     return [(symptoms()[name], first[name]) for name in ordered]
 
