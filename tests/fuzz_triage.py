@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from nccl_runbook.logs.text import LINE_CHARACTERS  # noqa: E402
 from nccl_runbook.messages import kinds, read  # noqa: E402
 from nccl_runbook.messages.clues import compiled, printed  # noqa: E402
-from nccl_runbook.messages.literals import alternatives  # noqa: E402
+from nccl_runbook.messages.matcher import alternatives  # noqa: E402
 from nccl_runbook.messages.read_ranks import EXPRESSIONS  # noqa: E402
 from nccl_runbook.triage import judge_against, read_profile  # noqa: E402
 from nccl_runbook.triage.answer import answer  # noqa: E402

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from nccl_runbook.triage.start.symptoms import symptoms
+from nccl_runbook.triage.start.steps import symptoms
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

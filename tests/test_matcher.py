@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from nccl_runbook.messages import cache, clues, matcher
 from nccl_runbook.messages.clues import printed
 from nccl_runbook.messages.kinds import _OWN
-from nccl_runbook.messages.literals import FOLDED, alternatives
-from nccl_runbook.messages.matcher import Matcher
+from nccl_runbook.messages.matcher import FOLDED, Matcher, alternatives
 from nccl_runbook.messages.read_ranks import LAUNCHERS
 from triage_samples import SAMPLES
 

@@ -14,10 +14,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement.placement import place as place_ranks
 from nccl_runbook.plan import judge as rules
 from nccl_runbook.plan.areal import tags as knowledge
-from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse
-from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
-from nccl_runbook.plan.groups import LAUNCHERS, Site, place
-from nccl_runbook.plan.intended import intend
+from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse, spans, valid_at, written_for
+from nccl_runbook.plan.groups import LAUNCHERS, Site, intend, place
 from nccl_runbook.plan.table import intended_table, intended_tables
 
 V, A, S = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"

@@ -25,12 +25,11 @@ from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read
 from nccl_runbook.report.cells import Line
 from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.start import judge as rules
 from nccl_runbook.triage.start import read as start_files
-from nccl_runbook.triage.start.facts import Start
 from nccl_runbook.triage.start.read import collect
-from nccl_runbook.triage.start.steps import WITHOUT_REASON, plan
-from nccl_runbook.triage.start.symptoms import matching, step_texts, symptoms
+from nccl_runbook.triage.start.steps import WITHOUT_REASON, matching, plan, step_texts, symptoms
 from nccl_runbook.triage.start.table import brought_table
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter

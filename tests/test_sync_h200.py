@@ -11,7 +11,7 @@ from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.placement.placement import place
 from nccl_runbook.plan import judge as allocation
-from nccl_runbook.plan.intended import intend
+from nccl_runbook.plan.groups import intend
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.verdict import RunInfo, verdict_document

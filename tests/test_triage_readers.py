@@ -23,7 +23,7 @@ from nccl_runbook.logs import text as log_text
 from nccl_runbook.messages import kinds, read_ranks
 from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.clues import beside, compiled, fitting_symptoms, printed, spoken
-from nccl_runbook.messages.literals import alternatives
+from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.answer import answer
 from processes import ROOT, quickest_s

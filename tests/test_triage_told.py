@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
-from nccl_runbook.triage import judge_told
+from nccl_runbook.triage import judge_ranks
 
 LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 
@@ -57,13 +57,13 @@ def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
 @pytest.mark.parametrize("context", ["NCCL_P2P_DISABLE=1 is in the launch script", "it hangs", "hangs with torch 2.7.1, works with torch 2.6.0", "vllm 2.28 works, NCCL_DEBUG=INFO is set",
                                      "should I set NCCL_NVLS_ENABLE=0", ""])
 def test_a_setting_or_version_without_an_outcome_is_no_result(context):
-    assert judge_told.pointers(context) == [] and judge_told.ruled_out(context) == set()
+    assert judge_ranks.experiments(context) == [] and judge_ranks.ruled_out(context) == set()
 
 
 @given(st.lists(st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]), max_size=12))
 def test_any_words_are_read(words):
     context = " ".join(words)
-    assert all(p.evidence[0].text.strip() and p.cause not in judge_told.ruled_out(context) for p in judge_told.pointers(context) if p.cause != "nccl-bug")
+    assert all(p.evidence[0].text.strip() and p.cause not in judge_ranks.ruled_out(context) for p in judge_ranks.experiments(context) if p.cause != "nccl-bug")
 
 
 WELL = ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'

@@ -116,8 +116,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
         ended = f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} under the ranks"
         why = ended if is_gone else "the ranks had not ended when the time was up"
-        ends = [Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")]
-        return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (*ends, Evidence(world.log)))
+        return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (
+            *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))
     again = None if again is not None and again.ended == "lost" else again
     cause, status, evidence = _cause_of(world)
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)

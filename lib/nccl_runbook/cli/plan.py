@@ -16,8 +16,7 @@ from nccl_runbook.plan import frameworks
 from nccl_runbook.plan import judge as rules_of_plans
 from nccl_runbook.plan import read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
-from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, parse
-from nccl_runbook.plan.areal.other_eras import of_realhf
+from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
 from nccl_runbook.plan.groups import LAUNCHERS, Placed, Site, place
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.cells import finding_text

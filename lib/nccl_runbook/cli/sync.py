@@ -20,7 +20,7 @@ from nccl_runbook.machine import ask_users as users
 from nccl_runbook.machine import judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.plan import judge as allocation
-from nccl_runbook.plan.intended import check, intend
+from nccl_runbook.plan.groups import check, intend
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.cells import StepView
 from nccl_runbook.report.page import render_index

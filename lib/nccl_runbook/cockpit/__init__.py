@@ -16,11 +16,10 @@ from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.core.parameters import ParameterError, coerce, only_by_name
 from nccl_runbook.report.cells import banner
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
-from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.start.judge import judge
 from nccl_runbook.triage.start.read import collect
-from nccl_runbook.triage.start.steps import plan
-from nccl_runbook.triage.start.symptoms import step_texts, symptoms
+from nccl_runbook.triage.start.steps import plan, step_texts, symptoms
 from nccl_runbook.triage.start.table import brought_table, plan_table
 
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}

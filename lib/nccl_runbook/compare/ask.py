@@ -161,8 +161,7 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
         warm_up.append(clock.run(arm, {**env, "": {**env[""], **LOGGED}} if made.in_ranks else env))
     samples = [clock.run(arm, arms.env(arms.keys if arm == "B" else [])) for arm in ("ABBA" * rounds if arms.keys else "")]
     ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
-    what = arms.secrets.text(made.what)
-    seen = Comparison(what, made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out, 4 * rounds, *ran,
-                      Gap("not-run", "no difference to walk"))
+    seen = Comparison(arms.secrets.text(made.what), made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out,
+                      4 * rounds, *ran, Gap("not-run", "no difference to walk"))
     walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
     return dataclasses.replace(seen, walk=walked, stopped=stopped())

@@ -172,12 +172,10 @@ def not_followed(env: Environment) -> Iterator[Finding]:
 
 def _findings(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
-        known = setting.known
-        judged = [rule(setting, known) for rule in RULES] if known else [unread_variable(setting)]
+        judged = [rule(setting, setting.known) for rule in RULES] if setting.known else [unread_variable(setting)]
         yield from filter(None, judged)
     yield from filter(None, [unknown_names(env), nothing_read(env)])
-    yield from not_followed(env)
-    yield from judge_settings.judge_roles(env)
+    yield from (*not_followed(env), *judge_settings.judge_roles(env))
     if not isinstance(env.host, Gap):
         yield from judge_settings.judge_host(env.roles, env.host, settings(env))
     yield from libnccl.judge(env)
@@ -189,7 +187,7 @@ def judge(env: Environment | Gap) -> list[Finding]:
         return []
     findings = list(_findings(env))
     if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):
-        known = sum(1 for s in settings(env) if s.known)
         findings.append(Finding("environment-fits", Severity.OK,
-                                f"variables that matter: {known} set; each is read, and holds what its reader takes"))
+                                f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; each is read, "
+                                "and holds what its reader takes"))
     return findings

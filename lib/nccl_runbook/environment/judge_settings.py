@@ -84,8 +84,7 @@ def judge_roles(env: Environment) -> Iterator[Finding]:
     hcas = [] if isinstance(env.host, Gap) or isinstance(env.host.hcas, Gap) else env.host.hcas
     yield from dict.fromkeys(f for own in by_role for f in (
         *contradictions(own), *without_effect(own), *sockets_forced(own, hcas), *loopback(own)))
-    yield from conf_overridden(env)
-    yield from roles_differ(env)
+    yield from (*conf_overridden(env), *roles_differ(env))
 
 
 def _number(value: str) -> int:
@@ -132,8 +131,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
     """NCCL_NET=Socket, or InfiniBand off where no network plugin does its work: bad if there are several nodes with RDMA between them."""
     net, plugin, off = (s[n].value.casefold() if n in s else "" for n in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"))
     plugged = net not in ("", "ib", "socket") or plugin not in ("", "none") or any(n.startswith(("FI_", "OFI_NCCL_")) for n in s)
-    by_ib = off not in _OFF and not plugged
-    if net == "socket" or by_ib:
+    if net == "socket" or off not in _OFF and not plugged:
         forced = s["NCCL_NET" if net == "socket" else "NCCL_IB_DISABLE"]
         costs = _of_several_hosts(forced.role) and (bool(hcas) or any(map(_NEEDS_HCA.match, s)))
         yield forced.finding("debugging-left-on", Severity.WARN if costs else Severity.NOTE,
@@ -196,8 +194,7 @@ def judge_host(roles: Sequence[Role], host: Host, settings: Sequence[Setting]) -
     """Settings against the host that they are set on, and what the host lacks."""
     for setting in settings:
         yield from filter(None, (rule(host, setting) for rule in (interface_missing, hca_missing, cannot_act)))
-    yield from limits_too_low(host, roles)
-    yield from shm_too_small(roles)
+    yield from (*limits_too_low(host, roles), *shm_too_small(roles))
     yield from filter(None, (peer_traffic_redirected(host), xids_seen(host), name_not_resolved(host, roles)))
 
 
@@ -244,12 +241,11 @@ def cannot_act(host: Host, s: Setting) -> Finding | None:
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
     """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only, as others use no adapter."""
-    pins = not isinstance(host.hcas, Gap) and bool(host.hcas)
     for index, role in enumerate(roles):
         for key, least, words, line, severity in (
                 ("nofile", LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
                 ("memlock", LEAST_MEMLOCK, "bytes of locked memory", "ulimit -l unlimited",
-                 Severity.WARN if _of_several_hosts(role) else Severity.NOTE))[:2 if pins else 1]:
+                 Severity.WARN if _of_several_hosts(role) else Severity.NOTE))[:1 if isinstance(host.hcas, Gap) or not host.hcas else 2]:
             limit = getattr(role, key)
             if isinstance(limit, str) and limit.isdecimal() and int(limit) < least:
                 yield Finding("limit-too-low", severity, f"{role.name}: only {limit} {words} are allowed",

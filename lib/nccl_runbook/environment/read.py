@@ -36,7 +36,6 @@ _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
 _HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
                                 *_CONTAINER), ""), "/proc/cmdline": "iommu"}
 _SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
-_SECRET = SECRET_NAME
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
 
@@ -46,14 +45,14 @@ def _names() -> str:
     """The same as one short pattern, for the node."""
     families = "|".join(map(re.escape, prefixes()))
     others = "|".join(re.escape(n) for n in variables() if not n.startswith(prefixes()) or sounds_secret(n))
-    return f"(?:{others})|(?!{_SECRET})(?:{families}).*"
+    return f"(?:{others})|(?!{SECRET_NAME})(?:{families}).*"
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: str = "") -> str:
     """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name."""
-    conf_files = dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "=")
-    files = {**conf_files, **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
-    return json.dumps({"names": _names(), "hidden": _SECRET, "pid": pid, "files": files, "mapped": _MAPPED,
+    files = {**dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "="), **_PROCESS_FILES, **_HOST_FILES,
+             **(_SLOW_FILES if whole else {})}
+    return json.dumps({"names": _names(), "hidden": SECRET_NAME, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
                        "packages": _frameworks()})
 
@@ -146,8 +145,8 @@ def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
 
 def _metadata(prefix: str) -> list[str]:
     """METADATA of the frameworks in a virtual or conda environment, its first lines."""
-    found = [p for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
-    return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16] for p in found]
+    return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16]
+            for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
 
 
 def _ask(asked: str) -> dict[str, Any] | Gap:

@@ -13,11 +13,10 @@ def variables_table(env: Environment) -> Table:
     roles = env.roles
     names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
     rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
-    others = sum(r.others for r in roles)
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
     return Table(
         "", columns, rows or [["none", *["" for _ in columns[1:]]]],
-        f"Not looked at: {counted(others, 'further variable')}. A name that is not known to us may still be "
+        f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. A name that is not known to us may still be "
         "read by a plugin.")
 
 

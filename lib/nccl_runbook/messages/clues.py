@@ -12,7 +12,7 @@ from typing import Any
 
 from nccl_runbook.causes.causes import Advice, advice
 from nccl_runbook.causes.toml import PACKAGE, table
-from nccl_runbook.messages import cache, literals
+from nccl_runbook.messages import cache, matcher
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
 # an exception that only echoes what another rank did
@@ -95,7 +95,7 @@ def clues() -> tuple[Clue, ...]:
 @functools.cache
 def _worked_out() -> dict[str, Any]:
     """The catalogue as it is asked. It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
-    files = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), Path(__file__), Path(literals.__file__)]
+    files = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), Path(__file__), Path(matcher.__file__)]
     name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
@@ -103,7 +103,7 @@ def _worked_out() -> dict[str, Any]:
     said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
     asked = {"printed": {**_lines(words=False), **PRINTED}, "spoken": said, "beside": around}
-    needs = {e: literals.alternatives(e) for expressions in asked.values() for e in expressions.values()}
+    needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "clues": [
         (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
          r.get("words", False), advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None)
@@ -114,11 +114,11 @@ def _worked_out() -> dict[str, Any]:
 
 
 @functools.cache
-def needs(expression: str) -> list[literals.Needs]:
+def needs(expression: str) -> list[matcher.Needs]:
     """For each alternative of an expression what a line must hold."""
     known = _worked_out()["needs"].get(expression)
     if known is None:
-        return literals.alternatives(expression)
+        return matcher.alternatives(expression)
     return [tuple(frozenset(map(str.encode, of)) for of in branch) for branch in known]
 
 

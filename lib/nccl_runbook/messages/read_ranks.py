@@ -11,21 +11,8 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
 
-# torch 1.9 (no SeqNum) to 2.13
-_WORK = (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
-    r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?")
-_STATUS = r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)"
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
-_COMM = (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
-    r"(?: commId 0x([0-9a-f]+))?")
-_NCCL = r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)"
-_TORCH = r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)"
-# NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation, number, size, type, group
-_CALL = (r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) datatype (\d+) .*\[nranks=(\d+)\]|"
-    r"Running collective: Collective(?=.*?OpType=(\w+))\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)")
 MAX_CALLS = 50_000
-_NET = r"Using network (\w+)"
-_VIA = r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)"
 _ERROR = (
     r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
     r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
@@ -36,19 +23,33 @@ _WATCHED = (
 # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of none
 _PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
     r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
-_ENDED = (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-    r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$")
-# the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
-_SUCCESS = r'"key": ?"run_stop".*"status": ?"success"|^RESULT,\w+,\d*,\d+,'
-# torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
-_OVER = r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)"
 # id -> expression of what a line says about a rank; of those every line counts, of the others only the first and the last ones
 _OF_EVERY_LINE = {
-    "rank-work": _WORK, "rank-status": _STATUS, "rank-communicator": _COMM, "rank-error": _ERROR, "rank-watched": _WATCHED,
-    "rank-over": _OVER, "rank-ended": _ENDED,
-    "rank-success": _SUCCESS}
+    # torch 1.9 (no SeqNum) to 2.13
+    "rank-work": (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+        r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"),
+    "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)",
+    "rank-communicator": (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+        r"(?: commId 0x([0-9a-f]+))?"),
+    "rank-error": _ERROR,
+    "rank-watched": _WATCHED,
+    # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
+    "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
+    "rank-ended": (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"),
+    # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
+    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^RESULT,\w+,\d*,\d+,'}
 EXPRESSIONS = {
-    **_OF_EVERY_LINE, "rank-nccl": _NCCL, "rank-torch": _TORCH, "rank-network": _NET, "rank-call": _CALL, "rank-via": _VIA,
+    **_OF_EVERY_LINE,
+    "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
+    "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
+    "rank-network": r"Using network (\w+)",
+    # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation, number, size, type, group
+    "rank-call": (r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) "
+        r"datatype (\d+) .*\[nranks=(\d+)\]|"
+        r"Running collective: Collective(?=.*?OpType=(\w+))"
+        r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"),
+    "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
     "rank-progress": _PROGRESS}
 MUCH = frozenset(_OF_EVERY_LINE)
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it

@@ -219,8 +219,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     if launch.told("mode") != "server":
         tensor = max(1, launch.number("tensor"))
         parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0)]
-        refused = f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
-        refusals = [refused] * bool(processes % tensor)
+        refusals = [f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
+                    ] * bool(processes % tensor)
         verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
         notes += ["vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"]
         return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))

@@ -9,12 +9,10 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
-from nccl_runbook.plan.areal.other_eras import spans, valid_at, written_for
+from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse, spans, valid_at, written_for
 from nccl_runbook.plan.areal.tags import Rules, at, newest
 from nccl_runbook.plan.frameworks import Launch
-from nccl_runbook.plan.groups import Group, Placed, Site, place
-from nccl_runbook.plan.intended import Intended
+from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
@@ -24,14 +22,11 @@ _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
     """The string does not parse at this tag."""
-    valid = valid_at(text)
-    instead = written_for(text, rules)
-    evidence = [Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}")]
-    if valid:
-        evidence.append(Evidence(f"it is valid in {spans(valid)}"))
+    valid, instead = valid_at(text), written_for(text, rules)
     return Finding(
         "allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}",
-        tuple(evidence),
+        (Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}"),
+         *([Evidence(f"it is valid in {spans(valid)}")] if valid else [])),
         (Remedy("you",
                 f"For {rules.tag} write it so:" if instead
                 else f"Write it as {rules.tag} reads it, such as sglang:d1+fsdp:d1.",
@@ -91,8 +86,8 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     if smaller := fitting(mode, site):
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
-    whole = f"Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
-    why = whole if site.launcher == "ray" else "this one is clean on no number of GPUs."
+    why = (f"Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
+           if site.launcher == "ray" else "this one is clean on no number of GPUs.")
     return found or [Remedy("you", f"Write another string: {why}")]
 
 
@@ -177,8 +172,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
 def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> list[Remedy]:
     if placed.verdict == "refused":
         return [Remedy("you", f"Change the launch: {placed.notes[0]}.")]
-    found = []
-    asked = sum(p.alloc_size for p in mode.parts)
+    found, asked = [], sum(p.alloc_size for p in mode.parts)
     if launch.framework.name == "trl" and placed.verdict == "duplicate":
         server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
         trainer = min(trainer, per_node - server)

@@ -98,8 +98,9 @@ def _given_to_hang(file: FileRead) -> FileRead:
 
 def _read_again(recorded: Logs) -> list[Finding]:
     """That the facts were read with another catalogue of messages."""
-    title = "the record was made with another catalogue of messages: only the lines that it quotes were read again"
-    return [] if recorded.catalogue == version() else [Finding("catalogue-differs", Severity.NOTE, title)]
+    return [] if recorded.catalogue == version() else [Finding(
+        "catalogue-differs", Severity.NOTE,
+        "the record was made with another catalogue of messages: only the lines that it quotes were read again")]
 
 
 def _behind_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
@@ -126,8 +127,8 @@ def _hypothesis(dumps: Dumps) -> list[Hypothesis]:
         return []
     cause, seen = causes()[finding.cause], [e for e in finding.evidence if e.source != "next"]
     lines = tuple(_line(e) for e in seen or [Evidence(finding.title, "dumps")])
-    told = Hypothesis(cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(*cause.decides))
-    return [_after_hang(told, dumps)]
+    return [_after_hang(Hypothesis(
+        cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(*cause.decides)), dumps)]
 
 
 def _line(evidence: Evidence) -> LogLine:

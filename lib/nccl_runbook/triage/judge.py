@@ -14,9 +14,8 @@ from nccl_runbook.messages.clues import ENDED, SLOW, Clue, clues, compiled, fitt
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_ranks as triage_ranks
-from nccl_runbook.triage import judge_told
 from nccl_runbook.triage.judge_ranks import Pointer
-from nccl_runbook.triage.start.symptoms import step_texts
+from nccl_runbook.triage.start.steps import step_texts
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
@@ -52,9 +51,9 @@ class Hypothesis:
 
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
-    out = judge_told.ruled_out(logs.context)
+    out = triage_ranks.ruled_out(logs.context)
     seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status != "possible" or p.cause not in out]
-    found = sorted([*seen, *judge_told.pointers(logs.context)], key=lambda p: p.place)
+    found = sorted([*seen, *triage_ranks.experiments(logs.context)], key=lambda p: p.place)
     merged = [_hypothesis(cause, those, logs.launcher) for cause, those in grouped((p.cause, p) for p in found).items()]
     ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
     return [_carried_over(h) for h in ranked if h.cause not in _NVIDIA_ONLY][:MOST] if platform(logs) else ranked[:MOST]
@@ -73,8 +72,8 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
 
 
 def _elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
-    other = ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
-    return other if _NVIDIA.search(" ".join(decides)) else decides
+    return decides if not _NVIDIA.search(" ".join(decides)) else (
+        "by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
 
 
 def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
@@ -85,7 +84,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     symptoms = [row for name, row in fitting_symptoms().items() if name in logs.seen]
     shared = collections.Counter(cause for row in symptoms for cause in row)
     usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
-    left_out = {h.cause for h in hypotheses} | judge_told.ruled_out(logs.context) | (set() if may_be_slow(logs) else SLOW)
+    left_out = {h.cause for h in hypotheses} | triage_ranks.ruled_out(logs.context) | (set() if may_be_slow(logs) else SLOW)
     named = [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
     return [dataclasses.replace(c, decides=_elsewhere(c.decides)) for c in named if c.id not in _NVIDIA_ONLY] if platform(logs) else named
 
@@ -124,8 +123,8 @@ def _pointer(clue: Clue, logs: Logs) -> Pointer:
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
     """Whether somebody complains of slowness, a rate was measured, or it is not known to have failed or to work."""
-    complaint = says(logs.context, "<complaint>")
-    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not (works or complaint or failed_line(logs))
+    return says(logs.context, "<slow>") or "nccl-tests-row" in logs.seen or not (
+        works or says(logs.context, "<complaint>") or failed_line(logs))
 
 
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
@@ -260,6 +259,5 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
     first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (line,) if line else ())
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
-    against = tuple(Evidence(text, "logs") for text in hypothesis.against)
-    return Finding(
-        "log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status, against)
+    return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status,
+                   tuple(Evidence(text, "logs") for text in hypothesis.against))

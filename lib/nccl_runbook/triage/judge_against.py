@@ -137,9 +137,8 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
 
 def _devices(good: RunProfile, bad: RunProfile) -> list[Difference]:
     apart = [rank for rank in sorted(good.devices.keys() & bad.devices.keys(), key=int) if good.devices[rank] != bad.devices[rank]]
-    first = apart[:1]
     why = _KINDS["devices"] + (f"; {len(apart)} ranks differ" if len(apart) > 1 else "")
-    return [Difference("devices", f"device of rank {rank}", good.devices[rank], bad.devices[rank], True, why) for rank in first]
+    return [Difference("devices", f"device of rank {rank}", good.devices[rank], bad.devices[rank], True, why) for rank in apart[:1]]
 
 
 def _sentence(good: RunProfile, bad: RunProfile, times: tuple[TimeChange, ...], differences: list[Difference]) -> str:
@@ -166,13 +165,13 @@ def span(spread: tuple[int, float, float, float]) -> str:
 def finding(comparison: Comparison, good: str, bad: str) -> Finding:
     """The comparison as a finding of the step. ``good`` and ``bad``: the logs' names, for the line that tests it."""
     evidence = tuple(Evidence(f"{t.kind}: {span(t.good)} then, {span(t.bad)} now: {t.says}", "both logs") for t in comparison.times)
-    could = [d for d in comparison.differences if d.could_explain]
-    differs = tuple(Evidence(f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both logs") for d in could)
-    walk = "Run both set-ups in turn, and walk from one to the other until the setting that carries it is named:"
-    remedy = Remedy("you", walk, (f"nccl-runbook ab log:{good} log:{bad}",))
+    differs = tuple(Evidence(f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both logs")
+                    for d in comparison.differences if d.could_explain)
+    remedy = Remedy("you", "Run both set-ups in turn, and walk from one to the other until the setting that carries it is named:",
+                    (f"nccl-runbook ab log:{good} log:{bad}",))
     severity = Severity.WARN if comparison.slower else Severity.UNKNOWN if comparison.sentence.startswith("Unknown") else Severity.NOTE
-    remedies = (remedy,) if differs or comparison.slower else ()
-    return Finding("run-differs-from-good-run", severity, comparison.sentence, (*evidence, *differs[:8]), remedies)
+    return Finding("run-differs-from-good-run", severity, comparison.sentence, (*evidence, *differs[:8]),
+                   (remedy,) if differs or comparison.slower else ())
 
 
 def beside(told: Sequence[Finding], compared: Comparison | None, good: str, bad: str) -> list[Finding]:

@@ -1,9 +1,13 @@
-"""What the table of ranks says: who waited, who was missing, who differed."""
+"""What the table of ranks says: who waited, who was missing, who differed; and the experiments that a reporter describes: a setting or a
+version, and whether the job worked with it."""
 
 import dataclasses
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from nccl_runbook.causes.causes import Advice, causes
+from nccl_runbook.causes.causes import Advice, advice, causes
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import PRINTED, compiled, says
@@ -15,6 +19,18 @@ _AT_WORK = re.compile(
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
     r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed")
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
+_CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|works|runs|passes|hangs|fails)")
+_FAILS = re.compile(
+    r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|\bsame (?:error|hang|way)|\bthe same\b|\bnothing\b|"
+    r"\b(?:not|never|n.t) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
+    r"\berrors?\b|\bstuck\b")
+_WORKS = re.compile(
+    r"(?i)\b(?:works?|worked|runs?|ran|pass(?:es|ed)?|starts?|trains?|completes?|succeeds?|helps?|helped|fix(?:es|ed)|solves?|solved|"
+    r"cures?|resolves?d?|fine|ok(?:ay)?|gone|goes (?:through|away)|disappears?)\b")
+_NOT_WITH = re.compile(r"(?i)\bnot (?:with|under|on|in)\W+(?:NCCL )?$")
+_WITHOUT = re.compile(r"(?i)\b(?:without|unless|not setting)\W+(?:\w+\W+)?$")
+_VERSION = re.compile(r"(?i)(?<![\w.])(?:NCCL[ =v:]*)?(2\.\d{1,2}(?:\.\d{1,2})?)(?![\w.]*\d)")
+_NOT_NCCL = re.compile(r"(?i)(?:torch|cuda|vllm|sglang|driver|python|ray)\S*[ =v:]*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +48,8 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    compared = (tensors_differ, numbered_calls_differ, versions_differ, networks_differ, channels_differ, runs_apart)
-    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, *compared, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ, networks_differ,
+              channels_differ, runs_apart, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -137,8 +153,8 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
     if not name:
         return []
     says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
-    text = f"Send and receive {name} with one data type and shape: convert it before the transfer."
-    fix = ("you", text, (f"tensor = tensor.to(torch.{other[0]})",))
+    fix = ("you", f"Send and receive {name} with one data type and shape: convert it before the transfer.",
+           (f"tensor = tensor.to(torch.{other[0]})",))
     return [Pointer("collective-mismatch", "likely" if _waiting(logs) else "possible", (one[2], other[2]), (), 17, Advice(says, (fix,)))]
 
 
@@ -224,11 +240,55 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
     most = max(logs.ranks, key=lambda r: r.communicators, default=None)
     if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
-    line = LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank)
-    return [Pointer("communicator-recreated", "possible", (line,), (), 950)]
+    return [Pointer("communicator-recreated", "possible",
+                    (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),), (), 950)]
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
     place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
     return [Pointer("peer-crashed", "possible", (logs.raised,), (), place)] if logs.raised else []
+
+
+def experiments(context: str) -> list[Pointer]:
+    """A trial that makes the job work shows the broken path; if one cause is left for it, that one is likely."""
+    out = ruled_out(context)
+    return [*(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)), *_other_version(context)]
+
+
+def ruled_out(context: str) -> set[str]:
+    """Causes whose path was switched off, and the job failed all the same."""
+    return {c for row, works, _ in _trials(context) if works is False for c in row["causes"] if c not in row.get("keeps", ())}
+
+
+def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]:
+    left = [cause for cause in row["causes"] if cause not in out]
+    status = "likely" if len(left) == 1 else "possible"
+    told = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
+    return [Pointer(cause, status, (LogLine("--context", 1, clause),), (), 10 + at, told) for at, cause in enumerate(left)]
+
+
+def _trials(context: str) -> Iterator[tuple[Mapping[str, Any], bool | None, str]]:
+    """Each setting that was tried, whether the job worked with it (None: not told), and the words."""
+    for clause in _CLAUSE.split(context):
+        for row in table("triage/experiments")["experiment"]:
+            if setting := re.search("(?i)" + row["words"], clause):
+                yield row, _outcome(clause, setting), clause.strip()
+
+
+def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
+    rest = clause[: tried.start()] + " " + clause[tried.end() :]
+    works = False if _FAILS.search(rest) else True if _WORKS.search(rest) else None
+    return not works if works is not None and _WITHOUT.search(clause[: tried.start()]) else works
+
+
+def _other_version(context: str) -> list[Pointer]:
+    """The same job under another NCCL: it fails with one and works with the other."""
+    versions = [(v, clause[: v.start()], clause) for clause in _CLAUSE.split(context) for v in _VERSION.finditer(clause)]
+    told = [(v[1], bool(_NOT_WITH.search(before)) or _outcome(clause, v)) for v, before, clause in versions if not _NOT_NCCL.search(before)]
+    good, bad = [v for v, works in told if works], [v for v, works in told if works is False]
+    if "nccl" not in context.lower() or not good or good[0] in bad:
+        return []
+    says = f"The job works with NCCL {good[0]}" + (f" and fails with {bad[0]}." if bad else ".")
+    install = ("you", f"Use NCCL {good[0]}:", (f"pip install --no-deps nvidia-nccl-cu12=={good[0]}",))
+    return [Pointer("nccl-bug", "likely", (LogLine("--context", 1, context[:300]),), (), 9, Advice(says, (install,)))]

@@ -20,8 +20,8 @@ def tables(logs: Logs) -> list[Table]:
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
-    note = "Empty: nothing was printed about it. Silence is no health."
-    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks], note)
+    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks],
+                 "Empty: nothing was printed about it. Silence is no health.")
 
 
 def _row(rank: RankLog) -> list[object]:
@@ -60,8 +60,8 @@ def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:
     """Causes that fit the symptom, below the test that separates them; none without any."""
-    tests = grouped((fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits)
-    rows = [[line, "; ".join(those)] for line, those in tests.items()]
+    rows = [[line, "; ".join(those)] for line, those in grouped(
+        (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits).items()]
     return [Table("Fits this symptom, not shown by the log", ["test that separates them", "causes"], rows)] if rows else []
 
 

@@ -4,8 +4,8 @@ from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.judge import Hypothesis, where
-from nccl_runbook.triage.start.facts import Start
 from nccl_runbook.triage.start.steps import deciding, recognised
 
 RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
@@ -46,8 +46,7 @@ def log_not_read(logs: Logs) -> list[Finding]:
 
 def nothing_recognised(logs: Logs) -> Finding:
     """Silence of the tables is no health: the steps go on as if nothing had been brought."""
-    lines = sum(file.lines for file in logs.files)
-    seen = f"lines of the log that were looked at: {lines}" if logs.files else "no log was brought"
+    seen = f"lines of the log that were looked at: {sum(file.lines for file in logs.files)}" if logs.files else "no log was brought"
     return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
 
 

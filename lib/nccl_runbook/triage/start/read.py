@@ -7,7 +7,7 @@ from pathlib import Path
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.messages import read
-from nccl_runbook.triage.start.facts import Start
+from nccl_runbook.triage.facts import Start
 
 LIMIT_S = 5.0  # somebody waits in front of the cockpit; 07-logs takes longer
 
@@ -19,8 +19,7 @@ def collect(symptom: str, log: str) -> Start:
     """
     symptom, log = symptom.strip(), log.strip()
     logs = read.collect(log, symptom, limit_s=LIMIT_S) if symptom or log else None
-    start = Start(symptom, log, logs, devices(), driver())
-    return Redactor(os.environ).json(start)
+    return Redactor(os.environ).json(Start(symptom, log, logs, devices(), driver()))
 
 
 def devices(folder: Path = Path("/dev")) -> list[str]:

@@ -1,21 +1,69 @@
-"""In which order the steps decide what the user brought, and why each is in the plan."""
+"""What people see when a multi-GPU job fails; the steps that decide it, in their order, and why each is in the plan."""
 
+import dataclasses
+import functools
+import re
 from collections.abc import Iterable
 
+from nccl_runbook.causes.toml import table
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import CONTEXT
-from nccl_runbook.triage.start.facts import Start
-from nccl_runbook.triage.start.symptoms import StepText, Symptom, matching, step_texts, symptoms
+from nccl_runbook.triage.facts import Start
 
 WITHOUT_REASON = "rules out the rest"
+
+
+@dataclasses.dataclass(frozen=True)
+class Symptom:
+    """One row of symptoms.toml. ``words``: how the cockpit offers it; ``error``: a message verbatim, "" where there is none;
+    ``steps``: notebooks in the order that decides it; ``says``: the usual cause and the first move."""
+
+    id: str
+    words: str
+    error: str
+    signatures: tuple[str, ...]
+    steps: tuple[str, ...]
+    says: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StepText:
+    """``answers``: the question of a step; ``about_s``: seconds that it takes on four GPUs, roughly."""
+
+    name: str
+    answers: str
+    about_s: int
+
+
+@functools.cache
+def symptoms() -> dict[str, Symptom]:
+    """Every symptom by id, in the order of the table."""
+    return {row["id"]: Symptom(**row) for row in table("triage/start/symptoms")["symptom"]}
+
+
+@functools.cache
+def step_texts() -> dict[str, StepText]:
+    """What each step answers, by name, in the order in which a run takes them."""
+    return {row["name"]: StepText(**row) for row in table("triage/start/symptoms")["step"]}
+
+
+@functools.cache
+def _patterns() -> list[tuple[Symptom, re.Pattern[str]]]:
+    return [(s, re.compile("|".join(f"(?:{p})" for p in s.signatures))) for s in symptoms().values()]
+
+
+def matching(line: str) -> list[Symptom]:
+    """The symptoms whose message is in ``line``; what a line names by id or in the words of the table counts as well."""
+    bare = line.strip().casefold()
+    return [s for s, pattern in _patterns() if bare in (s.id, s.words.casefold()) or pattern.search(line)]
 
 
 def recognised(start: Start) -> list[tuple[Symptom, LogLine]]:
     """Symptoms in what was brought with their first line: the user's own words, then the log's in the order of the table."""
     own = _first_lines(LogLine(CONTEXT, number, text) for number, text in enumerate(start.symptom.splitlines(), 1))
-    printed = _first_lines(_kept(start.logs) if start.logs else [])
-    first = {**printed, **own}
+    first = {**_first_lines(_kept(start.logs) if start.logs else []), **own}
     ordered = sorted(first, key=lambda name: (name not in own, list(symptoms()).index(name)))
     return [(symptoms()[name], first[name]) for name in ordered]
 

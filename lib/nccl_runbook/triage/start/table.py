@@ -6,10 +6,9 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.judge import where
-from nccl_runbook.triage.start.facts import Start
-from nccl_runbook.triage.start.steps import recognised
-from nccl_runbook.triage.start.symptoms import StepText
+from nccl_runbook.triage.start.steps import StepText, recognised
 
 
 def brought_table(start: Start, findings: Iterable[Finding]) -> Table | Line:
@@ -32,5 +31,5 @@ def _note(start: Start) -> str:
 def plan_table(plan: Iterable[tuple[StepText, str]]) -> Table:
     """``plan``: (step, why it is in the plan), in the order that decides."""
     rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in plan]
-    note = "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are about right for four GPUs."
-    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows, note)
+    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows,
+                 "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are about right for four GPUs.")
