@@ -157,8 +157,8 @@ class World:
         self.warm.send(world=self.request["world"], **fields)
 
     def start(self) -> None:
-        for name, text in self.request["sources"].items():
-            with open(os.path.join(self.warm.folder, name), "w", encoding="utf-8") as file:
+        for name, text in self.request["sources"].items():  # in a folder of its own: ranks of another world may be reading theirs
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
         unsafe = why_not_fork()
         self.report(how="exec" if unsafe else "fork", why=unsafe)
@@ -284,7 +284,7 @@ class Warm:
             os.environ.update(self.rank_environment(rank))
             for name in [n for n in request["unset"] if n not in own.get("env", {})] + own.get("unset", []):
                 os.environ.pop(name, None)
-            argv = [os.path.join(self.folder, request["entry"])] + request["args"]
+            argv = [os.path.join(rank.world.folder, request["entry"])] + request["args"]
             if fresh:
                 os.execv(sys.executable, [sys.executable, "-c", EXEC_BOOT] + argv)
             faulthandler.register(signal.SIGUSR2, file=rank.stack_write, all_threads=True)
