@@ -29,7 +29,8 @@ TAIL_LINES = 4000  # of each file are read whole, for the last word of every ran
 CONTEXT = "--context"
 # every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps of settings and of machines
 _CHATTER = re.compile(
-    rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s*[\w .()/-]+ {2,}: |^- \*\*")
+    rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
+    rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*")
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
