@@ -228,6 +228,15 @@ def test_the_notebook_runs_headlessly_and_touches_nothing(tmp_path, monkeypatch)
     assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 30
 
 
+@pytest.mark.parametrize(("symptom", "status", "tables"), [("", "ok", 1), ("it smells of smoke", "note", 1), ("hangs-later", "note", 2)])
+def test_the_notebook_runs_with_a_symptom_alone_and_with_nothing(tmp_path, monkeypatch, symptom, status, tables):
+    monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
+    given = {"run_dir": str(tmp_path), "symptom": symptom}
+    papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", tmp_path / "out.ipynb", parameters=given, progress_bar=False)
+    record = records.load(tmp_path / "00-start.json")
+    assert (record.status, len(record.tables)) == (status, tables)
+
+
 def test_fields_write_plain_variables_and_a_second_run_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("ipywidgets")
     variables = dict(PLAIN)

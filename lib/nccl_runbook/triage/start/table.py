@@ -8,7 +8,7 @@ from nccl_runbook.report.cells import Line
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.judge import where
-from nccl_runbook.triage.start.steps import StepText, recognised
+from nccl_runbook.triage.start.steps import StepText, plan, recognised
 
 
 def brought_table(start: Start, findings: Iterable[Finding]) -> Table | Line:
@@ -28,8 +28,14 @@ def _note(start: Start) -> str:
     return f"Lines of the log that were looked at: {'; '.join([str(lines), *unread[:3]])}. A message is a hypothesis, not a proof."
 
 
-def plan_table(plan: Iterable[tuple[StepText, str]]) -> Table:
-    """``plan``: (step, why it is in the plan), in the order that decides."""
-    rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in plan]
+def tables(start: Start, findings: Iterable[Finding]) -> list[Table]:
+    """What was recognised, if anything was, and the plan."""
+    brought = brought_table(start, findings)
+    return [*([brought] if isinstance(brought, Table) else []), plan_table(plan(start))]
+
+
+def plan_table(planned: Iterable[tuple[StepText, str]]) -> Table:
+    """``planned``: (step, why it is in the plan), in the order that decides."""
+    rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in planned]
     return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows,
                  "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are about right for four GPUs.")
