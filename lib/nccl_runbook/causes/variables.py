@@ -1,26 +1,46 @@
 """Environment variables: who reads each one, since when, and what it may hold."""
 
+import dataclasses
 import difflib
 import functools
 import re
-from types import SimpleNamespace
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.redact import sounds_secret
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
 _PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)  # may be shown of a variable that is not in the table
-_UNSAID = {"values": "text", "default": "", "since": "", "until": "", "documented": False, "debugging": False}  # of a row
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
 
 
-class Reader(SimpleNamespace):
+@dataclasses.dataclass(frozen=True)
+class Reader:
     """Who reads a section's variables: a row [reader] of variables.toml. ``key``: its section; ``families``: prefixes of its names;
     ``is_complete``: the table holds every name it reads; ``version_of``: "nccl" or "torch" if since and until count that version."""
 
+    key: str
+    name: str
+    source: str
+    families: tuple[str, ...] = ()
+    is_complete: bool = False
+    version_of: str = ""
 
-class Variable(SimpleNamespace):
-    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the version that brought it."""
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the first version that has it."""
+
+    name: str
+    reader: Reader
+    means: str
+    values: str = "text"
+    default: str = ""
+    since: str = ""
+    until: str = ""
+    renamed_to: str = ""
+    renamed_in: str = ""
+    documented: bool = False
+    debugging: bool = False
 
     def accepts(self, value: str) -> bool:
         """Whether the reader takes ``value`` as it stands. An empty value, or one that the shell still has to work out, is taken."""
@@ -60,7 +80,7 @@ def _in_range(value: str, bounds: str) -> bool:
 
 @functools.cache
 def readers() -> dict[str, Reader]:
-    return {key: Reader(**{"key": key, "version_of": "", **row}) for key, row in table("causes/variables")["reader"].items()}
+    return {key: Reader(key, **row) for key, row in table("causes/variables")["reader"].items()}
 
 
 @functools.cache
@@ -71,7 +91,7 @@ def variables() -> dict[str, Variable]:
 
 def _variable(name: str, reader: Reader, row: dict) -> Variable:
     new, _, version = row.get("renamed_to", "").partition("@")
-    return Variable(**{**_UNSAID, **row, "name": name, "reader": reader, "renamed_to": new, "renamed_in": version})
+    return Variable(name, reader, **{**row, "renamed_to": new, "renamed_in": version})
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.plan.areal.allocation import Mode, Part
@@ -17,13 +17,22 @@ from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 
-class Framework(SimpleNamespace):
+@dataclasses.dataclass(frozen=True)
+class Framework:
     """A row of flags.toml, whose head explains the fields."""
+
+    name: str
+    source: str
+    marks: tuple[str, ...]
+    flags: dict[str, dict[str, Any]]
+    apart: tuple[str, ...] = ()
+    share_text: str = ""
+    share_lines: tuple[str, ...] = ()
 
 
 @functools.cache
 def frameworks() -> dict[str, Framework]:
-    return {name: Framework(**{"name": name, "apart": (), "share_text": "", **row}) for name, row in table("plan/flags").items()}
+    return {name: Framework(name, **row) for name, row in table("plan/flags").items()}
 
 
 def of(text: str) -> Framework | None:

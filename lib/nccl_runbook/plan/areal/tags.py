@@ -1,7 +1,7 @@
 """AReaL's tags: which grammar reads an allocation string at each, what follows from it, and how its weight update is switched."""
+import dataclasses
 import functools
 import re
-from types import SimpleNamespace
 
 from nccl_runbook.causes.toml import table
 
@@ -10,9 +10,34 @@ _KIND = {"rc": -1, None: 0, "post": 1}
 FIRST = "v0.3.2"
 
 
-class Rules(SimpleNamespace):
+@dataclasses.dataclass(frozen=True)
+class Switch:
+    """How a tag is told to update weights through disk; ``honours_option``: it reads actor.weight_update_mode."""
+
+    text: str
+    lines: tuple[str, ...]
+    honours_option: bool
+    example: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
     """How the tags of one row read a string: a row of tags.toml, whose head explains the fields. ``tag``: the one that was asked for;
     ``switch``: the row of [switch] that it names."""
+
+    tag: str
+    tags: tuple[str, ...]
+    era: str
+    trainers: tuple[str, ...]
+    eval: bool
+    expert_tensor: str
+    expert_data: str
+    fsdp_plain: bool
+    archon_pipeline: bool
+    explicit: bool
+    controller: str
+    realhf: bool
+    switch: Switch
 
     @property
     def grammar(self) -> str:
@@ -30,8 +55,9 @@ def rows() -> tuple[Rules, ...]:
     data, found, so_far = table("plan/areal/tags"), [], {}
     for row in data["rows"]:
         so_far |= row
-        switch = SimpleNamespace(**{"example": "", **data["switch"][so_far["switch"]]})
-        found.append(Rules(**{**so_far, "tag": row["tags"][-1], "switch": switch}))
+        switch = Switch(**data["switch"][so_far["switch"]])
+        fields = {name: value for name, value in so_far.items() if name != "from"}
+        found.append(Rules(**{**fields, "tag": row["tags"][-1], "switch": switch}))
     return tuple(found)
 
 
@@ -50,7 +76,7 @@ def at(tag: str) -> Rules:
     before = [r for r in rows() if _order(r.tags[0]) <= order]
     if not before:
         raise ValueError(f"{tag} is older than {FIRST}: it read the string with a regular expression that ignores what it does not know")
-    return Rules(**{**vars(before[-1]), "tag": tag if tag.startswith("v") else f"v{tag}"})
+    return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 
 
 def _order(tag: str) -> tuple[int, ...] | None:
