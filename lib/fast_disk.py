@@ -55,9 +55,8 @@ class Torn(ValueError):
 def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     """``tensors`` ({name: tensor}, all on one device) are what ``path`` leads to; nothing has changed if this raises.
 
-    ``fsync``: return only once the disk has them (a power failure can otherwise tear what is in the page cache; a killed process
-    cannot). ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns bytes, files, seconds, and fsync_s of
-    them. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
+    ``fsync``: they also survive a power failure. ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns
+    bytes, files, seconds, and fsync_s of them. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
     """
     began, device, (parent, path) = time.perf_counter(), _device_of(tensors), _place(path)
     if os.path.lexists(path) and not os.path.islink(path):
@@ -65,12 +64,17 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     sweep(path)
     shards = [_Shard(names, tensors) for names in _balanced(tensors, lanes)]
     needed = sum(len(s.header) + s.size for s in shards)
-    check_room(parent, needed)
+    free, limit = room(parent)
+    if free < needed + SPARE_BYTES:
+        raise NotEnough(f"{limit} in {parent}", needed, free)
     folder, lock = _new_folder(path)
     try:
         for number, shard in enumerate(shards, 1):
             shard.name = f"model-{folder[-16:]}-{number:05d}-of-{len(shards):05d}.safetensors"
-        _write_index(folder, shards, _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards))
+        sums = _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards)
+        metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
+        index = {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}
+        pathlib.Path(folder, INDEX).write_text(json.dumps(index), encoding="utf-8")
         written = time.perf_counter()
         _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
         fsync_s = time.perf_counter() - written
@@ -125,13 +129,6 @@ def room(folder, cgroup="/sys/fs/cgroup"):
             inactive = sum(int(n) for n in re.findall("^inactive_file (.*)", stat, re.M))
             limits += [(int(limit) + inactive - int(used), "memory of this container") for limit in most.split() if limit != "max"]
     return min(limits)
-
-
-def check_room(folder, needed):
-    """Raise NotEnough unless so many bytes can be written below ``folder``."""
-    free, limit = room(folder)
-    if free < needed + SPARE_BYTES:
-        raise NotEnough(f"{limit} in {folder}", needed, free)
 
 
 def free_memory():
@@ -206,8 +203,8 @@ class _Stored:
             shape, tensor = [last - first, *entry["shape"][1:]] if name in rows else entry["shape"], into[name]
             fits = 0 <= first <= last <= count and list(tensor.shape) == shape and tensor.is_contiguous()
             if not fits or tensor.dtype != _TYPES.get(entry["dtype"]):
-                raise ValueError(f"{name}: {entry['dtype']} {entry['shape']} is stored, of which rows {first} to {last} do not fit into "
-                                 f"{tensor.dtype} {list(tensor.shape)}")
+                stored = f"rows {first} to {last} of {entry['dtype']} {entry['shape']}"
+                raise ValueError(f"{name}: {stored} do not fit into {tensor.dtype} {list(tensor.shape)}")
             row = size // max(1, count)
             yield from ((None, row * first), (_bytes_of(tensor), row * (last - first)), (None, row * (count - last)))
 
@@ -238,12 +235,6 @@ def _balanced(tensors, lanes):
     return lists
 
 
-def _write_index(folder, shards, sums):
-    metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
-    pathlib.Path(folder, INDEX).write_text(
-        json.dumps({"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}), encoding="utf-8")
-
-
 def _read_index(folder):
     with open(os.path.join(folder, INDEX), "rb") as file:
         index = _json(file.read(HEADER_BYTES), INDEX)
@@ -255,10 +246,8 @@ def _read_index(folder):
 
 
 def _json(text, name):
-    with contextlib.suppress(ValueError, RecursionError):
-        document = json.loads(text)
-        if isinstance(document, dict):
-            return document
+    with contextlib.suppress(ValueError, RecursionError, TypeError):  # TypeError: no object
+        return {**json.loads(text)}
     raise Torn(f"torn file: {name} holds no JSON object")
 
 
@@ -302,7 +291,6 @@ def _in_lanes(device, work, items):
         own.lane = getattr(own, "lane", None) or _Lane(device)
         with torch.no_grad(), torch.cuda.stream(own.lane.stream):
             return work(own.lane, item)
-
     return _in_threads(in_lane, items)
 
 
@@ -345,8 +333,7 @@ def _write(lane, folder, shard, checksums):
 
 def _read(lane, task, verify):
     """Some chunks of one file into its tensors; Torn where a checksum differs. A chunk is read while the last one goes to the GPU."""
-    stored, start, chunks = task
-    sums, busy = [], [None, None]
+    (stored, start, chunks), sums, busy = task, [], [None, None]
     with open(stored.path, "rb", buffering=0) as file:
         file.seek(stored.start + start * CHUNK)
         for number, chunk in enumerate(chunks):
@@ -386,8 +373,7 @@ def _new_folder(path):
     """A folder beside ``path`` and a descriptor that holds its lock, which ends with this process however it ends."""
     held = None
     while held is None:  # again if another save took it for a left-over before it was locked
-        folder = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(8)}")
-        os.mkdir(folder)
+        os.mkdir(folder := os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(8)}"))
         held = _hold(folder, fcntl.LOCK_EX)
     return folder, held
 
@@ -410,6 +396,5 @@ def _let_go(held):
 
 
 def _fsync(path):
-    opened = os.open(path, os.O_RDONLY)
-    os.fsync(opened)
+    os.fsync(opened := os.open(path, os.O_RDONLY))
     os.close(opened)

@@ -309,7 +309,9 @@ def disk(sync, clock):
     def write():
         with clock.host("gather"):
             tensors = {n: t.cpu() for n, t in zip(sync.names, sync.shaped)}
-        fast_disk.check_room(sync.args.directory, sync.total)
+        free, limit = fast_disk.room(sync.args.directory)
+        if free < sync.total + fast_disk.SPARE_BYTES:
+            raise fast_disk.NotEnough(f"{limit} in {sync.args.directory}", sync.total, free)
         if ours:
             fast_disk.save(tensors, path, lanes=1, checksums=False)
         else:
