@@ -127,3 +127,17 @@ def test_nothing_that_waits_outlives_whoever_is_killed(who):
     finally:
         owner.kill()
         owner.wait()
+
+
+def test_each_world_reads_sources_of_its_own(tmp_path, monkeypatch):
+    """Ranks that wait for their turn read the rank file while the next world's is written."""
+    monkeypatch.setenv("NCCL_RUNBOOK_SCRATCH", str(tmp_path))
+    with Engine([sys.executable], tmp_path / "logs", Redactor(os.environ)) as engine:
+        turns = threading.Thread(target=engine.run_in_turn, args=([asked("hangs", fault="skip@1", deadline_s=4.0), asked("b"), asked("c")],))
+        turns.start()
+        most, until = 0, time.monotonic() + 60
+        while turns.is_alive() and time.monotonic() < until:
+            most = max(most, len(list(tmp_path.glob("nccl-runbook-*/world-*/check.py"))))
+            time.sleep(0.02)
+        turns.join(30)
+    assert most >= 2 and [w.ended for w in engine.history[-3:]] == ["hung", "passed", "passed"]

@@ -21,7 +21,7 @@ def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
     return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks],
-                 "Empty: nothing was printed about it. Silence is no health.")
+                 "Blank means the log does not say. The rank may still be broken.")
 
 
 def _row(rank: RankLog) -> list[object]:
