@@ -4,6 +4,8 @@ import dataclasses
 
 from nccl_runbook.logs.facts import ClockOffset, FileRead, LogLine
 
+CONTEXT = "--context"  # stands for a file in the lines that the reporter wrote
+
 
 @dataclasses.dataclass(frozen=True)
 class Seen:

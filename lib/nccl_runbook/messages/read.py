@@ -18,7 +18,7 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import Source, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.messages import clues, read_ranks
-from nccl_runbook.messages.facts import Logs, Seen, Template
+from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, visible
 from nccl_runbook.messages.matcher import Matcher
 
@@ -26,7 +26,6 @@ LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
-CONTEXT = "--context"
 # every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps of settings and of machines
 _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"

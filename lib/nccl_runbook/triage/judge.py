@@ -11,7 +11,7 @@ from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Seve
 from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, clues, compiled, fitting_symptoms, printed, says, spoken, works
-from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_ranks as triage_ranks
 from nccl_runbook.triage.judge_ranks import Pointer
@@ -130,7 +130,7 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
     """Less sure if only the reporter says it, or if it was printed after what it should explain."""
     doubts = [why for doubtful, why in (
-        (pointer.evidence[0].file == "--context", "it was told, not printed by the job"),
+        (pointer.evidence[0].file == CONTEXT, "it was told, not printed by the job"),
         (pointer.cause in ENDED and _failed_before(pointer.evidence[0], logs), "the job had failed before that: rather a consequence"),
         (pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
          "it was printed after the timeout, by a rank that had waited: rather a consequence")) if doubtful and pointer.status != "possible"]
@@ -146,7 +146,7 @@ def _failed_before(line: LogLine, logs: Logs) -> bool:
 def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
     """Whether each line of evidence stands below a watchdog line of the same rank."""
     first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
-    printed = [e for e in pointer.evidence if e.file != "--context"]
+    printed = [e for e in pointer.evidence if e.file != CONTEXT]
     return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
 
 
@@ -193,7 +193,7 @@ def verdict(hypotheses: list[Hypothesis]) -> str:
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
     at = f" line {line.line}" if line.line else ""
-    place = "what you told" if line.file == "--context" else "/".join(line.file.split("/")[-2:]) + at
+    place = "what you told" if line.file == CONTEXT else "/".join(line.file.split("/")[-2:]) + at
     return place + (f", rank {line.rank}" if line.rank is not None else "")
 
 

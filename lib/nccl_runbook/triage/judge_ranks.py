@@ -11,7 +11,7 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import PRINTED, compiled, says
-from nccl_runbook.messages.facts import Logs, RankLog, Timeout
+from nccl_runbook.messages.facts import CONTEXT, Logs, RankLog, Timeout
 from nccl_runbook.messages.judge import raised_first
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
@@ -265,7 +265,7 @@ def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]
     left = [cause for cause in row["causes"] if cause not in out]
     status = "likely" if len(left) == 1 else "possible"
     told = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
-    return [Pointer(cause, status, (LogLine("--context", 1, clause),), (), 10 + at, told) for at, cause in enumerate(left)]
+    return [Pointer(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, told) for at, cause in enumerate(left)]
 
 
 def _trials(context: str) -> Iterator[tuple[Mapping[str, Any], bool | None, str]]:
@@ -291,4 +291,4 @@ def _other_version(context: str) -> list[Pointer]:
         return []
     says = f"The job works with NCCL {good[0]}" + (f" and fails with {bad[0]}." if bad else ".")
     install = ("you", f"Use NCCL {good[0]}:", (f"pip install --no-deps nvidia-nccl-cu12=={good[0]}",))
-    return [Pointer("nccl-bug", "likely", (LogLine("--context", 1, context[:300]),), (), 9, Advice(says, (install,)))]
+    return [Pointer("nccl-bug", "likely", (LogLine(CONTEXT, 1, context[:300]),), (), 9, Advice(says, (install,)))]

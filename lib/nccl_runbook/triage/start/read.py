@@ -19,7 +19,8 @@ def collect(symptom: str, log: str) -> Start:
     """
     symptom, log = symptom.strip(), log.strip()
     logs = read.collect(log, symptom, limit_s=LIMIT_S) if symptom or log else None
-    return Redactor(os.environ).json(Start(symptom, log, logs, devices(), driver()))
+    secrets = Redactor(os.environ)  # the logs are without secrets already
+    return Start(secrets.text(symptom), secrets.text(log), logs, devices(), driver())
 
 
 def devices(folder: Path = Path("/dev")) -> list[str]:

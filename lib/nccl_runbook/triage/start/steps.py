@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.read import CONTEXT
+from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.triage.facts import Start
 
 WITHOUT_REASON = "rules out the rest"
