@@ -55,6 +55,11 @@ def test_a_prefix_that_answers_from_two_hosts_is_refused_with_the_line_for_one(p
     assert "-N1 -n1 -w HOST" in refused([prefix(on_hosts("n2", "n1"), "pdsh")])
 
 
+def test_answers_of_two_hosts_that_share_a_line_are_two(prefix):
+    """PYTHONUNBUFFERED writes a line and its end one after the other: the other host's line may come between."""
+    assert "2 hosts (n1, n2)" in refused([prefix(f"({on_hosts('n2', 'n1')}) | tr -d '\\n'")])
+
+
 def test_a_prefix_that_answers_twice_from_one_host_is_refused(prefix):
     assert "2 times from n1" in refused([prefix(on_hosts("n1", "n1"))])
     assert ask([prefix(on_hosts("n1"))])["host"] == "n1"
