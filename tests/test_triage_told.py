@@ -4,7 +4,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage import judge_ranks
 
@@ -233,3 +235,24 @@ def test_the_other_version_is_installed_for_the_cuda_that_the_reporter_names(tmp
 @pytest.mark.parametrize("log", ["export NCCL_CUMEM_ENABLE=0\nvllm serve\nthe engine crashed, and not only once\n"])
 def test_a_setting_alone_is_no_evidence(tmp_path, log):
     assert "cumem-mismatch" not in causes_of(tmp_path, log)
+
+
+FULL_NVLS = "n1:11:21 [0] transport/nvls.cc:254 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\n"
+
+
+@pytest.mark.parametrize("before, advised", [
+    ("", True), ("export NCCL_NVLS_ENABLE=0\n", False), ("n1:11:21 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n", False),
+    ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False), ("export NCCL_NVLS_ENABLE=1\n", True), ("export NCCL_NVLS_ENABLE=01\n", True)])
+def test_a_setting_that_is_on_is_not_advised(tmp_path, before, advised):
+    (tmp_path / "job.log").write_text(before + FULL_NVLS)
+    told = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nvls-fabric-fault"]
+    lines = [line for h in told for r in h.remedy for line in r.lines]
+    assert told and all(h.remedy for h in told) and ("export NCCL_NVLS_ENABLE=0" in lines) is advised
+
+
+def test_if_only_settings_are_advised_and_all_are_on_something_else_is_said(tmp_path):
+    line = LogLine(str(tmp_path / "job.log"), 1, "export NCCL_CUMEM_ENABLE=0")
+    logs = Logs([], "", {"NCCL_CUMEM_ENABLE=0": Seen([line], 1)}, [])
+    only = (("you", "Set it:", ("export NCCL_CUMEM_ENABLE=0",)),)
+    assert [lines for _, _, lines in triage._not_done(only, logs)] == [()] and triage._not_done((), logs) == ()
+    assert triage._not_done((*only, ("you", "Or this:", ("export NCCL_NVLS_ENABLE=0",))), logs)[0][1] == "Or this:"

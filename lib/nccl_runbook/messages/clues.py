@@ -95,18 +95,22 @@ def clues() -> tuple[Clue, ...]:
 
 @functools.cache
 def catalogue() -> dict[str, Any]:
-    """The catalogue as it is asked: "printed" of every line of a job, "spoken" of a reporter's words and of short logs, "beside" of what
-    must, or must not, stand beside a clue (id -> expression each); "fits": id of a symptom -> its causes, the most usual first.
+    """The catalogue as it is asked, id -> expression: "printed" of every line of a job (NAME=VALUE: a setting that some remedy advises),
+    "spoken" of a reporter's words and of short logs, "beside" of what must, or must not, stand beside a clue; "fits": id of a symptom ->
+    its causes, the most usual first.
 
     It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
-    files = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), Path(__file__), Path(matcher.__file__)]
+    tables = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), PACKAGE / "causes/causes.toml", PACKAGE / "triage/experiments.toml"]
+    files = [*tables, Path(__file__), Path(matcher.__file__)]
     name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
     symptoms = table("messages/catalogue/fits")["fit"]
     said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
-    asked = {"printed": {**_lines(words=False), **PRINTED}, "spoken": said, "beside": around}
+    advised = {pair for file in tables for pair in re.findall(r"\bexport (\w+=\w+)", file.read_text(encoding="utf-8"))}
+    done = {pair: r"\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b".format(*pair.partition("=")) for pair in sorted(advised)}
+    asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "clues": [
         (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
