@@ -4,7 +4,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage import judge_ranks
 
@@ -170,3 +172,87 @@ def test_a_limit_is_raised_by_its_own_command(tmp_path, log, line):
 def test_the_agent_of_rays_dashboard_takes_another_port(tmp_path):
     assert "rendezvous-port-in-use" not in causes_of(tmp_path, "(raylet) OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): address already in use\n")
     assert causes_of(tmp_path, "RuntimeError: [Errno 98] Address already in use\n")["rendezvous-port-in-use"] == "established"
+
+
+REPORT = """# Training hangs on two GPUs
+### What happened
+{words}
+
+```
+n1:11:21 [0] NCCL INFO NCCL version 2.26.2+cuda12.8
+{log}
+```
+"""
+
+
+def of_report(tmp_path, words: str, log: str = "") -> dict[str, str]:
+    return causes_of(tmp_path, REPORT.format(words=words, log=log))
+
+
+@pytest.mark.parametrize("cause, words", [
+    ("p2p-broken-acs-iommu", "It hangs at the first all_reduce unless NCCL_P2P_DISABLE=1"),
+    ("p2p-broken-acs-iommu", "The same script completes once P2P is disabled"),
+    ("nccl-bug", "| NCCL | result |\n|---|---|\n| 2.26.2 | hangs |\n| 2.28.9 | works |"),
+    ("nccl-bug", "- Failing NCCL: 2.26.2+cuda12.8\n- Working NCCL: 2.28.9"),
+    ("nccl-bug", "It hangs with NCCL 2.26.2, and is not reproducible with 2.28.9"),
+])
+def test_a_report_saved_as_markdown_tells_its_experiments(tmp_path, cause, words):
+    assert of_report(tmp_path, words)[cause] == "likely"
+
+
+def test_a_row_that_fails_all_the_same_rules_its_path_out(tmp_path):
+    log = "n1:11:21 [0] NCCL WARN NVLS multicast: cuMulticastCreate failed"
+    assert "nvls-fabric-fault" in of_report(tmp_path, "It hangs.", log)
+    assert "nvls-fabric-fault" not in of_report(tmp_path, "| NCCL_NVLS_ENABLE=0 | still fails |", log)
+
+
+@pytest.mark.parametrize("log", ["## Step 1\nNCCL 2.26.2 hangs\n## Step 2\nNCCL 2.28.9 works\n", "sample:\n```\nNCCL 2.26.2 hangs, 2.28.9 works\n```\n",
+                                 "# nThread 1 nGpus 2 minBytes 8\n# Using devices\n"])
+def test_a_log_is_not_taken_for_somebodys_words(tmp_path, log):
+    (tmp_path / "job.log").write_text("[rank0] starting\n" * (not log.startswith("# ")) + log)
+    assert reader.collect([str(tmp_path / "job.log")]).context == ""
+
+
+@given(st.lists(st.sampled_from([b"# A", b"## B", b"```", b"~~~", b"**C**:", b"words", b"NCCL INFO x", b"", b"\xff", b"#"]), max_size=30))
+def test_of_a_report_only_what_stands_outside_its_fences_is_words(rows):
+    assert set(reader.written(rows)) <= {row.decode("utf-8", "replace") for row in rows} - {"```", "~~~", "NCCL INFO x"}
+
+
+@pytest.mark.parametrize("message, denied", [
+    ("GPU has fallen off the bus", "* No `GPU has fallen off the bus` in dmesg"), ("CUDA out of memory", "we saw no CUDA out of memory"),
+    ("CUDA out of memory", "it dies without any CUDA out of memory"), ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1", "did not see `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`")])
+def test_a_message_that_was_not_seen_is_no_evidence(tmp_path, message, denied):
+    assert causes_of(tmp_path, message + "\n") and message in denied
+    assert causes_of(tmp_path, denied + "\n") == {} == causes_of(tmp_path, "step 1\n", denied)
+
+
+def test_the_other_version_is_installed_for_the_cuda_that_the_reporter_names(tmp_path):
+    told = judge_ranks.experiments("CUDA 13.0: hangs with NCCL 2.30.4 and works with NCCL 2.30.3")
+    assert told[0].advice.remedy[0][2] == ("pip install --no-deps nvidia-nccl-cu13==2.30.3",)
+    assert [line.text for line in told[0].evidence] == ["works with NCCL 2.30.3", "CUDA 13.0: hangs with NCCL 2.30.4"]
+
+
+@pytest.mark.parametrize("log", ["export NCCL_CUMEM_ENABLE=0\nvllm serve\nthe engine crashed, and not only once\n"])
+def test_a_setting_alone_is_no_evidence(tmp_path, log):
+    assert "cumem-mismatch" not in causes_of(tmp_path, log)
+
+
+FULL_NVLS = "n1:11:21 [0] transport/nvls.cc:254 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\n"
+
+
+@pytest.mark.parametrize("before, advised", [
+    ("", True), ("export NCCL_NVLS_ENABLE=0\n", False), ("n1:11:21 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n", False),
+    ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False), ("export NCCL_NVLS_ENABLE=1\n", True), ("export NCCL_NVLS_ENABLE=01\n", True)])
+def test_a_setting_that_is_on_is_not_advised(tmp_path, before, advised):
+    (tmp_path / "job.log").write_text(before + FULL_NVLS)
+    told = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nvls-fabric-fault"]
+    lines = [line for h in told for r in h.remedy for line in r.lines]
+    assert told and all(h.remedy for h in told) and ("export NCCL_NVLS_ENABLE=0" in lines) is advised
+
+
+def test_if_only_settings_are_advised_and_all_are_on_something_else_is_said(tmp_path):
+    line = LogLine(str(tmp_path / "job.log"), 1, "export NCCL_CUMEM_ENABLE=0")
+    logs = Logs([], "", {"NCCL_CUMEM_ENABLE=0": Seen([line], 1)}, [])
+    only = (("you", "Set it:", ("export NCCL_CUMEM_ENABLE=0",)),)
+    assert [lines for _, _, lines in triage._not_done(only, logs)] == [()] and triage._not_done((), logs) == ()
+    assert triage._not_done((*only, ("you", "Or this:", ("export NCCL_NVLS_ENABLE=0",))), logs)[0][1] == "Or this:"

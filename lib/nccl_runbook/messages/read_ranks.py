@@ -64,7 +64,7 @@ class Ranks:
         self._newest, self._over, self.attempts = newest, "", 1
         self._again_in: Counter[str] = Counter()  # each node has a file
         self._rows: dict[int, dict[str, Any]] = {}
-        self._of_pid: dict[tuple[str, str], int] = {}
+        self.of_pid: dict[tuple[str, str], int] = {}  # the rank of a process, by host or file, once one of its lines has told
         # the last step and the one before, of a rank, or of a file where nobody says who goes on
         self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
@@ -76,10 +76,6 @@ class Ranks:
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
         self.raised: LogLine | None = None
-
-    def rank_of(self, host: str, pid: str, name: str) -> int | None:
-        """The rank of a process, once one of its lines has told."""
-        return self._of_pid.get((host or name, pid))
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
@@ -103,7 +99,7 @@ class Ranks:
         self._software(line, found)
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
-            self._of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
+            self.of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
