@@ -39,8 +39,7 @@ def named(command: str, given: dict[str, object]) -> list[str]:
         rows = [f for f in given.get("findings", []) if f["severity"] in ("warn", "broken")]
         return [f"env:{f['id']}:{f['variable']}" for f in rows]
     if command == "plan":
-        bad = not ("refused" in given or given["verdict"] == "clean")
-        return [f"plan:{given['verdict']}"] * bad
+        return [] if "refused" in given or given["verdict"] == "clean" else [f"plan:{given['verdict']}"]
     causes = [h["cause"] for h in given.get("hypotheses", [])]
     return [f"triage:{cause}" for cause in causes if cause != "benign"]
 
