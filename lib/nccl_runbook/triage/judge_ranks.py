@@ -22,7 +22,7 @@ _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:
 _CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|works|runs|passes|hangs|fails)")
 _FAILS = re.compile(
     r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|\bsame (?:error|hang|way)|\bthe same\b|\bnothing\b|"
-    r"\b(?:not|never|n.t) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
+    r"(?:\bnot|\bnever|n\Wt) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
     r"\berrors?\b|\bstuck\b")
 _WORKS = re.compile(
     r"(?i)\b(?:works?|worked|runs?|ran|pass(?:es|ed)?|starts?|trains?|completes?|succeeds?|helps?|helped|fix(?:es|ed)|solves?|solved|"
