@@ -43,6 +43,10 @@ def test_what_works_with_a_path_off_makes_its_one_cause_likely(tmp_path, cause, 
     ("p2p-broken-acs-iommu", "2 GPUs hang at init; setting NCCL_P2P_DISABLE=1 does not help"),
     ("nvls-fabric-fault", "hangs at the first all_reduce; NCCL_NVLS_ENABLE=0 has no effect"),
     ("shm-too-small", "it hangs in docker; the same error with NCCL_SHM_DISABLE=1"),
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; NCCL_P2P_DISABLE=1 didn't help"),
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; with NCCL_P2P_DISABLE=1 it doesn’t work"),
+    ("nvls-fabric-fault", "hangs at the first all_reduce; NCCL_NVLS_ENABLE=0 isn't working"),
+    ("shm-too-small", "it hangs in docker; it won't start with NCCL_SHM_DISABLE=1"),
 ])
 def test_what_fails_all_the_same_rules_its_path_out(tmp_path, cause, context):
     found, fits = judged(tmp_path, context)
@@ -62,6 +66,15 @@ def test_a_setting_or_version_without_an_outcome_is_no_result(context):
     assert judge_ranks.experiments(context) == [] and judge_ranks.ruled_out(context) == set()
 
 
+@pytest.mark.parametrize("line", ["via P2P/IPC", "via NET/Socket/0"])
+def test_the_beginning_of_a_communicator_is_no_hang(tmp_path, line):
+    start = "n1:{p}:9 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId 1000 commId 0x1 - Init START\n"
+    log = tmp_path / "a.log"
+    log.write_text("".join(start.format(p=7 + r, r=r) + f"n1:{7 + r}:9 [{r}] NCCL INFO Channel 00/0 : {r}[{r}] -> {1 - r}[{1 - r}] {line}\n" for r in (0, 1))
+                   + "+ sysctl vm.drop_caches=3\nNVIDIA RTX A6000\n")
+    assert triage.judge(reader.collect([str(log)], "")) == []
+
+
 @given(st.lists(st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]), max_size=12))
 def test_any_words_are_read(words):
     context = " ".join(words)
@@ -74,6 +87,8 @@ NOISE = "n1:10:21 [2] proxy.cc:1497 NCCL WARN [Service thread] Could not receive
 
 @pytest.mark.parametrize("log", [NOISE + WELL, WELL + NOISE, WELL + "[rank1]: ValueError: bad\n", "[rank1]: ValueError: bad\n" + WELL,
                                  NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
+                                 NOISE + "3: RESULT,LANGUAGE_MODEL,,5805,nvidia,2026-05-01 10:00:00\n",
+                                 NOISE + "0: " + WELL + "1: step 7 loss 2.5\n" + "1: ValueError: bad\n",
                                  WELL + "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\n"])
 def test_a_job_that_said_that_it_ended_well_has_no_fault(tmp_path, log):
     (tmp_path / "job.log").write_text(log)

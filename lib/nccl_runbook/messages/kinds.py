@@ -25,7 +25,7 @@ _NUMBERS = re.compile(  # there a number tells one fault from another
     rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> ")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _STARTS = re.compile(
-    r"^(?:\[|RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
+    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
 # a line of our own answers: what it quotes was judged already
 _OURSELVES = re.compile(
     rb"^ {3}(?:seen|decides|against|you|your launcher|the administrator): |\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$")

@@ -23,7 +23,7 @@ _CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|w
 _FAILS = re.compile(
     r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|"
     r"\bsame (?:error|hang|way|result|issue|problem|failure)|\bthe same(?! \w)|\bnothing\b|"
-    r"\b(?:not|never|n.t) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
+    r"(?:\bnot|\bnever|n\Wt) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
     r"\berrors?\b|\bstuck\b")
 _WORKS = re.compile(
     r"(?i)\b(?:work(?:s|ed|ing)?|not (?:be )?reproduc\w{2,4}|runs?|ran|pass(?:es|ed)?|starts?|trains?|completes?|succeeds?|"
