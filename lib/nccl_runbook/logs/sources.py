@@ -51,6 +51,8 @@ _KINDS = ((_DUMP, DUMP, False),
     (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
     (r'"schema"\s*:\s*"nccl-runbook/', "an answer of this runbook", False),
     (r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(", f"stacks of py-spy: {_ASIDE}", True),
+    (r'"communicators_count"\s*:', f"an answer of NCCL's RAS: {_ASIDE}", False),
+    (r"(?m)^Group +Comms +Nodes +Ranks\b|^Job summary\n=+$", f"an answer of NCCL's RAS: {_ASIDE}", True),
     (r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", f"stacks of faulthandler: {_ASIDE}", True))
 
 

@@ -24,6 +24,8 @@ SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
+# where a finding comes from, the strongest proof first: what ranks left or do now, a message, an experiment, a configuration
+PROOF = ("06-timeouts", "07-logs", "03-fewer-gpus", "04-transports", "01-gpu-visibility", "05-weight-sync", "02-environment", "plan")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
 
 
@@ -224,19 +226,30 @@ def _bare(text: str) -> str:
     return text.strip().rstrip(".")
 
 
-def _trouble(steps: Iterable[StepEntry], causes: list[Cause]) -> str:
-    """The finding that leads: an established cause first, else the worst, the surest of them."""
+def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
+    """The finding that leads, None where nothing is wrong: what is proven first, then the worst, then by PROOF, then the surest.
+
+    A rank that dumps or a look show missing is proof; that a rank died says not why it did.
+    """
     status_of = {c.id: c.status for c in causes}
 
-    def order(finding: Finding) -> tuple[bool, bool, int]:
-        sure = STATUSES.index(status_of[finding.cause]) if finding.cause else len(STATUSES)
-        return sure != 0, finding.severity is not Severity.BROKEN, sure
+    def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, int]:
+        step, finding = one
+        status = status_of.get(finding.cause or "", "")
+        proven = status == "established" or step == PROOF[0] and status == "likely" and finding.cause != "peer-crashed"
+        return (not proven, finding.severity is not Severity.BROKEN, PROOF.index(step) if step in PROOF else len(PROOF),
+                STATUSES.index(status) if status else len(STATUSES))
 
-    bad = [f for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
-    if not bad:
+    bad = [(s.notebook, f) for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
+    return min(bad, key=order)[1] if bad else None
+
+
+def _trouble(steps: Sequence[StepEntry], causes: list[Cause]) -> str:
+    lead = leading(steps, causes)
+    if lead is None:
         return next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
-    lead = min(bad, key=order)
-    return (_bare(lead.title) or lead.id) + (f" ({status_of[lead.cause].replace('-', ' ')})" if lead.cause else "")
+    status = next((c.status for c in causes if c.id == lead.cause), "")
+    return (_bare(lead.title) or lead.id) + (f" ({status.replace('-', ' ')})" if status else "")
 
 
 def _what_passed(steps: list[StepEntry], judged: Judged) -> str:

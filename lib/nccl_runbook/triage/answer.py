@@ -13,7 +13,7 @@ from nccl_runbook.triage.judge import Decides, Hypothesis
 from nccl_runbook.triage.judge_against import Comparison
 
 HANG = "nccl-runbook hang "
-READ_BY_HANG = ("a flight-recorder dump", "stacks of ")
+READ_BY_HANG = ("a flight-recorder dump", "stacks of ", "an answer of NCCL's RAS")
 HANG_READS = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
 
 
