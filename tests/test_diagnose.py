@@ -25,7 +25,7 @@ from processes import ROOT
 DATA = Path(__file__).parent / "data"
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/diagnose.json").read_text())
 OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB of which 1.2 GiB is free."
-SHARED = "node0:1:1 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
+NVML = "node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error"
 SBATCH = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\nexport NCCL_DEBUG=ERROR\nsrun python3 train.py\n"
 FIX = (Remedy("you", "do it"),)
 
@@ -64,7 +64,7 @@ def test_a_folder_of_logs_dumps_and_scripts_is_one_answer(tmp_path):
 
 
 def test_a_message_that_is_the_fault_leads_before_a_setting(tmp_path):
-    (tmp_path / "a.log").write_text(SHARED + "\n")
+    (tmp_path / "a.log").write_text(NVML + "\n")
     (tmp_path / "run.sh").write_text(SBATCH)
     for order in ([tmp_path / "a.log", tmp_path / "run.sh"], [tmp_path / "run.sh", tmp_path / "a.log"]):
         document = diagnose(*order, code=3)
@@ -113,7 +113,7 @@ def test_a_record_is_judged_with_the_rest(tmp_path):
     assert document["lead"]["cause"] == "gpu-memory-exhausted" and document["brought"]["records"]
 
 
-@pytest.mark.parametrize("wrong", [("nope.log",), ("/nope/x",), ("999999999",), ("sglang:d1+fsdp:d1",), ("--gpus", "-1")])
+@pytest.mark.parametrize("wrong", [("nope.log",), ("/nope/x",), ("99999999",), ("sglang:d1+fsdp:d1",), ("--gpus", "-1")])
 def test_wrong_input_is_one_sentence(wrong, tmp_path):
     done = run_cli("diagnose", *wrong)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
@@ -131,7 +131,7 @@ def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
 
 def test_files_need_no_torch_no_jupyter_no_linux(tmp_path):
     """Whatever macOS lacks is hidden; what it does there was not tried."""
-    (tmp_path / "a.log").write_text(SHARED + "\n")
+    (tmp_path / "a.log").write_text(NVML + "\n")
     hide = ("import builtins, os, sys\nhidden = {'torch', 'IPython', 'nbclient', 'papermill', 'jupyter_client', 'pynvml', 'ipywidgets', 'select.epoll'}\n"
             "real = builtins.__import__\n"
             "def need(name, *rest):\n    if name.split('.')[0] in hidden: raise ImportError(name)\n    return real(name, *rest)\n"
