@@ -137,6 +137,15 @@ class Job:
                 breakpoint()  # HERE from Python 3.13 on, before at the next line
                 print("resumed")  # HERE
 
+    def stale_lock(self) -> None:
+        """The lock of an extension whose build was killed: every rank waits for its end (torch/utils/file_baton.py)."""
+        from torch.utils.file_baton import FileBaton
+
+        for step, _ in self.steps():
+            if step == TROUBLE:
+                (self.folder / "lock").touch()
+                FileBaton(str(self.folder / "lock")).wait()  # HERE
+
     def healthy(self) -> None:
         while True:
             self.backward()
@@ -169,7 +178,7 @@ def read_row() -> None:
 
 # who is at fault
 JOBS = {"gather_on_main": 0, "barrier_on_main": 0, "early_stop": 2, "uneven": 1, "caught": 1, "accumulation": 2, "subset": 2,
-        "loader": 1, "upload": 0, "lock": 0, "download": 0, "debugger": 0, "healthy": None}
+        "loader": 1, "upload": 0, "lock": 0, "download": 0, "debugger": 0, "stale_lock": None, "healthy": None}
 MARKED = {"gather_on_main": Job.gather, "lock": acquire}  # where the mark is, if not in the job itself
 ELSEWHERE = ("loader", "upload", "lock", "download", "debugger")
 

@@ -27,7 +27,8 @@ from nccl_runbook.look.live import text
 
 GAP_S = 1.6
 GROUPS = (("gather_on_main", "barrier_on_main", "early_stop", "uneven"), ("caught", "accumulation", "subset", "loader"),
-          ("upload", "lock", "download", "debugger"), ("healthy",))
+          ("upload", "lock", "download", "debugger"), ("stale_lock", "healthy"))
+GUILTY = [job for job, rank in ordinary.JOBS.items() if rank is not None]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def is_marked(job: str, frame: str) -> bool:
     return here is not None and "HERE" in lines[int(here[1]) - first]
 
 
-@pytest.mark.parametrize("job", [job for job in ordinary.JOBS if job != "healthy"])
+@pytest.mark.parametrize("job", GUILTY)
 def test_live_the_rank_and_the_line_of_the_mistake_and_no_innocent(seen: dict[str, Any], job: str) -> None:
     look, pictures, _ = seen[job]
     (picture,) = pictures
@@ -79,11 +80,17 @@ def test_live_the_rank_and_the_line_of_the_mistake_and_no_innocent(seen: dict[st
     assert len(picture.victims) == 2 and rules.verdict(pictures) == "broken"
 
 
+def test_live_ranks_that_all_look_for_a_lock_again_and_again_are_not_called_healthy(seen: dict[str, Any]) -> None:
+    look, pictures, _ = seen["stale_lock"]
+    (picture,) = pictures
+    assert (picture.kind, picture.culprits) == ("unknown", []) and is_marked("stale_lock", picture.sentence), text(pictures, [look])
+
+
 def test_live_a_healthy_one_is_healthy(seen: dict[str, Any]) -> None:
     assert [p.kind for p in seen["healthy"][1]] == ["healthy"]
 
 
-@pytest.mark.parametrize("job", [job for job in ordinary.JOBS if job != "healthy"])
+@pytest.mark.parametrize("job", GUILTY)
 def test_from_the_dumps_the_rank_is_named_and_no_innocent(seen: dict[str, Any], job: str) -> None:
     told = after.judge(collect([str(seen[job][2])]))
     assert told.culprits == (ordinary.JOBS[job],), told

@@ -82,9 +82,9 @@ def by_look(hang: Hang, told: Told) -> Told:
 
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
-    there, silent = places(Counter(called(hang, w) for w in found.all())), rank_names([a.rank for a in quiet])
-    return Told("unknown", (), tuple(sorted(found.waits)), f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: "
-                "dead, stopped or busy, logs alone do not tell.", cause=_CAUSE["dead"], status="possible",
+    return Told("unknown", (), tuple(sorted(found.waits)), f"{counted(len(found.waits), 'rank')} waited in "
+                f"{places(Counter(called(hang, w) for w in found.all()))}; {rank_names([a.rank for a in quiet])} fell silent: dead, "
+                "stopped or busy, logs alone do not tell.", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
 

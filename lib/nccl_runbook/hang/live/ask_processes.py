@@ -106,13 +106,12 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
     variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
     fields = stat_fields(f"/proc/{pid}/stat")
-    _, parent, _, session, *_ = fields
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
     if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
         return None
     nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
-    return Process(pid, int(parent), int(session), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
 
 
 def _job(process: Process, launcher: int) -> str:
@@ -169,8 +168,8 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
     for job, members in grouped((r.job, r) for r in ranks).items():
         newest, *older = sorted(grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part))
         for part in older:
-            gone = part[0].launcher == 1 and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS
-            if gone or {r.rank for r in newest} & {r.rank for r in part}:
+            if {r.rank for r in newest} & {r.rank for r in part} or (
+                    part[0].launcher == 1 and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS):
                 yield from (dataclasses.replace(r, job=job + LEFT_OVER) for r in part)
             else:
                 newest = newest + part

@@ -38,13 +38,13 @@ from nccl_runbook.hang.live.judge_ranks import (
     main_stacks,
     moved_last,
     names,
+    polls,
     share,
     stack_line,
     view,
 )
 
 RESTS_ON = ("live",)
-VERDICTS = ("broken", "degraded", "unknown", "healthy")  # worst first
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
@@ -67,9 +67,10 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
     by_job = grouped((rank.job, (rank, look)) for rank, look in seen)
-    pictures = sorted((_picture(members, bare) for members in by_job.values()), key=lambda picture: VERDICTS.index(verdict([picture])))
-    strangers = [dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
-    return [p for p in pictures if p.job != NO_JOB] or strangers
+    pictures = sorted((_picture(members, bare) for members in by_job.values()),
+                      key=lambda picture: ("broken", "degraded", "unknown", "healthy").index(verdict([picture])))
+    return [p for p in pictures if p.job != NO_JOB] or [
+        dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
 
 
 def _launch(rank: LiveRank) -> str:
@@ -314,7 +315,8 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
     if len(spots) > 1:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
-        why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
+        why = (f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else
+               f"the ranks wait in different calls ({told}): without counts of their calls nothing shows which side is wrong")
         return accuse(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                       [Evidence(told, "stacks")])
     if unseen(members):
@@ -357,6 +359,10 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
 def _moving(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("moving", "busy") for v in base.ranks):
         return None
+    if all(polls(r) for r, _ in members):
+        return dataclasses.replace(base, decides=stack_line(base.ranks), sentence=(
+            f"all {counted(len(base.ranks), 'rank')} sleep and look again in one place, the first in {base.ranks[0].frame}: what they wait "
+            "for did not come within the look"))
     said = f"not hung: {counted(len(base.ranks), 'rank')} moved within the look"
     if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "

@@ -140,6 +140,12 @@ def moved_last(rank: LiveRank) -> bool:
     return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
 
 
+def polls(rank: LiveRank) -> bool:
+    """It mostly sleeps, is in one place of its own code in every sample, and uses no CPU: for a lock of torch's extensions, a file."""
+    return (share(rank, lambda what: "nanosleep" in what) >= BUSY_SHARE and len(set(places(rank))) == 1
+            and rank.samples[-1].threads[0].cpu_s - rank.samples[0].threads[0].cpu_s <= STILL_CPU_S)
+
+
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
     """The share of moments between the samples at which the main thread was so."""
     return sum(n for what, n in rank.main_thread.items() if fits(what)) / max(1, sum(rank.main_thread.values()))
