@@ -69,10 +69,10 @@ def command_page() -> str:
     parts = [f"# Commands\n\n{' '.join(cell(parser.help).split())}\n\n"
              "Without an installation on a node, use `nccl-look.pyz` ([bare nodes](bare-nodes.md)).\n"]
     for name, command in parser.commands.items():
-        example = "\n".join(re.split(r" {3}(?:or {3})?|; ", command.epilog.removeprefix("Example: ")))
-        words = [word for p in command.params if p.param_type_name == "argument" for word in [p.metavar or p.name.upper()]]
+        example = "\n".join(re.split(r" {3}or {3}|; ", command.epilog.removeprefix("Example: ")))
+        words = [words_of(p) if p.required or words_of(p)[0] == "[" else f"[{words_of(p)}]" for p in command.params if p.param_type_name == "argument"]
         rows = [[code(words_of(p)), cell(p.help or ""), default(p)] for p in command.params if not p.hidden]
-        parts.append(f"## {name}\n\n{cell(command.help)}\n\n```bash\nnccl-runbook {' '.join([name, *words])} [OPTIONS]\n\n{example}\n```\n\n"
+        parts.append(f"## {name}\n\n{cell(command.help)}\n\n```bash\nnccl-runbook {' '.join([name, '[OPTIONS]', *words])}\n\n{example}\n```\n\n"
                      + table(["option", "meaning", "default"], rows))
     return "\n".join(parts)
 

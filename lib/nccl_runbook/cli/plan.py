@@ -58,20 +58,20 @@ class Plan:
 def plan(
     target: Annotated[str, typer.Argument(metavar="ALLOCATION|FILE|FOLDER", help="An allocation string, a launch line, a training YAML, "
                                           "a launch script, or a folder of YAML files.")],
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of a node; a YAML may say it.", min=0)] = 0,
-    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0; the newest known if empty.")] = "",
-    launcher: Annotated[str, typer.Option(help="AReaL's: local, single-controller or ray.")] = "",
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, where Ray places.", min=0)] = 0,
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node. A YAML may contain it.", min=0)] = 0,
+    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")] = "",
+    launcher: Annotated[str, typer.Option(help="AReaL's launcher: local, single-controller or ray.")] = "",
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes, if Ray places the ranks.", min=0)] = 0,
     update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
-    check_devices: Annotated[bool, typer.Option("--check-devices", help="Ask NVML, too, whether the planned GPUs of this machine are "
-                                                "different ones; without --gpus as many as are visible.")] = False,
+    check_devices: Annotated[bool, typer.Option("--check-devices", help="Also check through NVML that the planned GPUs of this machine "
+                                                "are different. Without --gpus: all visible ones.")] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
 ) -> None:
-    """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
+    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code: 0 clean, 3 otherwise. Reads only."""
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
-        answer.leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk")
+        answer.leave(f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk")
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None

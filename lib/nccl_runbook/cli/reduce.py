@@ -41,16 +41,18 @@ class Tried:
 
 
 def reduce(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The job; {NAME} is filled in and NAME set for each axis.")],
+    command: Annotated[list[str], typer.Argument(
+        metavar="-- CMD...", help="Your job. {NAME} is replaced by the value of that axis, and the variable NAME is set.")],
     axis: Annotated[list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")] = [],  # noqa: B006
-    deadline: Annotated[float, typer.Option(metavar="S", min=1.0, max=1e6, help="Seconds of a run; then it is looked at and ended.")] = 900,
-    fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs, a new or empty one.")] = Path("reduce-logs"),
+    deadline: Annotated[float, typer.Option(
+        metavar="S", min=1.0, max=1e6, help="Seconds per run. After that, look at the run, then end it.")] = 900,
+    fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that shows the failure. Default: any exit code except 0.")] = "",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs per combination, for intermittent failures.")] = 1,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
 ) -> None:
-    """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
+    """Run larger and larger forms of your job until one fails. All processes of a run end before the next run starts."""
     from nccl_runbook.compare import reduction
 
     try:

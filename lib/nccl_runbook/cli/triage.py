@@ -25,16 +25,16 @@ DUMPS = "The dumps and stacks among these files, side by side"
 
 
 def triage(
-    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
+    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip, or - for standard input.")],
     against: Annotated[list[str], answer.typer.Option(
-        metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")] = [],  # noqa: B006
-    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
+        metavar="GOOD", help="The log of a good run, to compare. Repeatable.")] = [],  # noqa: B006
+    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what the job printed, and say what broke first, what only followed, and which test decides."""
+    """Read what the job printed: what broke first, what only followed, and which test decides."""
     answer.named(against)
     if not context or against:
         answer.named(paths, one=not against)
