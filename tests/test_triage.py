@@ -325,9 +325,9 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         (tmp_path / f"{name}.log").write_text(text)
         ended = run_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
         page = (tmp_path / f"{name}.html").read_text()
-        assert ("To run where the job ran" in ended.stdout, "To run where the job ran" in page) == (name == "there",) * 2, name
+        assert ("Run on the hosts of the job" in ended.stdout, "Run on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":
-            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("To run where the job ran")[2]
+            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run on the hosts of the job")[2]
             assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
     hosts, rows = triage.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"

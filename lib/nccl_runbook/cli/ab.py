@@ -68,7 +68,7 @@ def ab(
         engine = functools.cache(lambda: stack.enter_context(Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)))
         try:
             if min(rounds - 1, size, layers) < 0:
-                raise ValueError("--rounds is at least 1, --size and --layers at least 0")
+                raise ValueError("--rounds must be at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
                                         models.spec_of(sync, layers), method, stopped)
@@ -87,14 +87,14 @@ def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engin
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     arms = reader.read(a, b)
     if somebody := busy.gpus_busy(users.collect(), allow_busy):
-        raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
+        raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
-        raise ValueError("A and B are both the environment as it is: name what to compare")
+        raise ValueError("A and B are both the unchanged environment: name what to compare")
     made = subject()
     stopped.remember()
     seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds, stopped)
     if engine is None or seen.stopped:
-        return seen, Gap("not-run", seen.stopped or "your own command is not looked into")
+        return seen, Gap("not-run", seen.stopped or "your own command is not inspected")
     return seen, environment.of_arms(engine(), arms)
 
 

@@ -26,7 +26,7 @@ from nccl_runbook.scripts.read import read as read_script
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
 MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = "no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)"
+FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 MOST_SHOWN = 40   # plans of a page in full; a table names all
 
 
@@ -93,7 +93,7 @@ def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
     view = nvml.view()
     if isinstance(view, Gap):
-        raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
+        raise ValueError(f"--check-devices: NVML reports no GPU here ({view})")
     return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -116,7 +116,7 @@ def _plans(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Plan]
     if files[training_file.MOST_FILES:]:
         left_out.append(f"{path.name}: only {training_file.MOST_FILES} of {len(files)} YAML files")
     if not plans:
-        raise ValueError(left_out[0] if left_out else f"{target} holds no YAML file")
+        raise ValueError(left_out[0] if left_out else f"{target} contains no YAML file")
     return plans, left_out
 
 
@@ -165,8 +165,8 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
 def _sized(asked: Site, told: int) -> Site:
     gpus = asked.gpus or told
     if not 0 < gpus <= MOST_GPUS:
-        raise ValueError(f"{gpus} GPUs of one node: at most {MOST_GPUS} can be planned" if gpus
-                         else "say how many GPUs a node has: --gpus N")
+        raise ValueError(f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned" if gpus
+                         else "name the number of GPUs per node: --gpus N")
     return dataclasses.replace(asked, gpus=gpus)
 
 
@@ -184,10 +184,10 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
         own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
-        raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
+        raise ValueError("it names backends by role: use a tag from v1.0.3 on and the single-controller launcher")
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (of_realhf(training.mode) if realhf else training.mode)
     if "${" in text:
-        raise ValueError(f"{text[:200]} is not told in this file: name what it stands for instead of the file")
+        raise ValueError(f"{text[:200]} is not resolved in this file: give the allocation string instead of the file")
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 
@@ -247,7 +247,7 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
         lines += [repr(groups_table(first.placed.groups, first.gpus))] if first.placed else []
         word = first.verdict or "not readable"
     else:
-        lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
+        lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
         word = _clean(plans)
     lines += [f"{'passed over' if line in _foreign(left_out) else 'not read'}: {line}" for line in left_out]
     return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])

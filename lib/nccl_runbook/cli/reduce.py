@@ -149,7 +149,8 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-           "interrupted": tried.line, "otherwise": tried.line or f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
+           "interrupted": tried.line, "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of "
+                                                                 "--fail-on"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
@@ -163,12 +164,12 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
     elif stopped():
         done = sum(t.outcome != "interrupted" for t in tried)
-        sentence = f"{stopped()} after {done} of {count} combinations, none of which failed as asked"
+        sentence = f"{stopped()} after {done} of {count} combinations; none showed the failure"
     elif otherwise:
         log = shlex.quote(otherwise[0].logs[-1])
-        sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
+        sentence = f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see {log}"
     else:
-        sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
+        sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

@@ -79,8 +79,8 @@ def sync(
 
 def _own(step: Step, trace: str, pids: list[int], stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
-        told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
-        answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
+        what = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
+        answer.say(f"nccl-runbook: {what}; no process is stopped or changed")
         stopped.remember()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
         step.collect("own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped)

@@ -21,7 +21,7 @@ from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, t
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
 LINE_CHARACTERS, EVIDENCE = 240, ("file", "line", "text", "rank")
-DUMPS = "The dumps and stacks among these files, side by side"
+DUMPS = "Dumps and stacks among these files"
 
 
 def triage(
@@ -104,7 +104,7 @@ def text(given: Answer) -> str:
     if logs.unknown and all(one.status == "possible" for one in given.hypotheses):
         quoted = {(e.file, e.line) for one in given.hypotheses for e in one.evidence[:4]}
         rows = [f"   {t.times} x {_cut(t.first.text)}" for t in logs.unknown[:8] if (t.first.file, t.first.line) not in quoted]
-        lines += ["Lines that look like errors and are not known:"] * bool(rows) + rows
+        lines += ["Lines that look like errors, but match no known message:"] * bool(rows) + rows
     files = [f for f in logs.files if not (dumps and f.kind.startswith(READ_BY_HANG))]
     lines += [f"{f.name} is {f.kind}" for f in files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in files if f.problem or f.left_out]

@@ -153,7 +153,8 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 
 def arguments() -> argparse.Namespace:
     here = f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
-    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; to judge "
+    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; "
+                                                                  "to judge "
                                      "it elsewhere: nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
     parser.add_argument("--json", metavar="FILE", default=here, help="- for standard output; default: nccl-look-HOST-TIME.json")
     parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
@@ -205,7 +206,7 @@ def look(options: argparse.Namespace, output: Output) -> None:
             output.say(NOT_HERE % options.gpus)
     except EngineError as error:
         why_not = Gap("absent", str(error))
-        output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")
+        output.say(f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more")
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not)
 
