@@ -250,7 +250,7 @@ def test_a_file_nested_without_end_is_named_and_costs_its_folder_nothing(nested,
 def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refused(tmp_path):
     (tmp_path / "t.yaml").write_text("allocation_mode: ${oc.env:MODE,sglang:d1+fsdp:d1}\ncluster: {n_gpus_per_node: 2}\n")
     done = run(str(tmp_path / "t.yaml"))
-    assert done.returncode == 2 and "not told in this file" in done.stderr and done.stdout == ""
+    assert done.returncode == 2 and "not resolved in this file" in done.stderr and done.stdout == ""
 
 
 def test_a_bomb_of_merges_is_read_in_no_time():
@@ -511,7 +511,7 @@ def test_the_planned_gpus_are_compared_by_uuid_before_nccl_starts(scenario, stri
 
 def test_where_nvml_says_nothing_the_check_is_no_health():
     done = run("sglang:d1+fsdp:d1", "--check-devices", LD_LIBRARY_PATH="/nonexistent")
-    assert done.returncode == 2 and "names no GPU here" in done.stderr
+    assert done.returncode == 2 and "reports no GPU here" in done.stderr
 
 
 def test_a_launch_of_verl_tells_its_own_number_of_nodes():
