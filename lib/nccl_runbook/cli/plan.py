@@ -9,50 +9,18 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.plan import frameworks
 from nccl_runbook.plan import judge as rules_of_plans
-from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan.answer import FOREIGN, Plan, plans_of
 from nccl_runbook.plan.areal import tags as knowledge
-from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
-from nccl_runbook.plan.groups import LAUNCHERS, Placed, Site, place
+from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.cells import finding_text
-from nccl_runbook.scripts.read import Command, Script
-from nccl_runbook.scripts.read import read as read_script
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
-MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 MOST_SHOWN = 40   # plans of a page in full; a table names all
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
-    ``devices``: what this machine's GPUs say to it, None where they were not asked; ``rules``: AReaL's, None for other frameworks."""
-    where: str
-    text: str
-    framework: str
-    launcher: str
-    gpus: int
-    finding: Finding
-    mode: Mode | None = None
-    placed: Placed | None = None
-    error: str | None = None
-    devices: list[Finding] | None = None
-    rules: knowledge.Rules | None = None
-
-    @property
-    def clean(self) -> bool:
-        return self.verdict == "clean" and not self.devices
-
-    @property
-    def verdict(self) -> str | None:
-        return self.placed.verdict if self.placed else None
 
 
 def plan(
@@ -76,7 +44,7 @@ def plan(
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
         asked = Site(gpus or len(seen or ()), launcher, nodes, update)  # 0 and "" where the command line says nothing
-        plans, left_out = _plans(target, asked, rules)
+        plans, left_out = plans_of(target, asked, rules)
         if seen is not None:
             plans = [dataclasses.replace(p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)) for p in plans]
     except ValueError as error:
@@ -97,29 +65,6 @@ def _devices() -> list[Identity]:
     return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _plans(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Plan], list[str]]:
-    """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
-    path = Path(target)
-    if not os.path.lexists(target):
-        slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)  # no allocation
-        if slip or " " not in target and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py")):
-            raise ValueError(f"there is no file {target}")
-        return [_of_text(target, "", asked, rules)], []
-    plans, left_out = [], []
-    files = training_file.files(path)
-    for file in files[:training_file.MOST_FILES]:
-        name = file.name if file == path else str(file.relative_to(path))
-        try:
-            plans.append(_of_text(training_file.text_of(file), name, asked, rules, file))
-        except ValueError as error:
-            left_out.append(f"{name}: {error}")
-    if files[training_file.MOST_FILES:]:
-        left_out.append(f"{path.name}: only {training_file.MOST_FILES} of {len(files)} YAML files")
-    if not plans:
-        raise ValueError(left_out[0] if left_out else f"{target} contains no YAML file")
-    return plans, left_out
-
-
 def _foreign(left_out: list[str]) -> list[str]:
     """The files of others, which no plan is missing."""
     return [line for line in left_out if line.endswith(FOREIGN)]
@@ -131,97 +76,6 @@ def _not_read(left_out: list[str]) -> str:
 
 def _clean(plans: list[Plan]) -> str:
     return f"{sum(p.clean for p in plans)} of {len(plans)} clean"
-
-
-def _of_text(text: str, where: str, asked: Site, rules: knowledge.Rules, file: Path | None = None) -> Plan:
-    """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
-    is_yaml = file is not None and file.suffix in (".yaml", ".yml")
-    if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
-        return _areal(text, where, _sized(asked, 0), rules, [])
-    script = read_script("" if is_yaml else text)
-    overrides = {name: values[-1] for c in script.commands for name, values in c.flags.items() if values}
-    training = training_file.read(text if is_yaml else _named_config(script.commands, file, "config"), overrides)
-    if training.mode or {"actor", "rollout"} <= set(training.backends):
-        return _of_training(training, where, asked, rules, " ".join(c.text for c in script.commands))
-    if (known := frameworks.of(text)) is None:
-        raise ValueError(FOREIGN)
-    accelerate = training_file.read(_named_config(script.commands, file, "config_file")).flat
-    own = {n: (v,) for n, v in {**accelerate, **training.flat}.items() if n not in overrides}
-    said = [(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]
-    return _of_framework(known, said, script, where, asked)
-
-
-def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
-    """The text of the YAML that a command names with this flag, "" where there is none that can be read here."""
-    names = [values[0] for c in commands for values in [c.flags.get(flag, ())] if values]
-    folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
-    found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
-    try:
-        return training_file.text_of(found[0]) if found else ""
-    except ValueError as error:
-        raise ValueError(f"the --{flag} that it names, {found[0].name}: {error}") from error
-
-
-def _sized(asked: Site, told: int) -> Site:
-    gpus = asked.gpus or told
-    if not 0 < gpus <= MOST_GPUS:
-        raise ValueError(f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned" if gpus
-                         else "name the number of GPUs per node: --gpus N")
-    return dataclasses.replace(asked, gpus=gpus)
-
-
-def _of_training(training: training_file.Training, where: str, asked: Site, rules: knowledge.Rules, command: str) -> Plan:
-    """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
-    launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
-    by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and rules.era == "C"
-    realhf = training.realhf and rules.realhf
-    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch.honours_option else "xccl")
-    nodes = asked.nodes or training.nodes or 1
-    controlled = realhf or by_role or training.scheduler == "local"
-    told = dataclasses.replace(
-        _sized(asked, training.gpus), update=update, nodes=nodes,
-        launcher="single-controller" if realhf else launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
-        own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
-    roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
-    if not roles and not training.mode:
-        raise ValueError("it names backends by role: use a tag from v1.0.3 on and the single-controller launcher")
-    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (of_realhf(training.mode) if realhf else training.mode)
-    if "${" in text:
-        raise ValueError(f"{text[:200]} is not resolved in this file: give the allocation string instead of the file")
-    return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
-
-
-def _about(training: training_file.Training, rules: knowledge.Rules, update: str) -> list[str]:
-    """What this tag makes of the file's other settings."""
-    ignored = training.update == "disk" and not rules.switch.honours_option
-    made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
-    return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (training.update not in ("", update)) + \
-        [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * \
-        (rules.era == "C" and not training.backends)
-
-
-def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: list[str], roles: dict[str, str] | None = None,
-           shares: dict[str, str] | None = None) -> Plan:
-    nodes = asked.nodes or 1
-    site = dataclasses.replace(asked, launcher=asked.launcher or ("ray" if nodes > 1 else "local"), nodes=nodes,
-                               update=asked.update or "xccl", engines_first=rules.controller == "engine")
-    try:
-        mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
-    except Refused as why:
-        return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.refused(text, why, rules), error=why.error, rules=rules)
-    placed = place(mode, site)
-    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site)))
-    return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.judge(text, mode, placed, rules, site), mode, placed,
-                rules=rules)
-
-
-def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
-    flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    pools = {" ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat}  # verl's
-    gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
-    launch = frameworks.merged(known, said, gpus)
-    mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(where, "", known.name, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
 
 
 def document(one: Plan) -> dict[str, Any]:

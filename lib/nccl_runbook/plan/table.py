@@ -53,7 +53,7 @@ def _homeless(group: Any) -> list[Cell]:
 
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = (), foreign: Sequence[str] = ()) -> Table:
-    """One row a plan of cli/plan.py, then the files that hold none, with why; those of others are not missed."""
+    """One row a plan of answer.py, then the files that hold none, with why; those of others are not missed."""
     rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
     told = [(Cell("passed over", "muted") if line in foreign else Cell("not read", "unknown"), line.partition(": ")) for line in left_out]
@@ -62,7 +62,7 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = (), foreign: Seq
 
 
 def groups_tables(plans: Sequence[Any]) -> list[Table]:
-    """groups_table of each of these plans of cli/plan.py that parses, headed by what it is."""
+    """groups_table of each of these plans of answer.py that parses, headed by what it is."""
     return [dataclasses.replace(groups_table(p.placed.groups, p.gpus), caption=_head(p)) for p in plans if p.placed]
 
 
