@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.facts import Gap, gaps_in
+from nccl_runbook.core.facts import Gap, counted, gaps_in
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
 from nccl_runbook.environment import judge as environment
 from nccl_runbook.environment import read as probe
@@ -90,6 +90,6 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
             lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
     parts = [*((r.name, r) for r in seen.roles), ("host", seen.host)]
     lines += [f"not looked at: {path}: {gap}" for name, part in parts for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
-    lines.append(f"verdict: {verdict} (exit code {code}): {sum(len(r.variables) for r in seen.roles)} variables "
+    lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
                  f"of {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)

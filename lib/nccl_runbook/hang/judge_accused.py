@@ -84,8 +84,8 @@ def _different(hang: Hang) -> list[Accused]:
                 track = next(t for t in group.tracks if t.rank == rank)
                 op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
                 left_out = not swapped and difference.after.get(usual) == call
-                says = (f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-                        + ": it left that one out, this is the next" * left_out)
+                says = (f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+                        + ": it skipped that call, this is the next" * left_out)
                 accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
                                        op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name))
     return accused
