@@ -32,7 +32,7 @@ BOTH_ENDS = 512 << 20, 64 << 20  # read of the beginning and of the end of one t
 SHORT_ENDS = 2 << 20, 2 << 20
 SAMPLED = 16
 END_BYTES = 4096  # looked at of each of too many files
-_LIKE_AN_ERROR = re.compile(rb"(?i)error|traceback|fatal|abort|segmentation|killed|NCCL WARN|timed? ?out|\bXid\b")
+_LIKE_AN_ERROR = (b"error", b"traceback", b"fatal", b"abort", b"segmentation", b"killed", b"nccl warn", b"timeout", b"timed out", b"xid")
 BLANK_BYTES = 16 << 20  # without a line end: no log
 UNPACKED_BYTES, UNPACKED_TIMES = 32 << 20, 200  # a file that unpacks to more, and to more times its size, is made to be endless
 _ZIP = b"PK\x03\x04"
@@ -260,7 +260,8 @@ def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
             with open(one[0], "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, size - END_BYTES))
-                return bool(_LIKE_AN_ERROR.search(file.read(END_BYTES))), os.fstat(file.fileno()).st_mtime
+                end = file.read(END_BYTES).lower()  # an expression takes 2 ms each
+                return any(map(end.__contains__, _LIKE_AN_ERROR)), os.fstat(file.fileno()).st_mtime
         except (OSError, ValueError):
             return False, 0.0
 
