@@ -229,7 +229,7 @@ def test_a_recorded_fact_is_read_back(tmp_path):
     ("srun", "#SBATCH --export=ALL,NCCL_IB_GID_INDEX=3"), ("deepspeed", "echo 'NCCL_IB_GID_INDEX=3' >> ~/.deepspeed_env"),
     ("ray", 'ray.init(runtime_env={"env_vars": {"NCCL_IB_GID_INDEX": "3"}})'), ("docker", "docker run -e NCCL_IB_GID_INDEX=3 ..."),
     ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'), ("torchrun", "export NCCL_IB_GID_INDEX=3"), ("beaker", "gantry run --env NCCL_IB_GID_INDEX=3 ..."),
-    ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate hands on its own environment")])
+    ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate passes on its own environment")])
 def test_a_remedy_speaks_the_launchers_language(launcher, expected):
     assert for_launcher("export NCCL_IB_GID_INDEX=3", launcher) == (expected,)
     assert for_launcher("show_gids", launcher) == ("show_gids",)
@@ -247,10 +247,10 @@ def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
     ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
     ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "sed -i -E '/^(NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME)=/d' ~/.deepspeed_env"),
-    ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit what the raylet had"),
+    ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet"),
     ("torchrun --nproc-per-node $(x) train.py", "srun",
      "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),
-    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # no more workers with num_gpus=1 than it lists GPUs"),
+    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # at most as many workers with num_gpus=1 as it lists GPUs"),
     ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
 def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):
     assert for_launcher(line, launcher)[0] == expected and for_launcher(line, "torchrun") == (line,)

@@ -18,7 +18,7 @@ def runs_table(c: Comparison) -> Table:
             for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
     failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
     return Table(
-        "", ["arm", "figure", "runs", "median", "least", "most"],
+        "", ["set-up", "figure", "runs", "median", "least", "most"],
         [*rows, *failed] or [["nothing was run", *[""] * 5]],
         f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. The figure of a run is "
         "the median of its values.")

@@ -104,7 +104,7 @@ def _search(search: Search | Gap) -> list[Finding]:
         return []
     diagnosed, example, sizes = diagnosis(search), search.example, [len(group) for r in search.rounds for group in r.groups]
     twice = "; the named part failed at least twice, in fresh processes" * (diagnosed.kind != "intermittent")
-    runs = Evidence(f"{len(sizes)} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")
+    runs = Evidence(f"{len(sizes)} runs of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")
     if diagnosed.kind == "intermittent":
         return [_rate(diagnosed, runs, example)]
     if diagnosed.works_up_to == 1 and isinstance(example, World):
