@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from nccl_runbook.logs.text import LINE_CHARACTERS  # noqa: E402
 from nccl_runbook.messages import kinds, read  # noqa: E402
-from nccl_runbook.messages.clues import compiled, printed  # noqa: E402
+from nccl_runbook.messages.clues import catalogue, compiled  # noqa: E402
 from nccl_runbook.messages.matcher import alternatives  # noqa: E402
 from nccl_runbook.messages.read_ranks import EXPRESSIONS  # noqa: E402
 from nccl_runbook.triage import judge_against, read_profile  # noqa: E402
@@ -31,7 +31,7 @@ from triage_samples import SAMPLES  # noqa: E402
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth
 LINES = [line for _, log, context, miss in SAMPLES for line in (log + miss + context).splitlines()]
-LITERALS = sorted({literal.decode() for e in printed().values() for needs in alternatives(e) for of in needs for literal in of})
+LITERALS = sorted({literal.decode() for e in catalogue()["printed"].values() for needs in alternatives(e) for of in needs for literal in of})
 GLUE = ["\n", "\n", "\n", " ", "\r", "\x00", "\x1b[31m", "\t", "[rank3]: ", "2026-01-02 03:04:05 ", "(W pid=7, ip=10.0.0.1) ", "\xff", "{", "é", "\u017f", "\u212a", "WARN ", "\rstep 5/9 [00:05<00:07, 1.2it/s]", '{"step": 7, "loss": 0.5, "id": "', "9" * 30, "Last error:\n", "[repeated 2x across cluster]\n"]
 
 
@@ -53,7 +53,7 @@ def naive(lines: list[str]) -> None:
     """AssertionError if the matcher leaves out what a search with every expression finds."""
     selected = kinds.matcher().may_match([line.encode("utf-8", "replace") for line in lines])
     for index, line in enumerate(lines):
-        found = {name for name, e in {**printed(), **EXPRESSIONS}.items() if compiled(e).search(line)}
+        found = {name for name, e in {**catalogue()["printed"], **EXPRESSIONS}.items() if compiled(e).search(line)}
         assert found <= {*selected.get(index, ())}, line
 
 

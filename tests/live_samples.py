@@ -41,13 +41,12 @@ def rank(number: int | None, frames: list[Frame] | None, state: str = "S", waits
     """A rank that was in ``frames`` in each sample, ``lines`` further down each time; ``cpu_s`` from one sample to the next."""
     samples = []
     for at, line in enumerate(lines):
-        threads = [Thread(100 + (number or 0), "python", state, waits, 5.0 + at * cpu_s, 10 + at * switches)]
+        threads = [Thread(100 + (number or 0), state, waits, 5.0 + at * cpu_s, 10 + at * switches)]
         moved = [dataclasses.replace(f, line=f.line + line) for f in frames or []]
         stacks = [Stack(threads[0].tid, "MainThread", state == "R", gil, moved)] if frames else Gap("absent", "py-spy is not installed here")
         samples.append(Sample(at * 3.0, threads, stacks))
-    return LiveRank(100 + (number or 0), job, number, number if local is None else local, world, world, "train.py", {}, has_torch, nccl, [], [],
-                    list(sockets), ["step 4711"], Gap("not-run", "not started with one"), samples,
-                    {f"{state} {waits}": 97} if moments is None else moments)
+    return LiveRank(100 + (number or 0), job, number, number if local is None else local, world, world, {}, has_torch, nccl, list(sockets),
+                    ["step 4711"], Gap("not-run", "not started with one"), samples, {f"{state} {waits}": 97} if moments is None else moments)
 
 
 def look(*ranks: LiveRank, host: str = "node1", gap_s: float = 10.0, **more) -> Live:
@@ -56,7 +55,7 @@ def look(*ranks: LiveRank, host: str = "node1", gap_s: float = 10.0, **more) -> 
 
 
 def gpu(index: int, percent: int, watt: float, pid: int) -> LiveGpu:
-    return LiveGpu(index, f"GPU-{index}", [percent, percent], [watt, watt], 1000, [pid])
+    return LiveGpu(index, [percent, percent], [watt, watt], [pid])
 
 
 def communicator(before: dict[int, int], after: dict[int, int]) -> RasCommunicator:

@@ -34,10 +34,10 @@ TIMEOUT = timedelta(seconds=300)
 # --- the test's side
 
 @contextmanager
-def launcher(python: str = sys.executable, **more: str) -> Iterator[subprocess.Popen[str]]:
+def launcher(python: str = sys.executable, script: str = __file__, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A launcher that has torch; everything below it dies with it."""
     env = {**os.environ, **{name: "?" * width for name, width in PLACES.items()}, "OMP_NUM_THREADS": "1", "WANDB_API_KEY": "canary-0123456789", **more}
-    running = subprocess.Popen([python, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    running = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
     try:
         yield running
     finally:

@@ -78,6 +78,26 @@ def test_arithmetic_is_worked_out_and_nothing_else(text, value):
     assert parse(text).variables == {"NCCL_BUFFSIZE": value}
 
 
+@pytest.mark.parametrize("text", [
+    'env["NCCL_DEBUG"] = os.environ["NCCL_DEBUG"]', 'env["MASTER_PORT"] = os.environ.get("MASTER_PORT", "")', 'os.environ["NCCL_DEBUG"] = level', "os.environ['NCCL_DEBUG'] = self.level",
+    'os.environ["NCCL_DEBUG"] = f"{level}"', 'os.environ.setdefault("NCCL_DEBUG", level)', 'env = {"MASTER_PORT": port, "A": "1"}', 'NCCL_DEBUG=os.getenv("LEVEL")', "dict(NCCL_DEBUG=str(level))",
+    'V1EnvVar(\n    name="NCCL_DEBUG",\n    value=level,\n)'])
+def test_an_expression_of_python_is_no_value(text):
+    assert parse(text).variables == {}
+
+
+@pytest.mark.parametrize("text", ['printf "WORLD_SIZE: %s\\n" $WORLD_SIZE', "echo NCCL_DEBUG=$NCCL_DEBUG", 'echo "NCCL_DEBUG=$NCCL_DEBUG" >&2', "echo NCCL_DEBUG=off || true", 'print(f"MASTER_PORT: {port}")',
+                                  "sleep 1; echo 'NCCL_DEBUG=off'"])
+def test_what_is_only_shown_sets_nothing(text):
+    assert parse("export NCCL_DEBUG=INFO\n" + text).variables == {"NCCL_DEBUG": "INFO"}
+
+
+@pytest.mark.parametrize("text", ['echo "NCCL_DEBUG=INFO" >> ~/.nccl.conf', "echo NCCL_DEBUG=INFO | sudo tee -a /etc/nccl.conf", "echo start && export NCCL_DEBUG=INFO", "echo start; NCCL_DEBUG=INFO torchrun t.py",
+                                  'os.environ["NCCL_DEBUG"] = "INFO"', '"NCCL_DEBUG": INFO', "bash -c 'echo start; export NCCL_DEBUG=INFO'"])
+def test_what_is_written_to_a_file_or_set_beside_is_read(text):
+    assert parse(text).variables == {"NCCL_DEBUG": "INFO"}
+
+
 def test_where_a_setting_stands_is_told_and_the_rest_is_counted():
     role = parse("FOO=1\nexport NCCL_NET=IB\nBAR=2\n", "x.sh")
     assert (role.where, role.others, role.name) == ({"NCCL_NET": "line 2"}, 2, "x.sh")

@@ -274,3 +274,16 @@ print(os.waitpid(child, 0)[1])
     told = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     assert told.stdout == "0\n", told.stderr
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("nccl2", "healthy"), ("nccl", "symmetric")])
+def test_what_another_backend_retires_without_an_end_did_not_time_out(tmp_path: Path, backend: str, kind: str) -> None:
+    """The hook of torch 2.15 retires at once what a backend issues that reports no ends; with NCCL's own recorder that is a time-out."""
+    row = {"process_group": ("0", "default_pg"), "profiling_name": f"{backend}:all_reduce", "p2p_seq_id": 0, "is_p2p": False, "state": "scheduled",
+           "retired": True, "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"], "output_dtypes": ["Float"], "timeout_ms": 1000,
+           "time_discovered_completed_ns": None}
+    for rank in range(2):
+        entries = [{**row, "record_id": n, "collective_seq_id": n + 1, "time_created_ns": 10**18 + n} for n in range(5)]
+        dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": entries}
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    assert rules.judge(reader.collect([str(tmp_path)])).kind == kind

@@ -219,7 +219,6 @@ def test_no_signal_is_sent_not_even_where_a_handler_would_catch_it(tmp_path: Pat
             time.sleep(0.02)
         look = look_live.look([noting.pid, frail.pid], 1.0, str)
         found = {r.pid: r for r in look.ranks}
-        assert found[noting.pid].handled_signals == [signal.SIGUSR1, signal.SIGUSR2] and found[frail.pid].handled_signals == []
         assert heard.read_text() == "" and noting.poll() is None and frail.poll() is None
         assert not isinstance(found[noting.pid].samples[-1].stacks, Gap), "and yet its stacks were read"
     finally:

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_runbook.messages import cache, clues, matcher
-from nccl_runbook.messages.clues import printed
+from nccl_runbook.messages.clues import catalogue
 from nccl_runbook.messages.kinds import _OWN
 from nccl_runbook.messages.matcher import FOLDED, Matcher, alternatives
 from nccl_runbook.messages.read_ranks import LAUNCHERS
 from triage_samples import SAMPLES
 
 LIB = Path(__file__).resolve().parents[1] / "lib"
-PRINTED = dict.fromkeys([*printed().values(), *_OWN.values(), *LAUNCHERS.values()])
+PRINTED = dict.fromkeys([*catalogue()["printed"].values(), *_OWN.values(), *LAUNCHERS.values()])
 # forms of expressions that the catalogue has not, or has not now
 FORMS = [
     r"", r"^$", r"a|", r"x*", r"(?i)kiss", r"(?i)[^i]k", r"(?i:i)[^i]", r"(?i)[a-k]Z", "ſ", "(?i)K", r"(?i)(?:fs|[Kk]elvin)?m",
@@ -159,19 +159,19 @@ class TestCache:
 
     @pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
     def test_a_catalogue_that_was_cut_off_is_worked_out_again(self, folder, content):
-        whole = clues._worked_out.__wrapped__()
+        whole = clues.catalogue.__wrapped__()
         [file] = folder.iterdir()
         kept = file.read_bytes()
         file.write_bytes(content)
-        again = clues._worked_out.__wrapped__()
+        again = clues.catalogue.__wrapped__()
         assert again["printed"] == whole["printed"] and file.read_bytes() == kept
-        assert clues._worked_out.__wrapped__() == json.loads(kept)
+        assert clues.catalogue.__wrapped__() == json.loads(kept)
 
     @pytest.mark.parametrize("home", ["/proc/nowhere", "relative", ""])
     def test_it_works_without_a_folder(self, monkeypatch, home):
         monkeypatch.setenv("XDG_CACHE_HOME", home)
         monkeypatch.setenv("HOME", "/proc/nowhere")
-        assert clues._worked_out.__wrapped__()["printed"] == clues.printed()
+        assert clues.catalogue.__wrapped__()["printed"] == clues.catalogue()["printed"]
 
     def test_an_old_catalogue_goes_and_other_files_stay(self, folder):
         cache.write("0", b"")

@@ -44,9 +44,9 @@ def test_a_row_fires_on_its_sample_and_not_on_what_only_looks_like_it(tmp_path, 
 
 
 def test_ids_are_unique_words_with_the_program_first():
-    ids = [*ROWS, *clues.fitting_symptoms(), *clues.PRINTED]
+    ids = [*ROWS, *clues.catalogue()["fits"], *clues.PRINTED]
     assert len(ids) == len({*ids}) and [i for i in ids if not ID.fullmatch(i) or len(i) > 60] == []
-    assert len(ROWS) == len(clues._rows()) and all(i.startswith("fit-") for i in clues.fitting_symptoms())
+    assert len(ROWS) == len(clues._rows()) and all(i.startswith("fit-") for i in clues.catalogue()["fits"])
 
 
 def test_every_row_is_complete():
@@ -64,10 +64,8 @@ def replayed(logs: Logs) -> Logs:
 
 def rewritten(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     """Another version of the catalogue: the same expression, spelled in another way."""
-    flags, expression = re.match(r"(\(\?i\))?(.*)", clues.printed()[message], re.S).groups("")
-    printed = {**clues.printed(), message: f"{flags}(?:{expression})"}
-    for module in (clues, judge):
-        monkeypatch.setattr(module, "printed", lambda: printed)
+    flags, expression = re.match(r"(\(\?i\))?(.*)", clues.catalogue()["printed"][message], re.S).groups("")
+    monkeypatch.setitem(clues.catalogue()["printed"], message, f"{flags}(?:{expression})")
     clues.version.cache_clear()
 
 
@@ -88,11 +86,11 @@ def test_a_record_outlives_an_equivalent_expression(tmp_path, monkeypatch):
 def test_a_record_of_before_ids_is_read_again(tmp_path):
     """It held lines under expressions, and no version."""
     logs = logs_of(tmp_path, FULL_SHM)
-    expressions = {**clues.printed(), **clues.spoken(), **clues.beside()}
+    expressions = {**clues.catalogue()["printed"], **clues.catalogue()["spoken"], **clues.catalogue()["beside"]}
     record = to_json(logs) | {"seen": {expressions[i]: to_json(seen) for i, seen in logs.seen.items()}, "words": {"the": None}}
     del record["catalogue"]
     old = TypeAdapter(Logs).validate_python(record)
-    assert not {*old.seen} & {*clues.printed()}
+    assert not {*old.seen} & {*clues.catalogue()["printed"]}
     told = [(h.cause, h.status) for h in answer(logs).hypotheses]
     assert told[0] == ("shm-too-small", "established") and [(h.cause, h.status) for h in answer(old).hypotheses] == told
 

@@ -25,7 +25,7 @@ from nccl_runbook.hang import judge as hang
 from nccl_runbook.hang import read as hang_files
 from nccl_runbook.messages import kinds
 from nccl_runbook.messages import read as reader
-from nccl_runbook.messages.clues import clues, compiled, printed
+from nccl_runbook.messages.clues import catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
 from nccl_runbook.report.markup import badge
@@ -114,7 +114,7 @@ def test_what_the_matcher_selects_holds_all_that_a_naive_search_finds():
     lines = list(dict.fromkeys(line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()))
     selected = kinds.matcher().may_match([line.encode() for line in lines])
     for index, line in enumerate(lines):
-        assert {i for i, e in {**printed(), **EXPRESSIONS}.items() if compiled(e).search(line)} <= {*selected.get(index, ())}, line
+        assert {i for i, e in {**catalogue()["printed"], **EXPRESSIONS}.items() if compiled(e).search(line)} <= {*selected.get(index, ())}, line
 
 
 # what follows is not the cause

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from nccl_runbook.messages import read as reader
-from nccl_runbook.messages.clues import printed, says
+from nccl_runbook.messages.clues import catalogue, says
 from nccl_runbook.triage import judge as triage
 from triage_samples import STATUS, hung
 
@@ -485,7 +485,7 @@ def test_who_only_asks_whether_it_will_hang_tells_of_no_hang(tmp_path, asked, fi
 def test_steps_of_nobody_in_the_same_file_make_a_message_background(tmp_path, after, resumed):
     (tmp_path / "job.log").write_text(WARNED + after)
     seen = reader.collect([str(tmp_path / "job.log")]).seen
-    assert {found.resumed for name, found in seen.items() if "to perform barrier" in printed().get(name, "")} == {resumed}
+    assert {found.resumed for name, found in seen.items() if "to perform barrier" in catalogue()["printed"].get(name, "")} == {resumed}
 
 
 def test_steps_in_another_file_say_nothing_of_a_message(tmp_path):

@@ -22,7 +22,7 @@ from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.logs import text as log_text
 from nccl_runbook.messages import kinds, read_ranks
 from nccl_runbook.messages import read as reader
-from nccl_runbook.messages.clues import beside, compiled, fitting_symptoms, printed, spoken
+from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.answer import answer
@@ -75,14 +75,14 @@ def test_a_line_is_taken_apart(text):
     assert all(len(p) <= log_text.LINE_CHARACTERS for p in log_text.pieces((text * 30).encode("utf-8", "replace")))
 
 
-@pytest.mark.parametrize("expression", [*dict.fromkeys([*printed().values(), *spoken().values(), *beside().values()])], ids=lambda e: re.sub(r"\W+", "-", e)[:40])
+@pytest.mark.parametrize("expression", [*dict.fromkeys([*catalogue()["printed"].values(), *catalogue()["spoken"].values(), *catalogue()["beside"].values()])], ids=lambda e: re.sub(r"\W+", "-", e)[:40])
 def test_no_line_makes_an_expression_slow(expression):
     assert slowest(expression, SLOWEST_S) < SLOWEST_S
 
 
 def test_a_row_of_digits_does_not_make_what_describes_slow_together():
     """Each of them may look for a number anywhere: unbounded ones took 0.6 s together for one line, found by fuzz_triage.py."""
-    asked, digits = [compiled(spoken()[name]) for name in fitting_symptoms()], "217" * 666
+    asked, digits = [compiled(catalogue()["spoken"][name]) for name in catalogue()["fits"]], "217" * 666
     assert quickest_s(lambda: [e.search(digits) for e in asked], 0.3) < 0.3
 
 
@@ -353,13 +353,13 @@ def test_a_line_that_tells_by_itself_is_quoted_by_itself_and_once(tmp_path):
 def test_a_short_log_is_quoted_at_the_first_line_that_a_naive_search_finds(tmp_path):
     """Of what hints say; kinds of lines, which are alike but for numbers, count once."""
     dice = random.Random(3)
-    words = sorted({literal.decode() for e in spoken().values() for needs in alternatives(e) for of in needs for literal in of})
+    words = sorted({literal.decode() for e in catalogue()["spoken"].values() for needs in alternatives(e) for of in needs for literal in of})
     lines = [" ".join(dice.choice(words) + dice.choice(["", "s"]) for _ in range(dice.randrange(1, 5))) for _ in range(300)]
     lines = [line for line in dict.fromkeys(lines) if not re.search(r"\d|\n", line)]
     (tmp_path / "a.log").write_text("\n".join(lines))
     seen = reader.collect([str(tmp_path / "a.log")]).seen
-    for name in fitting_symptoms():
-        naive = next((n for n, line in enumerate(lines, 1) if compiled(spoken()[name]).search(kinds.plain(line))), None)
+    for name in catalogue()["fits"]:
+        naive = next((n for n, line in enumerate(lines, 1) if compiled(catalogue()["spoken"][name]).search(kinds.plain(line))), None)
         assert (seen[name].lines[0].line if name in seen else None) == naive, name
 
 
@@ -424,8 +424,9 @@ def test_of_too_many_files_those_with_errors_and_the_newest_are_read(tmp_path, m
         path = tmp_path / f"rank{number}.log"
         path.write_text("RuntimeError: it broke\n" if number == 17 else "step 1\n")
         os.utime(path, (number, number))
+    os.mkfifo(tmp_path / "nobody-writes.log")
     told = list(log_sources.sources([str(tmp_path)]))
-    assert told[0].problem and told[0].name == "40 files"
+    assert told[0].problem and told[0].name == "41 files"
     assert [int(re.findall(r"\d+", os.path.basename(one.name))[0]) for one in told[1:]] == [17, *range(33, 40)]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
+from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage import judge_ranks
 
@@ -41,6 +43,10 @@ def test_what_works_with_a_path_off_makes_its_one_cause_likely(tmp_path, cause, 
     ("p2p-broken-acs-iommu", "2 GPUs hang at init; setting NCCL_P2P_DISABLE=1 does not help"),
     ("nvls-fabric-fault", "hangs at the first all_reduce; NCCL_NVLS_ENABLE=0 has no effect"),
     ("shm-too-small", "it hangs in docker; the same error with NCCL_SHM_DISABLE=1"),
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; NCCL_P2P_DISABLE=1 didn't help"),
+    ("p2p-broken-acs-iommu", "2 GPUs hang at init; with NCCL_P2P_DISABLE=1 it doesn’t work"),
+    ("nvls-fabric-fault", "hangs at the first all_reduce; NCCL_NVLS_ENABLE=0 isn't working"),
+    ("shm-too-small", "it hangs in docker; it won't start with NCCL_SHM_DISABLE=1"),
 ])
 def test_what_fails_all_the_same_rules_its_path_out(tmp_path, cause, context):
     found, fits = judged(tmp_path, context)
@@ -60,6 +66,15 @@ def test_a_setting_or_version_without_an_outcome_is_no_result(context):
     assert judge_ranks.experiments(context) == [] and judge_ranks.ruled_out(context) == set()
 
 
+@pytest.mark.parametrize("line", ["via P2P/IPC", "via NET/Socket/0"])
+def test_the_beginning_of_a_communicator_is_no_hang(tmp_path, line):
+    start = "n1:{p}:9 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId 1000 commId 0x1 - Init START\n"
+    log = tmp_path / "a.log"
+    log.write_text("".join(start.format(p=7 + r, r=r) + f"n1:{7 + r}:9 [{r}] NCCL INFO Channel 00/0 : {r}[{r}] -> {1 - r}[{1 - r}] {line}\n" for r in (0, 1))
+                   + "+ sysctl vm.drop_caches=3\nNVIDIA RTX A6000\n")
+    assert triage.judge(reader.collect([str(log)], "")) == []
+
+
 @given(st.lists(st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]), max_size=12))
 def test_any_words_are_read(words):
     context = " ".join(words)
@@ -72,6 +87,8 @@ NOISE = "n1:10:21 [2] proxy.cc:1497 NCCL WARN [Service thread] Could not receive
 
 @pytest.mark.parametrize("log", [NOISE + WELL, WELL + NOISE, WELL + "[rank1]: ValueError: bad\n", "[rank1]: ValueError: bad\n" + WELL,
                                  NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
+                                 NOISE + "3: RESULT,LANGUAGE_MODEL,,5805,nvidia,2026-05-01 10:00:00\n",
+                                 NOISE + "0: " + WELL + "1: step 7 loss 2.5\n" + "1: ValueError: bad\n",
                                  WELL + "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\n"])
 def test_a_job_that_said_that_it_ended_well_has_no_fault(tmp_path, log):
     (tmp_path / "job.log").write_text(log)
@@ -170,3 +187,87 @@ def test_a_limit_is_raised_by_its_own_command(tmp_path, log, line):
 def test_the_agent_of_rays_dashboard_takes_another_port(tmp_path):
     assert "rendezvous-port-in-use" not in causes_of(tmp_path, "(raylet) OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 52365): address already in use\n")
     assert causes_of(tmp_path, "RuntimeError: [Errno 98] Address already in use\n")["rendezvous-port-in-use"] == "established"
+
+
+REPORT = """# Training hangs on two GPUs
+### What happened
+{words}
+
+```
+n1:11:21 [0] NCCL INFO NCCL version 2.26.2+cuda12.8
+{log}
+```
+"""
+
+
+def of_report(tmp_path, words: str, log: str = "") -> dict[str, str]:
+    return causes_of(tmp_path, REPORT.format(words=words, log=log))
+
+
+@pytest.mark.parametrize("cause, words", [
+    ("p2p-broken-acs-iommu", "It hangs at the first all_reduce unless NCCL_P2P_DISABLE=1"),
+    ("p2p-broken-acs-iommu", "The same script completes once P2P is disabled"),
+    ("nccl-bug", "| NCCL | result |\n|---|---|\n| 2.26.2 | hangs |\n| 2.28.9 | works |"),
+    ("nccl-bug", "- Failing NCCL: 2.26.2+cuda12.8\n- Working NCCL: 2.28.9"),
+    ("nccl-bug", "It hangs with NCCL 2.26.2, and is not reproducible with 2.28.9"),
+])
+def test_a_report_saved_as_markdown_tells_its_experiments(tmp_path, cause, words):
+    assert of_report(tmp_path, words)[cause] == "likely"
+
+
+def test_a_row_that_fails_all_the_same_rules_its_path_out(tmp_path):
+    log = "n1:11:21 [0] NCCL WARN NVLS multicast: cuMulticastCreate failed"
+    assert "nvls-fabric-fault" in of_report(tmp_path, "It hangs.", log)
+    assert "nvls-fabric-fault" not in of_report(tmp_path, "| NCCL_NVLS_ENABLE=0 | still fails |", log)
+
+
+@pytest.mark.parametrize("log", ["## Step 1\nNCCL 2.26.2 hangs\n## Step 2\nNCCL 2.28.9 works\n", "sample:\n```\nNCCL 2.26.2 hangs, 2.28.9 works\n```\n",
+                                 "# nThread 1 nGpus 2 minBytes 8\n# Using devices\n"])
+def test_a_log_is_not_taken_for_somebodys_words(tmp_path, log):
+    (tmp_path / "job.log").write_text("[rank0] starting\n" * (not log.startswith("# ")) + log)
+    assert reader.collect([str(tmp_path / "job.log")]).context == ""
+
+
+@given(st.lists(st.sampled_from([b"# A", b"## B", b"```", b"~~~", b"**C**:", b"words", b"NCCL INFO x", b"", b"\xff", b"#"]), max_size=30))
+def test_of_a_report_only_what_stands_outside_its_fences_is_words(rows):
+    assert set(reader.written(rows)) <= {row.decode("utf-8", "replace") for row in rows} - {"```", "~~~", "NCCL INFO x"}
+
+
+@pytest.mark.parametrize("message, denied", [
+    ("GPU has fallen off the bus", "* No `GPU has fallen off the bus` in dmesg"), ("CUDA out of memory", "we saw no CUDA out of memory"),
+    ("CUDA out of memory", "it dies without any CUDA out of memory"), ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1", "did not see `NVRM: Xid (PCI:0000:3b:00): 79, pid=1`")])
+def test_a_message_that_was_not_seen_is_no_evidence(tmp_path, message, denied):
+    assert causes_of(tmp_path, message + "\n") and message in denied
+    assert causes_of(tmp_path, denied + "\n") == {} == causes_of(tmp_path, "step 1\n", denied)
+
+
+def test_the_other_version_is_installed_for_the_cuda_that_the_reporter_names(tmp_path):
+    told = judge_ranks.experiments("CUDA 13.0: hangs with NCCL 2.30.4 and works with NCCL 2.30.3")
+    assert told[0].advice.remedy[0][2] == ("pip install --no-deps nvidia-nccl-cu13==2.30.3",)
+    assert [line.text for line in told[0].evidence] == ["works with NCCL 2.30.3", "CUDA 13.0: hangs with NCCL 2.30.4"]
+
+
+@pytest.mark.parametrize("log", ["export NCCL_CUMEM_ENABLE=0\nvllm serve\nthe engine crashed, and not only once\n"])
+def test_a_setting_alone_is_no_evidence(tmp_path, log):
+    assert "cumem-mismatch" not in causes_of(tmp_path, log)
+
+
+FULL_NVLS = "n1:11:21 [0] transport/nvls.cc:254 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\n"
+
+
+@pytest.mark.parametrize("before, advised", [
+    ("", True), ("export NCCL_NVLS_ENABLE=0\n", False), ("n1:11:21 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n", False),
+    ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False), ("export NCCL_NVLS_ENABLE=1\n", True), ("export NCCL_NVLS_ENABLE=01\n", True)])
+def test_a_setting_that_is_on_is_not_advised(tmp_path, before, advised):
+    (tmp_path / "job.log").write_text(before + FULL_NVLS)
+    told = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nvls-fabric-fault"]
+    lines = [line for h in told for r in h.remedy for line in r.lines]
+    assert told and all(h.remedy for h in told) and ("export NCCL_NVLS_ENABLE=0" in lines) is advised
+
+
+def test_if_only_settings_are_advised_and_all_are_on_something_else_is_said(tmp_path):
+    line = LogLine(str(tmp_path / "job.log"), 1, "export NCCL_CUMEM_ENABLE=0")
+    logs = Logs([], "", {"NCCL_CUMEM_ENABLE=0": Seen([line], 1)}, [])
+    only = (("you", "Set it:", ("export NCCL_CUMEM_ENABLE=0",)),)
+    assert [lines for _, _, lines in triage._not_done(only, logs)] == [()] and triage._not_done((), logs) == ()
+    assert triage._not_done((*only, ("you", "Or this:", ("export NCCL_NVLS_ENABLE=0",))), logs)[0][1] == "Or this:"

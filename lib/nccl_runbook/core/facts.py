@@ -42,6 +42,19 @@ class Gap:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path, a log and line, a trial)."""
+
+    text: str
+    source: str = ""
+
+
+def known(fact: Any) -> Any:
+    """The same; nothing for what could not be seen."""
+    return [] if isinstance(fact, Gap) else fact
+
+
 def to_json(fact: Any) -> Any:
     """The fact as JSON values; dataclasses become objects, tuples become arrays."""
     if dataclasses.is_dataclass(fact) and not isinstance(fact, type):

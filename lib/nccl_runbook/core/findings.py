@@ -3,6 +3,8 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
 
+from nccl_runbook.core.facts import Evidence
+
 
 class Severity(enum.StrEnum):
     """How bad a finding is. UNKNOWN and SKIPPED stand beside the scale OK < NOTE < WARN < BROKEN."""
@@ -21,14 +23,6 @@ WHO = ("you", "your launcher", "the administrator")
 _STEP_ORDER = (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN, Severity.SKIPPED, Severity.NOTE, Severity.OK)
 EXIT_CODES = {"healthy": 0, "broken": 3, "degraded": 3, "unknown": 4}
 FAIL_ON = ("broken", "degraded", "unknown", "never")  # from which verdict on the exit code is not 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Evidence:
-    """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path, a log and line, a trial)."""
-
-    text: str
-    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,6 +39,9 @@ _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
 _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*,?\s*$")
 _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
+# what only shows a text, unless it goes to a file or a pipe
+_SHOWN = re.compile(r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|\|(?!\|))|^\s*print\(.*")
+_EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python
 _ENV_LIST = re.compile(r"--env[= ]\S+")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
@@ -113,22 +116,20 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
     """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
     rows = text.split("\0") if "\0" in text else text.splitlines()
     found: dict[str, tuple[str, str]] = {}
-    waiting = ""  # the name of a pair whose value stands on the next line
+    waiting = None  # the name of a pair whose value stands on the next line
     toml = _is_toml(text)
     for number, row in enumerate(rows, 1):
         live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
-        line = row if live else re.sub(r"(^|\s)#.*", "", row)
+        line = row if live else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         if "$((" in line:
             line = worked_out(line, {n: v for n, (v, _) in found.items()})
         if toml:
             line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
-        for gone in _UNSET.finditer(line):
-            for word in gone[1].split():
-                found.pop(word, None)
-        if waiting and (pair := _VALUE_KEY.match(line)) and pair["b"] not in _NOTHING:
-            found[waiting] = _value(pair), f"line {number}"
-        named = _NAME_KEY.match(line)
-        waiting = named["name"] if named else ""
+        for word in " ".join(_UNSET.findall(line)).split():
+            found.pop(word, None)
+        if waiting and (pair := _VALUE_KEY.match(line)) and not _is_code(pair, True):
+            found[waiting["name"]] = _value(pair), f"line {number}"
+        waiting = _NAME_KEY.match(line)
         for variable, value in _pairs(line):
             found[variable] = value, f"line {number}"
     return found
@@ -140,9 +141,18 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
     rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
     matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)
-               if pattern in (_ASSIGNED, _SETENV) or (m["b"] or "").rstrip(",}") not in _NOTHING]
-    in_order = ((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start()))
-    return [*in_order, *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
+               if not _is_code(m, pattern not in (_ASSIGNED, _SETENV))]
+    return [*((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())),
+            *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
+
+
+def _is_code(match: re.Match[str], in_program: bool) -> bool:
+    """Whether the value is nothing, or an expression of Python, where only numbers and what stands in quotes are values."""
+    bare = (match["b"] or "").rstrip(",})")
+    before = match.string[match.start():match.start("b")].rstrip()
+    named = before.endswith(("=", ",")) or bool(match["b"]) and match["b"] != bare and before.endswith(("\":", "':"))
+    return bool(_EXPRESSION.match(bare)) or in_program and (
+        bare in _NOTHING or named and bare.replace(".", "").isidentifier() and bare.lower() not in ("true", "false"))
 
 
 def _value(match: re.Match[str]) -> str:
@@ -151,8 +161,7 @@ def _value(match: re.Match[str]) -> str:
         value = re.sub(r"[,\\]+$", "", value)
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
             value = re.sub(r"[,\\]+$", "", value[:-1])
-    default = _DEFAULT.match(value)
-    return default[1] if default else value
+    return _DEFAULT.sub(r"\1", value)
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:

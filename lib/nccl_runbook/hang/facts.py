@@ -100,7 +100,6 @@ class Dump:
     ``written``: seconds since the epoch, None where the file's time is not to be trusted; ``timed``: it tells when its GPU began."""
 
     rank: int
-    file: str
     backend: str
     entries: int
     written: Optional[float]

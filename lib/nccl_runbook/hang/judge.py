@@ -19,19 +19,12 @@ from nccl_runbook.hang.live.judge_ranks import rank_names
 from nccl_runbook.messages.clues import ECHO
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
-KINDS = ("skipped", "mismatch", "order", "unmatched", "slow", "dead", "stopped", "gpu-stuck", "host-busy", "symmetric", "healthy",
-         "unknown")
 LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
 _STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows the stack of each rank"
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
-_NO_ENDS = (Evidence(f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in most of at least 16 operations of "
-                     "all ranks (Gloo, torch 2.13)", "dumps"),)
-_TIMING = "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it"
-_GUARD = ("from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
-          "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")
 _STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: missing: it ended; T: stopped; otherwise: busy'
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
 
@@ -57,8 +50,11 @@ def judge(hang: Hang) -> Told:
     found = graphs.graph(hang)
     if accused := accuse(hang, found) or by_ras(hang.ras) or ([] if found.waits else slow(hang)):
         told = _guilty(hang, found, accused)
-    elif len(raised(hang)) > 1:
-        told = _too_close(hang, found)
+    elif len(first := raised(hang)) > 1:
+        told = Told("unknown", (), tuple(sorted(found.waits)), f"{rank_names([e.rank for e in first if e.rank is not None])} ended with an "
+                    "error of their own each, too close together for their clocks to say which was first.", cause="peer-crashed",
+                    status="possible", evidence=tuple(map(quoted, first)),
+                    decides="chronyc tracking   # on both hosts: how far its clock is off")
     elif not hang.dumps and (quiet := silent(hang, found)):
         told = _fell_silent(hang, found, quiet)
     elif hang.ras and not found.waits:
@@ -73,22 +69,15 @@ def by_look(hang: Hang, told: Told) -> Told:
     picture = next(iter(live.judge(together(hang.looks))), None)
     if picture is None or told.kind != "unknown":
         return told
-    kind = {"gil-held": "host-busy", "unreachable": "unknown", "symmetric": "unknown"}.get(picture.kind, picture.kind)
+    kind = {"gil-held": "host-busy", "unreachable": "unknown", "symmetric": "unknown", "left-over": "unknown"}.get(
+        picture.kind, picture.kind)
     kind = "unknown" if kind == "healthy" and hang.dumps else kind
     culprits, victims = (tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims))
     return dataclasses.replace(
         told, kind=kind, culprits=culprits if kind != "unknown" else (), victims=victims, sentence=f"{picture.sentence}.",
         collective=picture.collective, frame=picture.culprits[0].frame if picture.culprits else "", cause=picture.cause,
         status=picture.status or None, decides=picture.decides,
-        evidence=(*(Evidence(s.text, s.source) for s in picture.evidence), *told.evidence))
-
-
-def _too_close(hang: Hang, found: Graph) -> Told:
-    first = raised(hang)
-    return Told("unknown", (), tuple(sorted(found.waits)), f"{rank_names([e.rank for e in first if e.rank is not None])} each ended "
-                "with its own error, too close together for their clocks to show which was first.", cause="peer-crashed",
-                status="possible", evidence=tuple(map(quoted, first)),
-                decides="chronyc tracking   # on both hosts: how far its clock is off")
+        evidence=(*picture.evidence, *told.evidence))
 
 
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
@@ -154,7 +143,8 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     logged = any(r.timeouts for r in hang.logs.ranks)
     if late := [w for w in first if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000]:
         said = f"all members wait in {there}. No rank is missing: suspect the path between them, a GPU, or the library."
-        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence, _TIMING)
+        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence,
+                    "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it")
     return unknown
 
 
@@ -194,7 +184,9 @@ def _nothing_open(hang: Hang) -> Told:
     return Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all ranks made "
                                    "the same calls."
                 + " A slow rank cannot be detected: Gloo records no ends." * blind,
-                evidence=_NO_ENDS * blind, decides=_WAITS_LEAST * blind)
+                evidence=(Evidence(f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in most of at least 16 "
+                                   "operations of all ranks (Gloo, torch 2.13)", "dumps"),) * blind,
+                decides=_WAITS_LEAST * blind)
 
 
 def _cause(hang: Hang, lead: Accused) -> str | None:
@@ -244,7 +236,9 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
     remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":
         remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there "
-                                "and prints the counts.", _GUARD))
+                                "and prints the counts.", (
+            "from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
+            "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [Remedy("you", "Run the test that decides.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) * bool(told.decides and not any(told.decides in r.lines for r in remedy))

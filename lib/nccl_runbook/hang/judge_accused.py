@@ -37,13 +37,18 @@ class Accused:
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
     """Every rank with something proven against it, each once, by rank."""
     first = [*_ended(hang, found), *_different(hang)]
-    first += [_missing(hang, rank, waits) for rank, waits in sorted(graphs.sinks(found).items())]
+    # others are known to wait for them, and they wait for nobody and nothing
+    first += [_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
+              if not found.waits.get(rank) and rank not in found.unended]
     first += [_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; all other GPUs "
                        "finished or started it", f"rank {rank}")
               for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
     first += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
     if not (known := {a.rank: a for a in reversed(first)}):
-        known = {a.rank: a for a in [*_in_circles(hang, found), *(silent(hang, found) if hang.dumps else [])]}
+        circles = [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come "
+                            "to, while they wait for it elsewhere", source_of(hang, wait))
+                   for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found))]
+        known = {a.rank: a for a in [*circles, *(silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
 
@@ -136,13 +141,6 @@ def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
 
 def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
     return Accused(wait.rank, kind, says, wait.op.frame, (Evidence(says, source),), wait.op, wait.group)
-
-
-def _in_circles(hang: Hang, found: Graph) -> list[Accused]:
-    """Ranks that wait for each other: the one that took a step which it, or everybody, never took before."""
-    return [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come to, while "
-                     "they wait for it elsewhere", source_of(hang, wait))
-            for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found))]
 
 
 def silent(hang: Hang, found: Graph) -> list[Accused]:

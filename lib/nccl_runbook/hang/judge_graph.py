@@ -147,13 +147,8 @@ def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
                        frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
 
 
-def sinks(found: Graph) -> dict[int, list[Wait]]:
-    """Rule 1: ranks that others are known to wait for, and that wait for nobody and nothing."""
-    return {rank: waits for rank, waits in found.waited_for().items() if not found.waits.get(rank) and rank not in found.unended}
-
-
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
-    """Rule 2: ranks with an operation open that every peer with entries of that group has completed, or that do not see its end."""
+    """Ranks with an operation open that every peer with entries of that group has completed, or that do not see its end."""
     accused = dict(found.unended)
     on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}  # where what timed out counts as complete
     for group in hang.groups:

@@ -48,7 +48,7 @@ def collect(paths: list[str] | str) -> Hang:
     groups = [_group(key, ranks, certain, readings, inputs.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
     return Redactor(os.environ).json(Hang(
         sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
-        [Dump(rank, logs.short(inputs.names[rank]), "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), odd[rank],
+        [Dump(rank, "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), odd[rank],
               reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)), reading.timed, *late.get(rank, ()))
          for rank, reading in sorted(readings.items())],
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),

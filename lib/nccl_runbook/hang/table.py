@@ -11,7 +11,6 @@ from nccl_runbook.report.tables import Cell, Table
 _LETTERS = {"c": ("done", "ok"), "s": ("started", "note"), "o": ("issued", "warn"), "t": ("timed out", "broken"),
             "r": ("returned", "note"), ".": ("not issued", "broken"), "?": ("overwritten", "muted")}
 MOST_GROUPS = 12
-_SHORT = 90
 
 
 def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
@@ -58,7 +57,7 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
     opened, last = track.opened, track.opened or track.last
     words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
     return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued),
-            str(track.completed), Cell(words[:_SHORT], "warn" if words else ""), last.frame if last else "",
+            str(track.completed), Cell(words[:90], "warn" if words else ""), last.frame if last else "",
             "/".join(track.source.split("/")[-2:])]
 
 

@@ -265,7 +265,8 @@ def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
         except (OSError, ValueError):
             return False, 0.0
 
-    best = set(sorted(listed, key=worth, reverse=True)[:MAX_FILES])
+    readable = (one for one in listed if not one[1])  # to open a pipe would wait for whoever writes to it
+    best = set(sorted(readable, key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from nccl_runbook.causes.causes import Advice, advice
 from nccl_runbook.causes.toml import PACKAGE, table
 from nccl_runbook.messages import cache, matcher
+from nccl_runbook.messages.matcher import compiled
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
 # an exception that only echoes what another rank did
@@ -89,20 +90,27 @@ class Clue:
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue; among equally sure ones the first leads."""
-    return tuple(Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None) for row in _worked_out()["clues"])
+    return tuple(Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None) for row in catalogue()["clues"])
 
 
 @functools.cache
-def _worked_out() -> dict[str, Any]:
-    """The catalogue as it is asked. It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
-    files = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), Path(__file__), Path(matcher.__file__)]
+def catalogue() -> dict[str, Any]:
+    """The catalogue as it is asked, id -> expression: "printed" of every line of a job (NAME=VALUE: a setting that some remedy advises),
+    "spoken" of a reporter's words and of short logs, "beside" of what must, or must not, stand beside a clue; "fits": id of a symptom ->
+    its causes, the most usual first.
+
+    It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
+    tables = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), PACKAGE / "causes/causes.toml", PACKAGE / "triage/experiments.toml"]
+    files = [*tables, Path(__file__), Path(matcher.__file__)]
     name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
     symptoms = table("messages/catalogue/fits")["fit"]
     said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
-    asked = {"printed": {**_lines(words=False), **PRINTED}, "spoken": said, "beside": around}
+    advised = {pair for file in tables for pair in re.findall(r"\bexport (\w+=\w+)", file.read_text(encoding="utf-8"))}
+    done = {pair: r"\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b".format(*pair.partition("=")) for pair in sorted(advised)}
+    asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "clues": [
         (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
@@ -116,7 +124,7 @@ def _worked_out() -> dict[str, Any]:
 @functools.cache
 def needs(expression: str) -> list[matcher.Needs]:
     """For each alternative of an expression what a line must hold."""
-    known = _worked_out()["needs"].get(expression)
+    known = catalogue()["needs"].get(expression)
     if known is None:
         return matcher.alternatives(expression)
     return [tuple(frozenset(map(str.encode, of)) for of in branch) for branch in known]
@@ -132,26 +140,6 @@ def _beside(row: dict, key: str) -> dict[str, str]:
     return {f"{row['id']}/{key}-{number}": expression for number, expression in enumerate(row.get(key, ()), 1)}
 
 
-def fitting_symptoms() -> dict[str, list[str]]:
-    """Id of a symptom -> the causes that it fits, the most usual first."""
-    return _worked_out()["fits"]
-
-
-def printed() -> dict[str, str]:
-    """Id -> expression, of all that is asked of every line that a job printed."""
-    return _worked_out()["printed"]
-
-
-def spoken() -> dict[str, str]:
-    """Id -> expression, of all that is asked of a reporter's words and of short logs."""
-    return _worked_out()["spoken"]
-
-
-def beside() -> dict[str, str]:
-    """Id -> expression, of all that clues want, or do not want, to stand beside their own line."""
-    return _worked_out()["beside"]
-
-
 def _lines(words: bool) -> dict[str, str]:
     return {row["id"]: _spelt(row["line"]) for row in _rows() if "line" in row and row.get("words", False) == words}
 
@@ -159,7 +147,8 @@ def _lines(words: bool) -> dict[str, str]:
 @functools.cache
 def version() -> str:
     """The catalogue's checksum: another one if an id or an expression is another one."""
-    return f"{zlib.crc32(repr([*printed().items(), *spoken().items(), *beside().items()]).encode()):08x}"
+    asked = catalogue()
+    return f"{zlib.crc32(repr([*asked['printed'].items(), *asked['spoken'].items(), *asked['beside'].items()]).encode()):08x}"
 
 
 def _spelt(expression: str | tuple[str, ...]) -> str:
@@ -179,8 +168,3 @@ def works(words: str) -> bool:
     """Whether a reporter only asks what a line means, or says that the job works and complains of nothing."""
     fine = _WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)
     return bool(fine) and not says(compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>")
-
-
-@functools.cache
-def compiled(expression: str) -> re.Pattern[str]:
-    return re.compile(expression)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from nccl_runbook.logs.facts import ClockOffset, LogLine
-from nccl_runbook.messages.clues import ECHO, beside, compiled, printed, spoken, version
+from nccl_runbook.messages.clues import ECHO, catalogue, compiled, version
 from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.messages.kinds import plain
 
@@ -15,7 +15,7 @@ def current(logs: Logs) -> Logs:
     quoted = [(line, seen) for seen in logs.seen.values() for line in seen.lines]
     quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
     again = {}
-    for name, expression in {**printed(), **spoken(), **beside()}.items():
+    for name, expression in {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}.items():
         matched = [(line, seen) for line, seen in quoted if compiled(expression).search(plain(line.text))]
         if matched:
             lines = list(dict.fromkeys(line for line, _ in matched))

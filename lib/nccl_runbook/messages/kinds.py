@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, said
-from nccl_runbook.messages.clues import needs, printed
+from nccl_runbook.messages.clues import catalogue, needs
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
 
@@ -25,7 +25,7 @@ _NUMBERS = re.compile(  # there a number tells one fault from another
     rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> ")
 _OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
 _STARTS = re.compile(
-    r"^(?:\[|RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
+    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
 # a line of our own answers: what it quotes was judged already
 _OURSELVES = re.compile(
     rb"^ {3}(?:seen|decides|against|you|your launcher|the administrator): |\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$")
@@ -68,7 +68,7 @@ class Kind:
 @functools.cache
 def matcher() -> Matcher:
     """Asks lines for all that is asked of every line."""
-    return Matcher({**printed(), **_OWN, **LAUNCHERS}, needs)
+    return Matcher({**catalogue()["printed"], **_OWN, **LAUNCHERS}, needs)
 
 
 class Kinds:
@@ -154,7 +154,7 @@ class Kinds:
         for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
             if name in _OWN:
                 own[name] = own.get(name) or bool(pattern(name).search(said(text).text if name in EXPRESSIONS else text))
-            elif pattern(name).search(plain(text)):
+            elif shows(pattern(name), text):
                 messages[name] = None
         self.launchers |= LAUNCHERS.keys() & messages
         messages = tuple(name for name in messages if name not in LAUNCHERS)
@@ -191,6 +191,18 @@ _ADVICE = re.compile(r"This is most likely caused by .*|This can (?:potentially 
     r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
     r"This (?:may|could) indicate .*")
+
+
+# "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
+_DENIED = re.compile(
+    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? (?:[`\"][^`\"]{0,60})?$")
+
+
+def shows(message: re.Pattern[str], text: str) -> bool:
+    """Whether the text holds the message and does not say that it was not seen."""
+    bare = plain(text)
+    found = message.search(bare)
+    return bool(found) and not _DENIED.search(bare, 0, found.start())
 
 
 def plain(text: str) -> str:

@@ -36,6 +36,7 @@ _NO_WIDTH = re.compile(r"\\[AbBZz]$|[$^]$|\(\?(?!P=)")
 _PLAIN = re.compile(r"([^.\\\[]|[^\\\[(]{2,})$|\\([^\w])$|\[([^\\^])\]$", re.ASCII | re.DOTALL)
 _BOTH_CASES = re.compile(r"\[([a-zA-Z])([a-zA-Z])\]$")
 SHORT = 3  # bytes: shorter literals are in most lines
+compiled = functools.cache(re.compile)
 Needs = tuple[frozenset[bytes], ...]
 Group = tuple[str, list[list[list[Any]]]]  # opening token, alternatives
 # Bytes asked before hyperscan is used. It takes 40 ms to load and to compile, and then finds 1,600 literals in 0.5 MB
@@ -165,7 +166,6 @@ class Matcher:
         """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for each of
         its alternatives. No expression is compiled yet."""
         self._ids, self._expressions = tuple(expressions), dict(expressions)
-        self._patterns: dict[str, re.Pattern[str]] = {}
         self._always: set[int] = set()
         self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(list)  # literal -> what else a line must hold
         for number, expression in enumerate(expressions.values()):
@@ -197,9 +197,7 @@ class Matcher:
 
     def pattern(self, id: str) -> re.Pattern[str]:
         """The compiled expression. Each is compiled when it is first needed. KeyError for an unknown id."""
-        if id not in self._patterns:
-            self._patterns[id] = re.compile(self._expressions[id])
-        return self._patterns[id]
+        return compiled(self._expressions[id])
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
         """Each literal, and where it begins; of those that overlap themselves at least one a line."""

@@ -19,7 +19,7 @@ from nccl_runbook.logs.sources import Source, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.messages import clues, read_ranks
 from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
-from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, visible
+from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, shows, visible
 from nccl_runbook.messages.matcher import Matcher
 
 LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
@@ -30,6 +30,8 @@ TAIL_LINES = 4000  # of each file are read whole, for the last word of every ran
 _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*")
+_MARKDOWN = re.compile(rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}")  # nccl-tests prints "# " and a small letter
+_PROGRAM = re.compile(r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)")  # pasted without a fence
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
@@ -65,6 +67,7 @@ class _Reader:
         self._table = read_ranks.Ranks(newest)
         self._order = self._read = 0  # lines: up to this one, in sources before this one
         self._began: dict[str, int] = {}  # source -> lines before it
+        self._words: list[str] = []  # of a reporter, in the texts
 
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
@@ -72,6 +75,7 @@ class _Reader:
         self._kinds.above = b""
         self._began[source.name] = self._read
         for rows in source.rows(self._until, logs_only=True):
+            self._words += written(rows) if not source.lines else []
             self._rows(source, rows, tail)
         self._last_words(source.name, tail, source.lines)
 
@@ -105,11 +109,11 @@ class _Reader:
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
-        rank = self._table.rank_of(who.host, who.pid, name) if rank is None and who.pid else rank
+        rank = self._table.of_pid.get((who.host or name, who.pid)) if rank is None and who.pid else rank
         return LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
 
     def _keep(self, message: str, pattern: re.Pattern[str], line: LogLine, texts: list[str], times: int = 1) -> None:
-        if not any(pattern.search(plain(text)) for text in texts):
+        if not any(shows(pattern, text) for text in texts):
             return  # another line of this kind, with other numbers
         found = self._found[message]
         found.times += times
@@ -138,22 +142,23 @@ class _Reader:
         self._told(context.splitlines())
         telling = list(itertools.islice((one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
         if len(telling) <= MAX_SPOKEN and (telling or context):
-            self._ask(telling, context, clues.spoken())
+            self._ask(telling, context, clues.catalogue()["spoken"])
         fired = [c for c in clues.clues() if c.message in self._found and (c.stays or not self._resumed(self._found[c.message]))]
-        self._ask(list(self._kinds.all()), context, {i: clues.beside()[i] for c in fired for i in (*c.also, *c.without)})
+        self._ask(list(self._kinds.all()), context, {i: clues.catalogue()["beside"][i] for c in fired for i in (*c.also, *c.without)})
         seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
-        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.fitting_symptoms().keys()
+        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.catalogue()["fits"].keys()
         begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
         table, launcher = self._table, next(begun, "").removeprefix("launcher-")
         rest = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
-        return Logs(files, context, seen, *rest, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, clues.version())
+        words = "\n".join([context, *self._words] if self._words else [context])
+        return Logs(files, words, seen, *rest, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, clues.version())
 
     def _told(self, lines: list[str]) -> None:
         """Take in the reporter's words, line by line."""
-        asked = Matcher({**clues.printed(), **clues.spoken()}, clues.needs) if lines else Matcher({})
+        asked = Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs) if lines else Matcher({})
         for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
             for message in messages:
                 if asked.pattern(message).search(lines[index]):
@@ -167,9 +172,9 @@ class _Reader:
         rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for raw, (_, kind) in zip(rows, kinds)]
         for at, messages in asked.may_match([*rows, context.replace("\n", " ").encode("utf-8", "replace")]).items():
             kind = kinds[at][1] or Kind(kinds[at][0]) if at < len(kinds) else None
-            texts = [(text, plain(text)) for text in (kind.texts() if kind else [context])]
+            texts = kind.texts() if kind else [context]
             for message in (m for m in messages if m not in self._found):
-                for text in [text for text, bare in texts if asked.pattern(message).search(bare)][:1]:
+                for text in [text for text in texts if shows(asked.pattern(message), text)][:1]:
                     line = self._first(text, kind)
                     last = {(line.file, line.rank): self._began.get(line.file, 0) + line.line}
                     self._found[message] = _Found([line], 1, {} if line.file == CONTEXT else last)
@@ -186,6 +191,16 @@ class _Reader:
         odd = [k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank]
         shown = ((k, texts) for k in sorted(odd, key=lambda k: -k.times) for texts in [k.texts()] if texts)
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
+
+
+def written(rows: list[bytes]) -> list[str]:
+    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its fences."""
+    title = next((raw for raw in rows if raw.strip()), b"")
+    if not title.startswith((b"#", b"**", b"```")) or sum(_MARKDOWN.match(raw) is not None for raw in rows) < 2:
+        return []
+    fences = itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
+    lines = [raw.decode("utf-8", "replace").strip() for raw, number in zip(rows, fences) if number % 2 == 0]
+    return [line for line in lines if not _PROGRAM.search(line)][:MAX_SPOKEN]
 
 
 def short(name: str) -> str:

@@ -38,7 +38,7 @@ _OF_EVERY_LINE = {
     "rank-ended": (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
         r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"),
     # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
-    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^RESULT,\w+,\d*,\d+,'}
+    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,'}
 EXPRESSIONS = {
     **_OF_EVERY_LINE,
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
@@ -64,11 +64,11 @@ class Ranks:
         self._newest, self._over, self.attempts = newest, "", 1
         self._again_in: Counter[str] = Counter()  # each node has a file
         self._rows: dict[int, dict[str, Any]] = {}
-        self._of_pid: dict[tuple[str, str], int] = {}
+        self.of_pid: dict[tuple[str, str], int] = {}  # the rank of a process, by host or file, once one of its lines has told
         # the last step and the one before, of a rank, or of a file where nobody says who goes on
         self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
-        self._well: set[str] = set()  # files in which the job said that it ended well, and in which no step came after that
+        self._well: dict[str, int | None] = {}  # files in which the job said that it ended well, and the rank that said so
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
@@ -76,10 +76,6 @@ class Ranks:
         self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
         self.raised: LogLine | None = None
-
-    def rank_of(self, host: str, pid: str, name: str) -> int | None:
-        """The rank of a process, once one of its lines has shown it."""
-        return self._of_pid.get((host or name, pid))
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
@@ -103,7 +99,7 @@ class Ranks:
         self._software(line, found)
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
-            self._of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
+            self.of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
@@ -131,9 +127,9 @@ class Ranks:
         watched, ended = "rank-watched" in found, "rank-ended" in found
         self._over = line.file if "rank-over" in found else self._over
         if "rank-success" in found:
-            self._ended_well(line.file)
-        if line.file in self._well and "rank-progress" not in found:
-            return  # teardown
+            self._ended_well(line)
+        if line.file in self._well and ("rank-progress" not in found or self._well[line.file] not in (None, line.rank)):
+            return  # teardown, or steps of other ranks that the launcher held back
         error = not watched and "rank-error" in found and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
@@ -153,9 +149,9 @@ class Ranks:
             if error and "first_error" not in row:
                 row["first_error"] = line
 
-    def _ended_well(self, file: str) -> None:
+    def _ended_well(self, line: LogLine) -> None:
         """What was printed there before did not end the job, and what comes is its teardown."""
-        self._well.add(file)
+        file, self._well[line.file] = line.file, line.rank
         self._broke.clear()
         self.failed, self.timeout, self.raised = (at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised))
         for row in self._rows.values():
@@ -165,7 +161,7 @@ class Ranks:
 
     def _went(self, line: LogLine, order: int) -> None:
         who = line.file if line.rank is None else line.rank
-        self._well.discard(line.file)
+        self._well.pop(line.file, None)
         self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:

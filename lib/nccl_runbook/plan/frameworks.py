@@ -184,19 +184,18 @@ def _openrlhf(launch: Launch) -> Shape:
     handed_over = shares and launch.told("backend") == "nccl"
     notes = ["engines share the actor's GPUs, and weights travel as CUDA IPC handles, without an NCCL group"] if handed_over else []
     notes += ["the advantage estimator gae (the default) trains a critic"] * has["critic"]
-    refusals = []
-    if shares and engines and engines * tensor != parts[0].world_size:
-        refusals.append(f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}")
+    refusals = [f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}"
+                ] * (shares and engines > 0 and engines * tensor != parts[0].world_size)
     shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
     shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
     refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
                  for a, b in shared if shape[a] != shape[b]]
     refusals += ["OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"] * (together and asynchronous and launch.on("sleep"))
     notes += ["with asynchronous training, the engines are not colocated and need their own GPUs"] * (together and asynchronous)
-    if (gloo := launch.told("backend") == "gloo") and not launch.on("with_ray"):  # what is clean in old releases alone is not clean
-        notes.append("planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5")
-        gloo = False
-    return Shape(parts, pools, "ipc" if handed_over else "gloo" if gloo else "xccl", notes, refusals)
+    gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
+    notes += ["planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5"
+              ] * (gloo and not launch.on("with_ray"))
+    return Shape(parts, pools, "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl", notes, refusals)
 
 
 def _open_instruct(launch: Launch) -> Shape:
@@ -207,8 +206,8 @@ def _open_instruct(launch: Launch) -> Shape:
     notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
              "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
     refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
-    if "vllm_sync_backend" in launch.flags:
-        notes.append("v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode")
+    notes += ["v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode"
+              ] * ("vllm_sync_backend" in launch.flags)
     return Shape(parts, [(1, learners) for learners in launch.numbers("learners")], "ipc" if together else "xccl", notes, refusals)
 
 

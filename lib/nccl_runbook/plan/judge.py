@@ -100,7 +100,8 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
     room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(share and site.gpus == 1)
-    apart = [Remedy("you", "Also add this to the command line that starts the job:", tuple(room))] if room and not switch.honours_option else []
+    apart = [Remedy("you", "Also add this to the command line that starts the "
+                           "job:", tuple(room))] if room and not switch.honours_option else []
     return [Remedy("you", switch.text + unread, (*lines, *([] if apart else room))), *apart]
 
 

@@ -10,7 +10,7 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import ENDED, SLOW, Clue, clues, compiled, fitting_symptoms, printed, says, spoken, works
+from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_ranks as triage_ranks
@@ -52,9 +52,9 @@ class Hypothesis:
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     out = triage_ranks.ruled_out(logs.context)
-    seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status != "possible" or p.cause not in out]
+    seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status == "established" or p.cause not in out]
     found = sorted([*seen, *triage_ranks.experiments(logs.context)], key=lambda p: p.place)
-    merged = [_hypothesis(cause, those, logs.launcher) for cause, those in grouped((p.cause, p) for p in found).items()]
+    merged = [_hypothesis(cause, those, logs) for cause, those in grouped((p.cause, p) for p in found).items()]
     ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
     return [_carried_over(h) for h in ranked if h.cause not in _NVIDIA_ONLY][:MOST] if platform(logs) else ranked[:MOST]
 
@@ -81,7 +81,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     if any(h.status != "possible" or h.cause == "benign" for h in hypotheses) or not (logs.context or failed_line(logs)):
         return []
     words = [c.cause for c in clues() if c.words and _fires(c, logs)]
-    symptoms = [row for name, row in fitting_symptoms().items() if name in logs.seen]
+    symptoms = [row for name, row in catalogue()["fits"].items() if name in logs.seen]
     shared = collections.Counter(cause for row in symptoms for cause in row)
     usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
     left_out = {h.cause for h in hypotheses} | triage_ranks.ruled_out(logs.context) | (set() if may_be_slow(logs) else SLOW)
@@ -115,7 +115,7 @@ def _fires(clue: Clue, logs: Logs) -> bool:
 def _pointer(clue: Clue, logs: Logs) -> Pointer:
     seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
     place = 100 + 0.3 * clue.order - 100 * bool(clue.also)  # what must stand beside it makes a message say more
-    pattern = compiled({**printed(), **spoken()}[clue.message])
+    pattern = compiled({**catalogue()["printed"], **catalogue()["spoken"]}[clue.message])
     fields = (found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found)
     advice = clue.advice and clue.advice.filled(next(fields, {}))
     return Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice)
@@ -150,17 +150,26 @@ def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
     return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
 
 
-def _hypothesis(cause_id: str, found: list[Pointer], launcher: str) -> Hypothesis:
+def _hypothesis(cause_id: str, found: list[Pointer], logs: Logs) -> Hypothesis:
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     texts = [line.text for line in evidence]
     cause, advice = fitting(cause_id, *texts), next((p.advice for p in surest if p.advice), Advice())
-    remedy = fitted(advice.remedy or cause.remedy, status == "possible" and cause_id != "benign", launcher)
+    remedy = fitted(_not_done(advice.remedy or cause.remedy, logs), status == "possible" and cause_id != "benign", logs.launcher)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else "")
     against = tuple(dict.fromkeys(text for p in surest for text in p.against))
     return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)), against)
+
+
+def _not_done(remedy: tuple[tuple[str, str, tuple[str, ...]], ...], logs: Logs) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """The rows without the settings that a job printed as set."""
+    done = {f"export {pair}" for pair, seen in logs.seen.items() if "=" in pair and seen.lines[0].file != CONTEXT}
+    left = tuple((who, text, tuple(line for line in lines if line not in done)) for who, text, lines in remedy)
+    kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
+    told = ("you", "The usual setting is in the log already. Check that the ranks which failed have it; if so, it does not help here.", ())
+    return kept if kept or not remedy else (told,)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:

@@ -21,15 +21,18 @@ _AT_WORK = re.compile(
 _COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 _CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|works|runs|passes|hangs|fails)")
 _FAILS = re.compile(
-    r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|\bsame (?:error|hang|way)|\bthe same\b|\bnothing\b|"
-    r"\b(?:not|never|n.t) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
+    r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|"
+    r"\bsame (?:error|hang|way|result|issue|problem|failure)|\bthe same(?! \w)|\bnothing\b|"
+    r"(?:\bnot|\bnever|n\Wt) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
     r"\berrors?\b|\bstuck\b")
 _WORKS = re.compile(
-    r"(?i)\b(?:works?|worked|runs?|ran|pass(?:es|ed)?|starts?|trains?|completes?|succeeds?|helps?|helped|fix(?:es|ed)|solves?|solved|"
+    r"(?i)\b(?:work(?:s|ed|ing)?|not (?:be )?reproduc\w{2,4}|runs?|ran|pass(?:es|ed)?|starts?|trains?|completes?|succeeds?|"
+    r"helps?|helped|fix(?:es|ed)|solves?|solved|"
     r"cures?|resolves?d?|fine|ok(?:ay)?|gone|goes (?:through|away)|disappears?)\b")
 _NOT_WITH = re.compile(r"(?i)\bnot (?:with|under|on|in)\W+(?:NCCL )?$")
 _WITHOUT = re.compile(r"(?i)\b(?:without|unless|not setting)\W+(?:\w+\W+)?$")
 _VERSION = re.compile(r"(?i)(?<![\w.])(?:NCCL[ =v:]*)?(2\.\d{1,2}(?:\.\d{1,2})?)(?![\w.]*\d)")
+_CUDA = re.compile(r"(?i)\bcu(?:da)?\W{0,6}(1[1-9])")
 _NOT_NCCL = re.compile(r"(?i)(?:torch|cuda|vllm|sglang|driver|python|ray)\S*[ =v:]*$")
 
 
@@ -48,8 +51,8 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ, networks_differ,
-              channels_differ, runs_apart, communicators_pile_up, somebody_raised)
+    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ,
+              nodes_differ, runs_apart, communicators_pile_up, somebody_raised)
     return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
 
 
@@ -206,19 +209,18 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
 
 
-def networks_differ(logs: Logs) -> list[Pointer]:
-    """One rank or host took InfiniBand and another one sockets; hosts may share a name, and two runs one file."""
-    by = {found[1]: line for found, line in _matches(logs, "nccl-network") if line.rank is not None or line.host}
-    by |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
-    speakers = {(line.rank, line.host) for line in by.values()}
-    return [Pointer("nodes-differ", "likely" if len(speakers) > 1 else "possible", tuple(by.values()), (), 36)] if len(by) > 1 else []
-
-
-def channels_differ(logs: Logs) -> list[Pointer]:
-    """Ranks of one communicator use as many channels each, unless they run with other settings (NCCL_MIN_NCHANNELS and the like)."""
-    by = {found[1]: line for found, line in _matches(logs, "nccl-channels") if line.rank is not None}
+def nodes_differ(logs: Logs) -> list[Pointer]:
+    """Ranks or hosts took another network, or as members of one communicator another number of channels; hosts may share a name, and two
+    runs one file."""
+    networks = {found[1]: line for found, line in _matches(logs, "nccl-network") if line.rank is not None or line.host}
+    networks |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1])
+                 for r in logs.ranks if r.network}
+    sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
+    channels = {found[1]: line for found, line in _matches(logs, "nccl-channels")
+                if line.rank is not None and (logs.failed or logs.context)}
     against = ("communicators of other ranks may have different numbers of channels",)
-    return [Pointer("nodes-differ", "possible", tuple(by.values()), against, 37)] if len(by) > 1 and (logs.failed or logs.context) else []
+    told = ((networks, sure, (), 36), (channels, "possible", against, 37))
+    return [Pointer("nodes-differ", status, tuple(by.values()), why, place) for by, status, why, place in told if len(by) > 1]
 
 
 def runs_apart(logs: Logs) -> list[Pointer]:
@@ -285,10 +287,13 @@ def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
 def _other_version(context: str) -> list[Pointer]:
     """The same job under another NCCL: it fails with one and works with the other."""
     versions = [(v, clause[: v.start()], clause) for clause in _CLAUSE.split(context) for v in _VERSION.finditer(clause)]
-    told = [(v[1], bool(_NOT_WITH.search(before)) or _outcome(clause, v)) for v, before, clause in versions if not _NOT_NCCL.search(before)]
-    good, bad = [v for v, works in told if works], [v for v, works in told if works is False]
-    if "nccl" not in context.lower() or not good or good[0] in bad:
+    told = [(bool(_NOT_WITH.search(before)) or _outcome(clause, v), v[1], clause)
+            for v, before, clause in versions if not _NOT_NCCL.search(before)]
+    good, bad = [found for found in told if found[0]], [found for found in told if found[0] is False]
+    if "nccl" not in context.lower() or not good or good[0][1] in [version for _, version, _ in bad]:
         return []
-    says = f"The job works with NCCL {good[0]}" + (f" and fails with {bad[0]}." if bad else ".")
-    install = ("you", f"Use NCCL {good[0]}:", (f"pip install --no-deps nvidia-nccl-cu12=={good[0]}",))
-    return [Pointer("nccl-bug", "likely", (LogLine(CONTEXT, 1, context[:300]),), (), 9, Advice(says, (install,)))]
+    version, cuda = good[0][1], _CUDA.search(context)
+    says = f"The job works with NCCL {version}" + (f" and fails with {bad[0][1]}." if bad else ".")
+    install = ("you", f"Use NCCL {version}:", (f"pip install --no-deps nvidia-nccl-cu{cuda[1] if cuda else 12}=={version}",))
+    lines = tuple(dict.fromkeys(LogLine(CONTEXT, 1, clause.strip()) for _, _, clause in (good[0], *bad[:1])))
+    return [Pointer("nccl-bug", "likely", lines, (), 9, Advice(says, (install,)))]

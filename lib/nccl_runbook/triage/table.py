@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.report.tables import Cell, Table
 
@@ -36,20 +35,16 @@ def _row(rank: RankLog) -> list[object]:
 def order_table(logs: Logs) -> Table:
     """What each rank said that mattered, by time, on one clock."""
     offsets = {c.clock: c.offset_s for c in logs.clocks}
-    said = [(line, what) for r in logs.ranks for line, what in _moments(r) if line.time is not None]
-    timed = sorted(((line.time - offsets.get(line.host or line.file, 0.0), line, what) for line, what in said), key=lambda row: row[0])
+    said = [(line, what) for r in logs.ranks for line, what in (
+        (r.progress, "last progress"), (r.first_error, "first error"), *((t.at, "waited") for t in r.timeouts[:1]))]
+    timed = sorted(((line.time - offsets.get(line.host or line.file, 0.0), line, what)
+                    for line, what in said if line and line.time is not None), key=lambda row: row[0])
     rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
     note = "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
     if apart:
         note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order."
     return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
-
-
-def _moments(rank: RankLog) -> list[tuple[LogLine, str]]:
-    waited = rank.timeouts[0].at if rank.timeouts else None
-    told = ((rank.progress, "last progress"), (rank.first_error, "first error"), (waited, "waited"))
-    return [(line, what) for line, what in told if line]
 
 
 def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:

@@ -1,6 +1,6 @@
 """A decoded dump made small: columns instead of entries, and what its last operations tell.
 
-Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10 (2.4 to 2.13); dumps of 2.11
+Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10 (2.4 to 2.15); dumps of 2.11
 with NCCL and of 2.13 with Gloo seen. An operation inside a coalesced group has no events of its own: its state is that of the group's last
 entry, `coalesced`. Retired without being completed means timed out with NCCL (NCCLUtils.hpp, 2.5); Gloo retires everything that returns,
 and records no send and no recv (2.13, seen).
@@ -186,7 +186,9 @@ class _Table:
         text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text
-        if state == "completed" or entry["time_discovered_completed_ns"] or entry["retired"] and name.startswith("gloo:"):
+        # other backends retire what returns, or through the hook of torch 2.15 what is issued (FlightRecorderHook.cpp)
+        if (state == "completed" or entry["time_discovered_completed_ns"]
+                or entry["retired"] and not name.startswith(("nccl:", "xccl:"))):
             letter = "c"
         else:
             letter = "t" if entry["retired"] else "s" if state == "started" else "o"

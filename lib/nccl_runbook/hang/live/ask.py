@@ -1,20 +1,23 @@
 """A live look at the ranks on this host: first evidence within a second, a second sample after a gap, nothing disturbed."""
 import dataclasses
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, grouped, utc_now
+from nccl_runbook.core.facts import Gap, grouped, known, utc_now
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live import ask_processes as proc
-from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample
+from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample, Stack
 from nccl_runbook.machine import ask_nvml as nvml
 
 SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
 TICK_S = 0.1
+MOST_HELPERS = 16
 STACKS_BETWEEN = 5  # further stacks in the gap: a rank that is elsewhere each time moves
 NVML_DEADLINE_S = 5.0
+HELPED = re.compile(r"/torch/utils/data/dataloader\.py$|/lib/python3\.\d+/(?:subprocess\.py$|multiprocessing/)")
 
 
 class Look:
@@ -82,11 +85,19 @@ class Look:
         try:
             return LiveRank(
                 pid, process.job, process.rank, process.number(proc.LOCAL_NAMES), process.number(proc.SIZE_NAMES),
-                process.number(["LOCAL_WORLD_SIZE"]), program(pid), variables, process.has_torch, process.nccl, self.helpers.get(pid, []),
-                proc.handled_signals(pid), proc.sockets(pid, proc.table(pid)), proc.log_tail(pid, process.redactor),
-                live_answers.recorder(pid, variables, process.rank), [], {})
+                process.number(["LOCAL_WORLD_SIZE"]), variables, process.has_torch, process.nccl,
+                proc.sockets(pid, proc.table(pid)), proc.log_tail(pid, process.redactor),
+                live_answers.recorder(pid, variables, process.rank), [], {}, list(self._helpers(pid)))
         except OSError:
             return None
+
+    def _helpers(self, pid: int) -> Iterator[Stack]:
+        """The processes that a rank started, if it waits for one of them, as its newest stack shows."""
+        newest = [stack for sample in self.samples[pid][-1:] for stack in known(sample.stacks)[:1]]
+        if any(HELPED.search(frame.file) for stack in newest for frame in stack.frames):
+            for helper in self.helpers.get(pid, [])[:MOST_HELPERS]:
+                frames = [f for stack in known(live_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames]
+                yield Stack(helper, _or("", proc.read, f"/proc/{helper}/comm").strip(), False, False, frames)
 
     def _ask_host(self) -> None:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
@@ -116,13 +127,6 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     return sorted(ranks, key=lambda r: (r.job, r.rank is None, r.rank, r.pid)), helpers
 
 
-def program(pid: int) -> str:
-    """The script or module that runs, without its arguments, which may hold secrets."""
-    words = proc.read(f"/proc/{pid}/cmdline", 65536).split("\0")[1:]
-    module = next((w for before, w in zip(words, words[1:]) if before == "-m"), "")
-    return (next((w for w in words if w.endswith(".py")), "") or module)[:300]
-
-
 def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
     """The GPUs of the answers of NVML's child, first and last."""
     whole = [a for a in answers if not isinstance(a, Gap)]
@@ -130,15 +134,13 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
         return answers[-1] if answers else Gap("not-run")
     rows = grouped((line["nvml_index"], {k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
                    for _, lines, _ in whole for line in lines if line["part"] == "live")
-    return [LiveGpu(index, seen[0]["uuid"], [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["used_mib"],
-                    seen[-1]["pids"]) for index, seen in sorted(rows.items())]
+    return [LiveGpu(index, [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["pids"])
+            for index, seen in sorted(rows.items())]
 
 
 def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
-    if not answers or isinstance(answers[0], Gap):
-        return answers[0] if answers else Gap("not-run")
-    last = {} if isinstance(answers[-1], Gap) or len(answers) < 2 else {c.id: c.ranks for c in answers[-1]}
-    return [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
+    last = {c.id: c.ranks for later in answers[1:][-1:] for c in known(later)}
+    return answers[0] if isinstance(answers[0], Gap) else [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
 
 
 def _or(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:

@@ -128,27 +128,20 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
     """The newest entry of each group out of fr_trace_json (torch 2.5 to 2.13), and the counters of pg_status."""
     try:
         dump = json.loads(text)
-        newest = {_group(entry): entry for entry in dump.get("entries", [])}
-        return [_status(name, entry, dump.get("pg_status", {})) for name, entry in list(newest.items())[:64]]
+        newest = {str(entry.get("process_group")): entry for entry in dump.get("entries", [])}
+        return [_status(entry, dump.get("pg_status", {})) for entry in list(newest.values())[:64]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         return Gap("failed", f"the flight recorder answered in an unknown form: {type(error).__name__} {error}"[:300])
 
 
-def _group(entry: Dict[str, Any]) -> str:
-    name = entry.get("process_group", ["", ""])
-    return (" ".join(str(n) for n in name if n) if isinstance(name, list) else str(name))[:120]
-
-
-def _status(name: str, entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
+def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
     """Counters from pg_status, which is keyed by the group's first name; the entry's own number where that is missing."""
     own = status.get(str(entry["process_group"][0]) or "0", {}) if isinstance(entry.get("process_group"), list) else {}
     sequence = entry.get("collective_seq_id") or entry.get("p2p_seq_id") or None
     numbers = [own.get(f"last_{word}_collective") for word in ("enqueued", "completed")]
     enqueued, completed = [int(n) if n is not None and int(n) >= 0 else None for n in numbers]
-    frame = next(iter(entry.get("frames") or []), {})
-    at = f"{frame.get('name', '')} ({frame.get('filename', '')}:{frame.get('line', '')})" if frame else ""
-    return GroupStatus(name, enqueued if enqueued is not None else sequence, completed,
-                       str(entry.get("profiling_name", "")).rpartition(":")[2][:60], str(entry.get("state", ""))[:20], at[:300])
+    return GroupStatus(sequence if enqueued is None else enqueued, completed,
+                       str(entry.get("profiling_name", "")).rpartition(":")[2][:60])
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:

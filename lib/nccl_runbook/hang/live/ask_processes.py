@@ -9,9 +9,9 @@ import stat
 import struct
 from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.live.facts import Ended, Listener, Socket, Thread
+from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thread
 
 # values are read and kept for these names alone
 NAMES = frozenset((
@@ -59,15 +59,19 @@ def stat_fields(path: str) -> List[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process of this user that may be a rank. ``job``: where its ranks meet; ``rank``: None where its environment has none."""
+    """A process of this user that may be a rank. ``began``: in clock ticks since boot; ``rank``: None where its environment has none;
+    ``launcher``: its parent, or that of the wrappers around it; ``job``: where its ranks meet."""
 
     pid: int
     parent: int
-    job: str
+    session: int
+    began: int
     variables: Dict[str, str]
     has_torch: bool
     nccl: str
     redactor: Redactor
+    launcher: int = 0
+    job: str = ""
 
     def number(self, names: Iterable[str]) -> Optional[int]:
         """The first of these variables that is a plain number."""
@@ -86,38 +90,41 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
             if pid != os.getpid() and (os.stat(f"/proc/{pid}").st_uid == os.getuid() or pid in all_users):
                 own[pid] = _process(pid, pid in all_users)
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: dataclasses.replace(p, job=_family(p, own)) for pid, p in own.items() if p and (p.has_torch or pid not in shells)}
+    return {pid: dataclasses.replace(p, launcher=launcher, job=_job(p, launcher)) for pid, p in own.items()
+            if p and (p.has_torch or pid not in shells) for launcher in [_launcher(p, own)]}
 
 
-def _family(process: Process, known: Dict[int, Optional[Process]]) -> str:
-    """The job; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number, too,
-    which the launcher has not, and a wrapper that sets RANK has that of MPI."""
+def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
+    """Its parent; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number,
+    too, which the launcher has not, and a wrapper that sets RANK has that of MPI."""
     own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
-    above = known.get(process.parent) if own and "MASTER_PORT" not in process.variables else None
-    return _family(above, known) if above and above.variables.get(own) == process.variables[own] else process.job
+    above = known.get(process.parent) if own else None
+    return _launcher(above, known) if above and above.variables.get(own) == process.variables[own] else process.parent
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
     variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
-    _, parent, _, session, *_ = stat_fields(f"/proc/{pid}/stat")
+    fields = stat_fields(f"/proc/{pid}/stat")
+    _, parent, _, session, *_ = fields
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
     if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
         return None
     nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
-    return Process(pid, int(parent), _job(pid, parent, session, variables), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+    return Process(pid, int(parent), int(session), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
 
 
-def _job(pid: int, parent: str, session: str, variables: Dict[str, str]) -> str:
+def _job(process: Process, launcher: int) -> str:
+    variables = process.variables
     if "MASTER_PORT" not in variables:
         if "PMIX_NAMESPACE" in variables:  # of one mpirun or srun --mpi=pmix, the same on all its hosts (Open MPI 4.1.4)
             return f"MPI job {variables['PMIX_NAMESPACE']}"
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
-        orphan = parent == "1" and session != str(pid)  # pid 1 has those of all jobs
-        return "Slurm " + ".".join(step) if len(step) == 2 else f"session {session}" if orphan else f"children of {parent}"
+        orphan = launcher == 1 and process.session != process.pid  # pid 1 has those of all jobs
+        return "Slurm " + ".".join(step) if len(step) == 2 else f"session {process.session}" if orphan else f"children of {launcher}"
     if LOOPBACK.match(variables.get("MASTER_ADDR", "localhost")):  # 127.0.0.1, ::1 and the name are one place
-        return f"localhost:{variables['MASTER_PORT']} in {os.readlink(f'/proc/{pid}/ns/net')}"
+        return f"localhost:{variables['MASTER_PORT']} in {os.readlink(f'/proc/{process.pid}/ns/net')}"
     return f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
 
 
@@ -153,7 +160,21 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
         elif owner is not None:
             helpers.setdefault(owner, []).append(pid)
     launchers = {a for pid in ranks for a in above[pid] if found[a].rank is None}
-    return [p for pid, p in ranks.items() if pid not in launchers], helpers
+    return list(_left_apart([p for pid, p in ranks.items() if pid not in launchers])), helpers
+
+
+def _left_apart(ranks: List[Process]) -> Iterator[Process]:
+    """The same. Ranks that an earlier launch left at the address of a newer one are a job of their own: a number is there twice, or their
+    launcher is gone and began them long before. Other launchers at one address start one job together."""
+    for job, members in grouped((r.job, r) for r in ranks).items():
+        newest, *older = sorted(grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part))
+        for part in older:
+            gone = part[0].launcher == 1 and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS
+            if gone or {r.rank for r in newest} & {r.rank for r in part}:
+                yield from (dataclasses.replace(r, job=job + LEFT_OVER) for r in part)
+            else:
+                newest = newest + part
+        yield from newest
 
 
 # --- one process
@@ -173,8 +194,7 @@ def _thread(pid: int, tid: int) -> Optional[Thread]:
         if tid == pid:
             raise
         return None
-    name = re.match(r"Name:\t(.*)", status)
-    return Thread(tid, name[1] if name else "", fields[0], waits_in(folder), round((int(fields[11]) + int(fields[12])) / TICKS, 2),
+    return Thread(tid, fields[0], waits_in(folder), round((int(fields[11]) + int(fields[12])) / TICKS, 2),
                   sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))))
 
 
@@ -190,19 +210,12 @@ def waits_in(folder: str) -> str:
     return ""
 
 
-def handled_signals(pid: int) -> List[int]:
-    """SIGUSR1 and SIGUSR2 where a handler of the process catches them."""
-    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", read(f"/proc/{pid}/status"))
-    return [n for n in (10, 12) if caught and int(caught[1], 16) >> (n - 1) & 1]
-
-
 def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
     """The last lines that the process wrote, where its output is a regular file; without secrets of its environment."""
-    reasons = []
-    for descriptor, name in ((2, "standard error"), (1, "standard output")):
+    for descriptor in (2, 1):
         path, text = f"/proc/{pid}/fd/{descriptor}", ""
         try:
-            if is_file := stat.S_ISREG(os.stat(path).st_mode):
+            if stat.S_ISREG(os.stat(path).st_mode):
                 with open(path, "rb") as file:
                     file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
                     text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
@@ -210,8 +223,7 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
             return Gap("no-permission" if isinstance(error, PermissionError) else "absent", f"{path}: {error.strerror}")
         if text.strip():  # the first half is read so that no secret is cut where the second one begins
             return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
-        reasons.append(f"{name} is {'an empty' if is_file else 'no'} file")
-    return Gap("unsupported", ", ".join(reasons))
+    return Gap("unsupported", "standard error and output are empty, or no files")
 
 
 # --- sockets
@@ -285,6 +297,6 @@ def ended(ranks: List[int]) -> List[Ended]:
         with contextlib.suppress(OSError):
             there[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
     kin = [(fields[1], name, int(fields[19])) for fields, name in (there[r] for r in ranks if r in there)]
-    return [Ended(pid, int(fields[1]), -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in there.items()
+    return [Ended(pid, -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in there.items()
             if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
             for code in [int(fields[49])]]  # as wait() gives it; 0 for whom the kernel does not tell it

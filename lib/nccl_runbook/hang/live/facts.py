@@ -4,6 +4,8 @@ from typing import Dict, List, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 
+LEFT_OVER = ", left over from an earlier launch"  # the end of ``LiveRank.job`` of ranks at whose address a newer launch runs
+
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
@@ -11,7 +13,6 @@ class Thread:
     sleeps in, "" if that is unknown; ``cpu_s``: user and system time since it began; ``switches``: how often it was put aside."""
 
     tid: int
-    name: str
     state: str
     waits: str
     cpu_s: float
@@ -29,7 +30,8 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """One Python thread, innermost frame first. ``is_active``: on a CPU; ``owns_gil``: it held the interpreter lock at that moment."""
+    """One Python thread, innermost frame first. ``is_active``: on a CPU; ``owns_gil``: it held the interpreter lock at that moment. Of a
+    process that a rank started: its main thread by its pid and name, without frames if it is no Python or may not be looked at."""
 
     tid: int
     name: str
@@ -61,22 +63,19 @@ class Socket:
 
 @dataclasses.dataclass(frozen=True)
 class GroupStatus:
-    """What torch's flight recorder says of one process group: the last sequence numbers, and its newest entry in words."""
+    """What torch's flight recorder says of one process group: the last sequence numbers, and the call of its newest entry."""
 
-    group: str
     enqueued: Optional[int]
     completed: Optional[int]
     op: str
-    state: str
-    frame: str
 
 
 @dataclasses.dataclass(frozen=True)
 class LiveRank:
     """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, None where that has none; ``job``: ranks that meet at
     the same address have the same; ``variables``: allowed names only; ``has_torch``: libtorch is mapped; ``nccl``: path of the mapped
-    libnccl, "" for none; ``helpers``: pids of its own torch processes, such as data loaders; ``main_thread``: what the main thread did
-    at about ten moments a second between the samples ("S futex": 97); ``recorder``: the newest state per group."""
+    libnccl, "" for none; ``main_thread``: what the main thread did at about ten moments a second between the samples ("S futex": 97);
+    ``recorder``: the newest state per group; ``helpers``: processes that it started (data loaders, programs), if it waits for one."""
 
     pid: int
     job: str
@@ -84,17 +83,15 @@ class LiveRank:
     local_rank: Optional[int]
     world_size: Optional[int]
     local_world_size: Optional[int]
-    program: str
     variables: Dict[str, str]
     has_torch: bool
     nccl: str
-    helpers: List[int]
-    handled_signals: List[int]
     sockets: Union[List[Socket], Gap]
     log_tail: Union[List[str], Gap]
     recorder: Union[List[GroupStatus], Gap]
     samples: List[Sample]
     main_thread: Dict[str, int]
+    helpers: List[Stack] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +99,6 @@ class Ended:
     """A process of the same parent that ended and was not yet waited for. ``code``: exit code, or minus the signal that ended it."""
 
     pid: int
-    parent: int
     code: int
 
 
@@ -122,10 +118,8 @@ class LiveGpu:
     """One GPU at the first and the last moment of the look. ``pids``: as NVML lists them, which may be those of another namespace."""
 
     nvml_index: int
-    uuid: Union[str, Gap]
     utilisation_percent: List[Union[int, Gap]]
     power_w: List[Union[float, Gap]]
-    used_mib: Union[int, Gap]
     pids: Union[List[int], Gap]
 
 

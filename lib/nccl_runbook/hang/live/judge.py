@@ -9,8 +9,8 @@ import re
 import statistics
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.core.facts import Gap, counted, grouped
-from nccl_runbook.hang.live.facts import Live, LiveRank
+from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known
+from nccl_runbook.hang.live.facts import LEFT_OVER, Live, LiveRank
 from nccl_runbook.hang.live.judge_hosts import (
     LOOK_THERE,
     Members,
@@ -28,16 +28,15 @@ from nccl_runbook.hang.live.judge_ranks import (
     WAITING,
     Picture,
     RankView,
-    Seen,
     accuse,
     apart,
     by_ras,
-    came_to_rest,
-    communicators,
     gpu_of,
     is_are,
+    is_still,
     launches,
     main_stacks,
+    moved_last,
     names,
     share,
     stack_line,
@@ -52,6 +51,7 @@ WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 IDLE_MOST, RUNS_LEAST = 30, 75
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
+NO_JOB = "other processes"
 _ELASTIC = "/torch/distributed/elastic/"
 # what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
@@ -66,8 +66,10 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
     seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
-    jobs = grouped((rank.job, (rank, look)) for rank, look in seen)
-    return sorted((_picture(members, bare) for members in jobs.values()), key=lambda picture: VERDICTS.index(verdict([picture])))
+    by_job = grouped((rank.job, (rank, look)) for rank, look in seen)
+    pictures = sorted((_picture(members, bare) for members in by_job.values()), key=lambda picture: VERDICTS.index(verdict([picture])))
+    strangers = [dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
+    return [p for p in pictures if p.job != NO_JOB] or strangers
 
 
 def _launch(rank: LiveRank) -> str:
@@ -94,8 +96,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
                                    decides="python3 nccl-look.pyz --live --gap 10")
-    rules = (_launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable, without_store, lost, _behind,
-             _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
+    rules = (_strangers, _left_over, _launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable,
+             without_store, lost, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
     found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
     return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
 
@@ -117,7 +119,7 @@ def _attempt(members: Members) -> str:
 
 def _undecided(base: Picture, members: Members) -> Dict[str, str]:
     unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
-    rested = [r for r, look in members if (look.host, r.pid) in unclear and came_to_rest(r)]
+    rested = [r for r, look in members if (look.host, r.pid) in unclear and r.samples and not is_still(r) and not moved_last(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:
         return {"sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes that are still running",
                 "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
@@ -137,15 +139,32 @@ def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
                            ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
             if isinstance(fact, Gap):
                 said.setdefault(f"{what}: {fact.detail or fact.reason}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
-        if isinstance(last, Gap) and rank.handled_signals:
-            said.setdefault(f"stacks by signal: signal {rank.handled_signals[0]} is caught, but its handler is unknown from "
-                            "outside, so no signal was sent", []).append(str(rank.rank))
     for text, whose in said.items():
         yield text if len(whose) == len(members) else f"{text} (rank {', '.join(whose[:16])})"
     yield from filter(None, [unseen(members, bare)])
 
 
 # --- the rules, in the order in which they are asked
+
+def _strangers(base: Picture, members: Members) -> Optional[Picture]:
+    """Processes with torch and without a rank that speak to none of each other and wait in no collective: a notebook, a server."""
+    homes = {s.local: r.pid for r, _ in members for s in known(r.sockets)}
+    together = any(homes.get(s.remote, r.pid) != r.pid for r, _ in members for s in known(r.sockets))
+    if together or any(r.rank is not None or r.world_size for r, _ in members) or any(v.where or not v.frame for v in base.ranks):
+        return None
+    return dataclasses.replace(base, job=NO_JOB, sentence="no hung job was found, only processes with torch that are no ranks of a job as "
+                               "far as we can see", decides="nccl-runbook look --pid PID   # a rank or its launcher")
+
+
+def _left_over(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks at whose address a newer launch runs."""
+    if not base.job.endswith(LEFT_OVER):
+        return None
+    pids = ",".join(str(v.pid) for v in base.ranks)
+    return accuse(base, "left-over", base.ranks, f"{is_are(base.ranks)} left over from an earlier launch at this address, and may still "
+                  "hold its port and GPUs", None, "established", [Evidence(f"pids {pids}, begun before the newer ranks", "/proc")],
+                  f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: the newer job needs their port and GPUs")
+
 
 def _launchers(base: Picture, members: Members) -> Optional[Picture]:
     """No rank, but torchrun, which has started none yet."""
@@ -158,7 +177,7 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
-    seen = [Seen(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
+    seen = [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
     return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the "
                   "batch system", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
 
@@ -175,7 +194,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     places = {(look.host, r.pid) for r, look in members if r.world_size not in (common, None)} if most > second else set()
     odd = [v for v in base.ranks if (v.host, v.pid) in places]
     why = f"{is_are(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
-    return accuse(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Seen(told, "environment of the ranks")])
+    return accuse(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Evidence(told, "environment of the ranks")])
 
 
 def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
@@ -190,7 +209,8 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     port = next((one for _, look in members for one in look.listeners if one.job == base.job and one.who in ("other", "unseen")), None)
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
-        seen = Seen(f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this job", "/proc/net/tcp")
+        seen = Evidence(f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this "
+                        "job", "/proc/net/tcp")
         return accuse(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
                       "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
     ended = list({(look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()}.values())
@@ -198,7 +218,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     how, seen, cause = "ended, or never started", [], "rendezvous-misconfigured" if in_init else "peer-crashed"
     if len(ended) == len(gone) == 1:  # of several nobody can tell which rank each was
         how = f"its process was ended by signal {-ended[0].code}" if ended[0].code < 0 else f"its process exited with {ended[0].code}"
-        seen, cause = [Seen(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")], "peer-crashed"
+        seen, cause = [Evidence(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")], "peer-crashed"
     home = "; they meet at localhost, so all have to be on this host" if in_init and " in net:" in base.job else ""
     twice = (f"; rank {n} is there {m} times" for n, m in collections.Counter(r.rank for r, _ in members).items() if m > 1)
     return accuse(base, "dead", views, f"{is_are(views)} not there: {how}{home}{''.join(twice)}", cause, "likely", seen,
@@ -207,14 +227,14 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
 
 def _behind(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that launched another number of collectives than most, by NCCL's RAS, while no count moved."""
-    for c in (c for _, look in members for c in communicators(look)):
+    for c in (c for _, look in members for c in known(look.ras)):
         before, after = ({(r.rank, r.pid): r.launched for r in ranks if not r.missing} for ranks in (c.ranks, c.later))
         differing = [row for row in apart(c.later) if row.usual is not None] if before == after else []
         odd = {(r.rank, r.pid): row.words(r) for row in differing for r in row.ranks}
         views = [v for v in base.ranks for r in by_ras(c, c.later, v.pid, v.rank, base.world_size) if (r.rank, r.pid) in odd]
         if not views:
             continue
-        seen = [Seen(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
+        seen = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
         if all(row.is_behind(r) for row in differing for r in row.ranks):
             return _never_came(base, views, "established", seen)
         return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
@@ -245,11 +265,14 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     return _never_came(base, fresh or accused, "likely" if sure and fresh else "possible", [])
 
 
-def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Seen]) -> Picture:
+def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Evidence]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
     first = accused[0]
     if first.does == "busy" and first.has_gil:
         kind, cause, doing = "gil-held", "rank-busy-on-host", "runs there and holds the GIL"
+    elif first.helper:
+        kind, cause, doing = ("host-busy", "data-stall" if "data loader" in first.helper else "rank-busy-on-host",
+                              f"waits for {first.helper}")
     elif first.does == "busy":
         kind, cause, doing = "host-busy", "rank-busy-on-host", "works there"
     elif first.does in WAITING:
@@ -257,7 +280,7 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
     else:
         kind, cause, doing = "skipped", None, "sleeps there: it is late, or skipped a call that the others made"
     where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
-    frames = [Seen(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
+    frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
     picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
 
@@ -274,8 +297,8 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
         return None
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
-    seen = [Seen(f"power: {told}", "NVML")]
-    seen += [Seen("all ranks launched the same number of collectives, and none since", "NCCL RAS")] * _stands_still(members)
+    seen = [Evidence(f"power: {told}", "NVML")]
+    seen += [Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")] * _stands_still(members)
     return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
                   "likely" if len(seen) > 1 else "possible", seen)
 
@@ -297,7 +320,7 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
         why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
         return accuse(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
-                      [Seen(told, "stacks")])
+                      [Evidence(told, "stacks")])
     if unseen(members):
         return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
                       f"nothing is known of {unseen(members)}", None, "")
@@ -313,10 +336,10 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
     told = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
-    return _is_slow(base, waits[0][1:], "likely", Seen(told, "main threads, ten moments a second"))
+    return _is_slow(base, waits[0][1:], "likely", Evidence(told, "main threads, ten moments a second"))
 
 
-def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Seen) -> Picture:
+def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Evidence) -> Picture:
     slowest = [v for v in base.ranks if (v.host, v.pid) == who]
     return accuse(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
                   [seen], f"py-spy top --pid {slowest[0].pid}")
@@ -332,7 +355,7 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     if (least := min(low for _, low, _ in used[1:])) < RUNS_LEAST:
         return None
     told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
-    return _is_slow(base, used[0][2], "possible", Seen(told, "NVML"))
+    return _is_slow(base, used[0][2], "possible", Evidence(told, "NVML"))
 
 
 def _moving(base: Picture, members: Members) -> Optional[Picture]:

@@ -9,16 +9,14 @@ import shlex
 import time
 from typing import Dict, Iterable, List, Optional, Pattern, Sequence, Set, Tuple
 
-from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known
 from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
 from nccl_runbook.hang.live.judge_ranks import (
     INIT,
     WAITING,
     Picture,
-    Seen,
     accuse,
     by_ras,
-    communicators,
     main_stacks,
     names,
     waits_in,
@@ -32,10 +30,6 @@ _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
 _HTTP = (":80", ":443")
 AT_REST = (*WAITING, "asleep", "unknown")
 Members = List[Tuple[LiveRank, Live]]
-
-
-def sockets(rank: LiveRank) -> List[Socket]:
-    return [] if isinstance(rank.sockets, Gap) else rank.sockets
 
 
 def world_size(members: Members) -> Optional[int]:
@@ -67,7 +61,7 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     left = size - len({r.rank for r, _ in members} - {None}) - sum(r.rank is None for r, _ in members) - len(missing_ranks(members, bare))
     if left <= 0:
         return ""
-    joined = [(r, c) for r, look in members for c in communicators(look)]
+    joined = [(r, c) for r, look in members for c in known(look.ras)]
     looked_at = {x.host for r, c in joined for x in by_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
     by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
     hosts = sorted({x.host for _, c in joined for x in c.ranks} - looked_at or by_slurm or _spoken_to(members))
@@ -77,7 +71,7 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
 
 def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
     """Addresses, of the inner network as a rule, to which the ranks are connected and which are of no host that was looked at."""
-    links = [s for r, _ in members for s in sockets(r) if s.state == "ESTABLISHED"]
+    links = [s for r, _ in members for s in known(r.sockets) if s.state == "ESTABLISHED"]
     return {address[1] for s in links if (address := whom.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
 
 
@@ -98,14 +92,15 @@ def _second(taken: str) -> int:
 
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
-    asking = {(look.host, r.pid): s for r, look in members for s in sockets(r) if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
+    asking = {(look.host, r.pid): s for r, look in members for s in known(r.sockets)
+              if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
     if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
         return None
     asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]
     address, _, port = asked[0][1].remote.rpartition(":")
     return accuse(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}",
                   "network-path-blocked", "likely",
-                  [Seen(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked],
+                  [Evidence(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked],
                   f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
 
 
@@ -123,7 +118,7 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     if not others:
         return accuse(base, "unknown", [], f"{names(accused)} {alone}, the rendezvous: rank 0 is not there yet, or "
                       f"{address} is not its host here", None, "", (), line)
-    seen = [Seen(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
+    seen = [Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
     return accuse(base, "unreachable", accused, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
                   "host, or a firewall refuses it", "rendezvous-misconfigured", "likely", seen, line)
 
@@ -137,21 +132,21 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     why = (f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
            "packets (firewall, link), or a host is down")
     held = [s for links in paths.values() for s in links[:2]]
-    seen = [Seen(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
+    seen = [Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]
     return accuse(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
                    f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
 
 
 def _has_store(rank: LiveRank) -> bool:
-    return not (port := rank.variables.get("MASTER_PORT")) or any(s.remote.endswith(f":{port}") for s in sockets(rank))
+    return not (port := rank.variables.get("MASTER_PORT")) or any(s.remote.endswith(f":{port}") for s in known(rank.sockets))
 
 
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
     """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host. What
     a rank tells others than hosts of the inner network (a tracker, a proxy) is not the job's."""
-    homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in sockets(r)}
-    return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in sockets(r)
+    homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in known(r.sockets)}
+    return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in known(r.sockets)
                    if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]]
                    if address in homes or _INNER.match(s.remote))
 
@@ -183,7 +178,7 @@ def _told_apart(looks: List[Live]) -> List[Live]:
 
 
 def _address(look: Live) -> str:
-    own = {s.local.rpartition(":")[0] for r in look.ranks for s in sockets(r) if s.state == "ESTABLISHED"}
+    own = {s.local.rpartition(":")[0] for r in look.ranks for s in known(r.sockets) if s.state == "ESTABLISHED"}
     return next((f"{address}, " for address in sorted(own) if not address.startswith(("127.", "[::1]"))), "")
 
 

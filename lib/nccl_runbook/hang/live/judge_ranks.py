@@ -7,7 +7,7 @@ import dataclasses
 import re
 from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known
 from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
@@ -33,7 +33,7 @@ WAITING = ("waits", "device", "spins", "lock")
 class RankView:
     """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL polls, or it steps), lock
     (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where
-    it is in its own code; ``where``: the call that it waits in, "" for none."""
+    it is in its own code; ``where``: the call that it waits in, "" for none; ``helper``: the process of its own that it waits for."""
 
     rank: Optional[int]
     host: str
@@ -42,6 +42,7 @@ class RankView:
     frame: str = ""
     where: str = ""
     has_gil: bool = False
+    helper: str = ""
 
     @property
     def name(self) -> str:
@@ -58,7 +59,17 @@ def view(rank: LiveRank, look: Live) -> RankView:
         inside = ({s.tid for s in sample.stacks if waits_in(s)} for sample in rank.samples if not isinstance(sample.stacks, Gap))
         if working := set.intersection(*inside):
             return view(_led_by(min(working), rank), look)
-    return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank))
+    helper = next(filter(None, map(at_work, rank.helpers)), "") if does in ("busy", "asleep") else ""
+    return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank), helper)
+
+
+def at_work(helper: Stack) -> str:
+    """What a process of a rank is and does; "" for one of a data loader that has nothing to do."""
+    parts = {f.file.rpartition("/torch/utils/data/_utils/")[2] for f in helper.frames}  # torch 2.2 to 2.13
+    if "worker.py" in parts and "fetch.py" not in parts:
+        return ""
+    name = f"its data loader's process {helper.tid}" if "worker.py" in parts else f"its process {helper.tid} ({helper.name})"
+    return name + (f", which is in {words_of(helper)}" if helper.frames else "")
 
 
 def _led_by(tid: int, rank: LiveRank) -> LiveRank:
@@ -129,11 +140,6 @@ def moved_last(rank: LiveRank) -> bool:
     return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
 
 
-def came_to_rest(rank: LiveRank) -> bool:
-    """It moved at first, and not in the last second."""
-    return bool(rank.samples) and not is_still(rank) and not moved_last(rank)
-
-
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
     """The share of moments between the samples at which the main thread was so."""
     return sum(n for what, n in rank.main_thread.items() if fits(what)) / max(1, sum(rank.main_thread.values()))
@@ -191,13 +197,9 @@ def by_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank
     return rows if len(rows) == 1 else []
 
 
-def communicators(look: Live) -> List[RasCommunicator]:
-    return [] if isinstance(look.ras, Gap) else look.ras
-
-
 def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
     """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None if RAS did not show it."""
-    both = [[sum(r.launched.values()) for c in communicators(look)
+    both = [[sum(r.launched.values()) for c in known(look.ras)
              for r in by_ras(c, getattr(c, when), rank.pid, rank.rank, rank.world_size) if not r.missing]
             for when in ("ranks", "later")]
     return (sum(both[0]), sum(both[1])) if both[0] and both[1] else None
@@ -234,26 +236,16 @@ def apart(ranks: Iterable[RasRank]) -> List[Apart]:
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
     """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the pids of another namespace."""
-    if isinstance(look.gpus, Gap):
-        return None
-    indices = {r.nvml_index for c in communicators(look) for r in by_ras(c, c.ranks, rank.pid, rank.rank, rank.world_size)}
-    return next((g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids or g.nvml_index in indices), None)
+    indices = {r.nvml_index for c in known(look.ras) for r in by_ras(c, c.ranks, rank.pid, rank.rank, rank.world_size)}
+    return next((g for g in known(look.gpus) if rank.pid in known(g.pids) or g.nvml_index in indices), None)
 
 
 # --- a whole job
 
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """One piece of evidence: what, and where it was seen."""
-
-    text: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Picture:
-    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable, symmetric, healthy, unknown;
-    ``status``: as of a hypothesis, "" for none; ``decides``: what to do or collect next, as a line to paste."""
+    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable, left-over, symmetric,
+    healthy, unknown; ``status``: as of a hypothesis, "" for none; ``decides``: what to do or collect next, as a line to paste."""
 
     job: str
     kind: str
@@ -265,13 +257,13 @@ class Picture:
     collective: str = ""
     cause: Optional[str] = None
     status: str = ""
-    evidence: List[Seen] = dataclasses.field(default_factory=list)
+    evidence: List[Evidence] = dataclasses.field(default_factory=list)
     not_seen: List[str] = dataclasses.field(default_factory=list)
     decides: str = ""
 
 
 def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str,
-           seen: Iterable[Seen] = (), decides: str = "") -> Picture:
+           seen: Iterable[Evidence] = (), decides: str = "") -> Picture:
     """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
     late = set(accused)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
@@ -283,7 +275,7 @@ def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: O
     if victims and accused:
         sentence += f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for {'it' if len(accused) == 1 else 'them'}"
         sentence += f" in {collective}" * bool(collective)
-    own = (Seen(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
+    own = (Evidence(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
     return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
                                status=status, evidence=[*seen, *own], decides=decides or stack_line(accused or victims))
 

@@ -52,10 +52,7 @@ def nothing_recognised(logs: Logs) -> Finding:
 
 def nothing_brought(start: Start) -> Finding:
     """The first true sentence of a run: what this host shows before anything is started on it."""
-    return Finding("nothing-brought", Severity.OK, f"{host_in_words(start)}; no log and no symptom: all steps run")
-
-
-def host_in_words(start: Start) -> str:
     count = 0 if isinstance(start.devices, Gap) else len(start.devices)
     files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
-    return f"this host has {files}" + ("" if isinstance(start.driver, Gap) else f" and driver {start.driver}")
+    driver = "" if isinstance(start.driver, Gap) else f" and driver {start.driver}"
+    return Finding("nothing-brought", Severity.OK, f"this host has {files}{driver}; no log and no symptom: all steps run")

@@ -75,11 +75,7 @@ def _kept(logs: Logs) -> list[LogLine]:
 
 
 def _first_lines(lines: Iterable[LogLine]) -> dict[str, LogLine]:
-    first: dict[str, LogLine] = {}
-    for line in lines:
-        for symptom in matching(line.text):
-            first.setdefault(symptom.id, line)
-    return first
+    return {symptom.id: line for line in reversed([*lines]) for symptom in matching(line.text)}
 
 
 def deciding(lines: Iterable[str]) -> list[str]:
@@ -89,9 +85,6 @@ def deciding(lines: Iterable[str]) -> list[str]:
 
 def plan(start: Start) -> list[tuple[StepText, str]]:
     """Every step once with the reason that it is in the plan: first those that decide, then those that rule the rest out."""
-    reasons: dict[str, str] = {}
-    for symptom, _ in recognised(start):
-        for step in symptom.steps:
-            reasons.setdefault(step, f"decides: {symptom.words}")
-    names = [*reasons, *(name for name in step_texts() if name not in reasons)]
-    return [(step_texts()[name], reasons.get(name, WITHOUT_REASON)) for name in names]
+    decides = [(step, f"decides: {symptom.words}") for symptom, _ in recognised(start) for step in symptom.steps]
+    reasons = {**dict.fromkeys(step_texts(), WITHOUT_REASON), **dict(reversed(decides))}
+    return [(step_texts()[name], reasons[name]) for name in dict.fromkeys([*(step for step, _ in decides), *step_texts()])]
