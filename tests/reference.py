@@ -124,7 +124,8 @@ def message_page() -> str:
 
 def example(row: dict[str, Any]) -> str:
     """The line of its sample that it matches."""
-    text, expression = row.get("fires", ""), {**clues.printed(), **clues.spoken()}[row.get("same", row["id"])]
+    asked, text = clues.catalogue(), row.get("fires", "")
+    expression = {**asked["printed"], **asked["spoken"]}[row.get("same", row["id"])]
     lines = [x for x in (text if isinstance(text, str) else text[0]).splitlines() if re.search(expression, x)]
     return code(lines[0][:LONGEST_EXAMPLE]) if lines else ""
 
