@@ -33,7 +33,14 @@ STATUSES = {
     "likely": "The evidence points to this cause first. If the fix is expensive, run the test in `decides` before it.",
     "possible": "The evidence fits this cause and others. Run the test in `decides` before you change anything.",
     "ruled-out": "A test of this run excludes the cause."}
-KEYS = {"schema": "name and version of this document", "sentence": "the answer in one sentence", "decides": "the next command to run"}
+KEYS = {
+    "schema": "name and version of this document", "sentence": "the answer in one sentence", "decides": "what settles it: the next command to run",
+    "cause": "permanent id, see causes.md", "status": "how sure", "evidence": "what was seen, and where", "remedy": "who can do what, with lines to copy",
+    "against": "what speaks against it", "hypotheses": "causes that a line points to, surest first", "fits": "causes that fit, but that no line shows",
+    "undecided": "no cause is likely or established", "unknown_lines": "lines that look like errors and match no message",
+    "culprits": "ranks that never came, or that did something else", "victims": "ranks that only wait", "frame": "line of code of the first culprit",
+    "kind": "what happened", "collective": "the call that the others wait in", "not_seen": "what could not be seen, with the reason",
+    "says": "what the cause means", "findings": "one for each thing found, worst first", "dumps": "what hang says about dumps among the files"}
 
 
 def cell(text: object) -> str:
