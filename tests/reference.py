@@ -136,7 +136,7 @@ def example(row: dict[str, Any]) -> str:
     asked, text = clues.catalogue(), row.get("fires", "")
     expression = {**asked["printed"], **asked["spoken"]}[row.get("same", row["id"])]
     lines = [x for x in (text if isinstance(text, str) else text[0]).splitlines() if re.search(expression, x)]
-    return code(lines[0][:LONGEST_EXAMPLE]) if lines else ""
+    return code(lines[0][:LONGEST_EXAMPLE] + "..." * (len(lines[0]) > LONGEST_EXAMPLE)) if lines else ""
 
 
 def answer_page() -> str:
