@@ -25,6 +25,7 @@ def headings(path: Path) -> set[str]:
 def test_a_written_page_is_that_of_the_code(name: str) -> None:
     text = (reference.FOLDER / name).read_text()
     assert text.count("\n") > 20 and text == reference.page(name), "run: python tests/reference.py"
+    assert not re.search(r"(?m)^\| --- .*\n(?!\|)", text), "a table without rows"
 
 
 @pytest.mark.parametrize("path", READ, ids=lambda p: p.name)
