@@ -27,7 +27,7 @@ def bare(monkeypatch):
 def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
     made = arms.collect(engine, [None, None], 60, halve)
     assert made.control.passed and made.control_after.passed and made["interface pinned"].passed
-    assert made.clean == Gap("not-run", "no variable here steers NCCL") and isinstance(made.guilty, Gap)
+    assert made.clean == Gap("not-run", "no variable here affects NCCL") and isinstance(made.guilty, Gap)
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
     assert transports.judge(made)[0].severity.value == "unknown"
     with pytest.raises(KeyError, match="P2P off.*: control, interface pinned"):

@@ -161,7 +161,7 @@ def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:
     for look in (s.look(bare), s.look(rank, gpus=[dark])):
         (tmp_path / "r.json").write_text(json.dumps([look_live.record(look, 1.0)]))
         ended = run_cli("look", "--record", tmp_path / "r.json", env=with_library())
-        assert ended.returncode == 2 and "without threads" in ended.stderr and "Traceback" not in ended.stderr
+        assert ended.returncode == 2 and "incomplete" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_the_file_for_a_bare_node_looks_prints_and_leaves_a_record(running: subprocess.Popen[str], seen: dict[str, Any], tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_interrupted_look_keeps_its_first_evidence(running: subprocess.Popen[
     code = "from nccl_runbook.look.run import main; import sys; sys.exit(main())"
     looking = subprocess.Popen([sys.executable, "-c", code, "--live", "--gap", "60", "--pid", str(pid), "--json", "r.json"], cwd=tmp_path,
                                env=with_library(), stdout=subprocess.PIPE, text=True)
-    assert any(line.startswith("further samples") for line in looking.stdout)
+    assert any(line.startswith("taking samples") for line in looking.stdout)
     looking.send_signal(signal.SIGTERM)
     assert looking.wait(30) == 128 + signal.SIGTERM
     looking.stdout.close()

@@ -65,8 +65,8 @@ def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it
 
 
 @pytest.mark.parametrize("arguments, sentence", [
-    (["sglang:d1+fsdp:d1"], "--gpus N"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher is one of"),
-    (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no allocation that is known"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
+    (["sglang:d1+fsdp:d1"], "--gpus N"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
+    (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no known allocation"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
     (["sglang:d1", "--gpus", "99999999"], "at most 1024"),
     (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])
 def test_wrong_usage_is_one_sentence(arguments, sentence):
@@ -158,10 +158,10 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
     done = run(str(tmp_path), "--areal", "v1.0.0")
     assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
-    assert "passed over: b.yaml: no allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
+    assert "passed over: b.yaml: no known allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
-    assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is no regular file\n", "named once"
-    assert "not read: p.yaml: it is no regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout
+    assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is not a regular file\n", "named once"
+    assert "not read: p.yaml: it is not a regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout
 
 
 def test_a_folder_that_may_not_be_entered_is_named_and_is_not_clean(tmp_path, capsys):
@@ -250,7 +250,7 @@ def test_a_file_nested_without_end_is_named_and_costs_its_folder_nothing(nested,
 def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refused(tmp_path):
     (tmp_path / "t.yaml").write_text("allocation_mode: ${oc.env:MODE,sglang:d1+fsdp:d1}\ncluster: {n_gpus_per_node: 2}\n")
     done = run(str(tmp_path / "t.yaml"))
-    assert done.returncode == 2 and "not told in this file" in done.stderr and done.stdout == ""
+    assert done.returncode == 2 and "not resolved in this file" in done.stderr and done.stdout == ""
 
 
 def test_a_bomb_of_merges_is_read_in_no_time():
@@ -351,7 +351,7 @@ def test_a_kl_coefficient_decides_on_the_reference_model_and_one_that_is_no_numb
         assert plan(line, "--gpus", "12")["total_gpus"] == ranks
     else:
         done = run(line, "--gpus", "12")
-        assert done.returncode == 2 and done.stderr.splitlines() == [f"nccl-runbook: init_kl_coef is '{value}': not a number that can be read here"]
+        assert done.returncode == 2 and done.stderr.splitlines() == [f"nccl-runbook: init_kl_coef is '{value}': not a number that can be resolved here"]
 
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
@@ -511,7 +511,7 @@ def test_the_planned_gpus_are_compared_by_uuid_before_nccl_starts(scenario, stri
 
 def test_where_nvml_says_nothing_the_check_is_no_health():
     done = run("sglang:d1+fsdp:d1", "--check-devices", LD_LIBRARY_PATH="/nonexistent")
-    assert done.returncode == 2 and "names no GPU here" in done.stderr
+    assert done.returncode == 2 and "reports no GPU here" in done.stderr
 
 
 def test_a_launch_of_verl_tells_its_own_number_of_nodes():

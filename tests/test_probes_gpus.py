@@ -76,7 +76,7 @@ def test_a_hanging_call_ends_at_the_deadline_and_keeps_what_was_told():
 
 def test_a_crashing_library_costs_only_the_child():
     view = seen("crash")
-    assert len(view.reached) == 1 and view.gpus[3] == Gap("failed", "the process that asked NVML ended with -6")
+    assert len(view.reached) == 1 and view.gpus[3] == Gap("failed", "the process that queried NVML ended with -6")
 
 
 def test_without_the_library_nvml_is_absent():

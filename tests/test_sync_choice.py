@@ -230,7 +230,7 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     said = ended.stderr.splitlines()
-    assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all right" in said[1], ended.stderr
+    assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all correct" in said[1], ended.stderr
     jsonschema.validate(json.loads(ended.stdout), TypeAdapter(Record).json_schema())
     record = read(Record, ended.stdout.encode())
     assert {f.id for f in record.findings} == {"allocation-duplicate", "gpus-not-here", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]

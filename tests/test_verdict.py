@@ -44,7 +44,7 @@ def test_sentence_and_exit_code(sample, data, code):
 
 def test_a_rehearsal_is_told_once_and_never_as_health():
     run, found = samples.cpu_only()
-    told = Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: rehearsed on Gloo with 1 and 2 ranks, all right")
+    told = Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: rehearsal on Gloo with 1 and 2 ranks, all right")
     rehearsals = [samples.record(step, [told]) for step in ("03-fewer-gpus", "04-transports", "05-weight-sync")]
     assert verdict_document(run, [found[0], *rehearsals[:1]]).sentence.startswith("Running: 2 of 4 ")
     without = dataclasses.replace(run, **{"planned": ["01-gpu-visibility", "03-fewer-gpus"]})

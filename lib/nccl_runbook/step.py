@@ -99,7 +99,7 @@ class Step:
     def engine(self) -> Engine:
         """The engine under the interpreter to be judged; started at the first use."""
         if self.replayed:
-            raise RuntimeError("a record is being judged: no machine is touched")
+            raise RuntimeError("a record is judged, no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self._until - time.monotonic())
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class Step:
         if self.replayed:
             recorded = self.record.facts
             self.facts[fact] = records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact]) if fact in recorded \
-                else Gap("absent", f"the record holds no {fact}")
+                else Gap("absent", f"the record contains no {fact}")
         elif unless is not None:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
@@ -181,7 +181,7 @@ class Step:
         asked = world.request
         shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
         line, longest = world.shell_line if shown == asked else shell_line(self.engine.prefix, shown), max(map(len, asked.args), default=0)
-        return line if longest < _LONGEST_WORD else f"{line[:300]} ... (not to be pasted: one argument has {longest} characters)"
+        return line if longest < _LONGEST_WORD else f"{line[:300]} ... (too long to paste: one argument has {longest} characters)"
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | str | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] | str = ("all_reduce",), deadline_s: float = 30.0) -> World:

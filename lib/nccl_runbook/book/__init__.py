@@ -165,7 +165,7 @@ class Book:
             record = records.load(path)
             if record.status != "running" and record.step == stub.step:
                 return record, ""
-            why = ended or "the notebook ran to its end without finishing its step"
+            why = ended or "the notebook ended without finishing its step"
         except records.RecordError as error:
             record, why = stub, ended or str(error)
         record = dataclasses.replace(
@@ -189,7 +189,7 @@ def _one_line(text: str) -> str:
 
 
 def from_here(path: Path) -> str:
-    """Relative where it can be: a page that is passed on need not tell the reader's home folder."""
+    """Relative where it can be: a page that is passed on need not show the reader's home folder."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

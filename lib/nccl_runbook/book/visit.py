@@ -243,7 +243,7 @@ def _engine() -> type:
 
 
 def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
-    """Write the notebook, mended, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
+    """Write the notebook, repaired, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
     import nbformat
 
     given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
@@ -254,7 +254,7 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
 
 
 def mend(notebook: Any, why: str) -> Any:
-    """papermill calls cells completed that never ran (2.7.0); only their missing start time tells."""
+    """papermill calls cells completed that never ran (2.7.0); only their missing start time shows it."""
     notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
     paths = notebook.metadata.get("papermill", {})
     paths.update({key: Path(paths[key]).name for key in ("input_path", "output_path") if paths.get(key)})

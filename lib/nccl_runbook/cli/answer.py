@@ -25,7 +25,7 @@ _NEXT = re.compile(r"(?m)^( {7,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-ru
 
 def _known(word: str) -> str:
     if word not in FAIL_ON:
-        leave(f"--fail-on is one of {', '.join(FAIL_ON)}")
+        leave(f"--fail-on must be one of {', '.join(FAIL_ON)}")
     return word
 
 
@@ -44,12 +44,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
-    words = f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}."
+    words = f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}."
     return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
-            "JsonOption": Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")],
+            "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
-                                                        help="Mask what these expressions match, too.")],
-            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]}[name]
+                                                        help="Also mask text that matches the expressions in this file.")],
+            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
@@ -70,7 +70,7 @@ def _never_read(path: str) -> str:
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
         return "" if os.path.lexists(name) else f"there is no file {path}"
     plain = os.path.isfile(name) or os.path.isdir(name)  # to open a pipe would wait for whoever writes to it
-    return "" if plain else f"{path} is no regular file but a pipe, a socket or a device: write its text to a file first"
+    return "" if plain else f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first"
 
 
 def put(text: str, stream: TextIO) -> None:

@@ -84,7 +84,7 @@ def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
             if not block:
                 return data.decode("utf-8", "replace")
             data += block
-    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB: that is no environment")
+    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB, too large for an environment")
 
 
 def parse(text: str, name: str = "text") -> Role:

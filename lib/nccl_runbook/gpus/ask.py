@@ -1,4 +1,4 @@
-"""What is there: GPUs as NVML, the device files and CUDA in a fresh rank each tell them."""
+"""What is there: GPUs as NVML, the device files and CUDA in a fresh rank each see them."""
 import json
 import subprocess
 import sys

@@ -217,8 +217,8 @@ def stragglers(hang: Hang) -> dict[int, str]:
 
 
 def _latecomer(hang: Hang) -> dict[int, str]:
-    return {rank: f"{told}, who waited for it {share * 100:.0f} % of the last while"
-            for rank, (told, share, sure) in late(hang).items() if sure}
+    return {rank: f"{says}, who waited for it {share * 100:.0f} % of the last while"
+            for rank, (says, share, sure) in late(hang).items() if sure}
 
 
 def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
@@ -229,7 +229,7 @@ def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
 
 
 def uneven(hang: Hang, rank: int) -> list[Count]:
-    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    """What the rank said about its number of minibatches, and what another one said, if it had fewer than all others."""
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []
@@ -249,7 +249,7 @@ def called(hang: Hang, wait: Wait) -> str:
 
 
 def group_name(hang: Hang, name: str) -> str:
-    """With its description, where it has one."""
+    """With its description, if it has one."""
     desc = next((g.desc for g in hang.groups if g.name == name), "")
     return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
 
@@ -266,13 +266,13 @@ def seen_in(stack: Stack) -> Evidence:
 
 
 def frame_of(hang: Hang, rank: int) -> str:
-    """Where a rank was, by its stack, else by its last operation; "" for neither."""
+    """The place of a rank, by its stack, else by its last operation; "" for neither."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
     return top_of(stack) if stack else next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
 
 
 def source_of(hang: Hang, wait: Wait) -> str:
-    """The file that tells of a wait."""
+    """The file that shows a wait."""
     track = track_of(hang, wait.group, wait.rank)
     return track.source if track else ""
 

@@ -57,7 +57,7 @@ def collect(paths: list[str] | str) -> Hang:
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
-    """The facts as recorded; where the record is that of a live look, what that saw."""
+    """The facts as recorded; for the record of a live look, what that saw."""
     return collect([record_path]) if isinstance(hang, Gap) else hang
 
 
@@ -98,7 +98,8 @@ class _Inputs:
             self._keep(source.name, *dump_file.outcome(source.peek(dump_file.MAX_BYTES + 1)))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
             stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
-            self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
+            self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "the rank is unknown: name the "
+                    "file rankN.txt"))
             self.stacks += [stack] if stack else []
         else:
             self.logs.append(source.name)
@@ -126,7 +127,7 @@ class _Inputs:
 
 
 def rank_of(name: str) -> int | None:
-    """The rank that a dump's name tells: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
+    """The rank in a dump's name: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
     base = os.path.basename(name)
     word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
     numbers = re.findall(r"(?<!\d)\d{1,7}(?!\d)", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
@@ -140,7 +141,7 @@ def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
         rank = rank_of(name)
         world = next((ranks for key, (desc, ranks) in reading.members.items() if desc == "default_pg"), ())
         if rank is None:
-            inputs.files.append(HangFile(name, "dump", rank, "its name tells no rank"))
+            inputs.files.append(HangFile(name, "dump", rank, "its name contains no rank"))
         elif world and rank not in world:
             inputs.files.append(HangFile(name, "dump", rank, f"its name says rank {rank}, which its default group does not have"))
         elif any(reading.digest == other.digest for _, other in claims[rank]):
@@ -160,7 +161,7 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], inputs: _Inputs) -> Read
     *older, (name, newest) = rows
     if not all(b.newest_ns > a.newest_ns and (b.members == a.members or b.oldest_ns > a.until_ns)
                for (_, a), (_, b) in zip(rows, rows[1:])):
-        inputs.files += [HangFile(n, "dump", rank, "two files claim this rank: neither was used") for n, _ in rows]
+        inputs.files += [HangFile(n, "dump", rank, "two files claim this rank, so neither was used") for n, _ in rows]
         return None
     inputs.names[rank] = name
     inputs.files += [HangFile(n, "dump", rank, "an older dump of this rank") for n, _ in older]
@@ -203,7 +204,7 @@ class _Members:
 
 
 def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
-    """Ranks without a dump, as far as watchdog and heartbeat lines tell: last number issued, last completed, and which timed out."""
+    """Ranks without a dump, as far as watchdog and heartbeat lines show: last number issued, last completed, and which timed out."""
     world = sorted({r.rank for r in everybody} | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
     for row in rows:
         for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:

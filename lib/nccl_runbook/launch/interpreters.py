@@ -114,7 +114,7 @@ def _several(prefix: List[str], hosts: List[str], count: int) -> str:
     line = shlex.join([*prefix[:at], "-N1", "-n1", "-w", hosts[0], *prefix[at:]])
     remedy = f'--python "{line}"' if "srun" in map(os.path.basename, prefix) else \
         "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
-    return f"{shlex.join(prefix)} answers {where}, and one host is judged at a time: name {remedy}"
+    return f"{shlex.join(prefix)} answers {where}, but only one host can be tested at a time: use {remedy}"
 
 
 def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
@@ -182,7 +182,7 @@ def _split(python: str) -> List[str]:
     except ValueError as error:
         raise InterpreterError(f"{python} cannot be read as a command: {error}") from None
     if not words:
-        raise InterpreterError("an empty interpreter was named: leave --python out, or name one")
+        raise InterpreterError("--python is empty: omit it, or name an interpreter")
     # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7, conda/gateways/subprocess.py)
     captures = os.path.basename(words[0]) == "conda" and words[1:2] == ["run"] and not {"--no-capture-output", "--live-stream"} & set(words)
     return [*words[:2], "--no-capture-output", *words[2:]] if captures else words

@@ -33,7 +33,7 @@ _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
-    """``text`` without prefixes; ``rank`` as the line itself tells it; ``pid`` of the process if it does; ``time`` in seconds."""
+    """``text`` without prefixes; ``rank`` as the line itself shows it; ``pid`` of the process if it does; ``time`` in seconds."""
 
     text: str
     rank: int | None
@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """The rank that a file's name tells (rank3.log, attempt_0/3/stderr.log), None for none."""
+    """The rank in a file's name (rank3.log, attempt_0/3/stderr.log), None for none."""
     found = _NAME.search(name)
     return int(next(g for g in found.groups() if g)) if found else None
 

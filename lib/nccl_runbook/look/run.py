@@ -153,18 +153,19 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 
 def arguments() -> argparse.Namespace:
     here = f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
-    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives here; what it saw is judged elsewhere: "
-                                     "nccl-runbook run --record FILE. Nothing is installed, and nothing but FILE is left behind.")
+    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; "
+                                                                  "to judge "
+                                     "it elsewhere: nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
     parser.add_argument("--json", metavar="FILE", default=here, help="- for standard output; default: nccl-look-HOST-TIME.json")
     parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
-    parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one a rank; default: all")
-    parser.add_argument("--allow-busy", action="store_true", help="test on GPUs that somebody else uses, too")
-    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="seconds for all steps together")
-    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts no test, stops and signals nothing")
-    live.add_argument("--live", action="store_true", help="who did not come, and why: a table at once, the answer after the gap")
+    parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one per rank; default: all")
+    parser.add_argument("--allow-busy", action="store_true", help="also test on GPUs that somebody else uses")
+    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="time limit in seconds of all steps together")
+    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing")
+    live.add_argument("--live", action="store_true", help="which rank never came, and why: a table at once, the answer after the gap")
     live.add_argument("--gap", type=float, default=10.0, metavar="S", help="seconds between the two samples (10)")
-    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="a rank or its launcher: look at that job only")
-    live.add_argument("--html", metavar="FILE", default="", help="write the answer as a page, too")
+    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="look only at the job of this rank or launcher")
+    live.add_argument("--html", metavar="FILE", default="", help="also write the answer as a page")
     args = parser.parse_args()
     if (args.pid or args.html or args.gap != 10.0) and not args.live:
         parser.error("--pid, --gap and --html belong to --live")
@@ -205,7 +206,7 @@ def look(options: argparse.Namespace, output: Output) -> None:
             output.say(NOT_HERE % options.gpus)
     except EngineError as error:
         why_not = Gap("absent", str(error))
-        output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")
+        output.say(f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more")
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not)
 

@@ -1,4 +1,4 @@
-"""Facts about one machine's GPUs: as NVML tells them, as the device files stand, and as CUDA in a fresh rank sees them."""
+"""Facts about one machine's GPUs: as NVML reports them, as the device files stand, and as CUDA in a fresh rank sees them."""
 import dataclasses
 import functools
 from typing import Any, Dict, List, Union, get_args, get_origin, get_type_hints
@@ -8,7 +8,7 @@ from nccl_runbook.core.facts import Gap
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves where NVML tells it apart (driver >= 510)."""
+    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves if NVML separates it (driver >= 510)."""
 
     total_bytes: int
     used_bytes: int

@@ -14,10 +14,10 @@ def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
 
 
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
-    anyway = Remedy("you", "Wait until the GPUs are free, or test beside the other job: that may slow it down or leave it without memory.",
+    anyway = Remedy("you", "Wait until the GPUs are free. Or test beside the other job, which may slow that job down or take its memory.",
                     ('make report ARGS="--allow-busy"',))
     if not mine:
         return (anyway,)
-    look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence dies with it.",
+    look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence disappears with the job.",
                   tuple(f"py-spy dump --pid {pid}" for pid in mine) + (f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",))
     return look, anyway

@@ -38,7 +38,7 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
     if len(matches) > 1:
         return f"{entry!r} fits {len(matches)} GPUs"
     near = difflib.get_close_matches(entry, known, 1, cutoff=0.8)
-    return f"{entry!r} names no GPU" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{entry!r} does not name a GPU" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
@@ -50,9 +50,9 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
     for entry in (e.strip() for e in value.split(",")):
         gpu = _selected(entry, gpus)
         if isinstance(gpu, str):
-            return Selection(tuple(named.values()), gpu + "; CUDA ignores it and all that follows")
+            return Selection(tuple(named.values()), gpu + "; CUDA ignores it and all later entries")
         if gpu[0] in named:
-            return Selection((), f"{entry} is named twice; CUDA then shows no GPU at all")
+            return Selection((), f"{entry} is named twice; CUDA then shows no GPU")
         named[gpu[0]] = gpu[1]
     return Selection(tuple(dict.fromkeys(named.values())))
 

@@ -213,7 +213,7 @@ class Matcher:
 
 
 def _places(literal: bytes, text: bytes) -> Iterator[int]:
-    """Where the literal begins: the first place in each line."""
+    """The place where the literal begins: the first in each line."""
     at = text.find(literal)
     while at >= 0:
         yield at

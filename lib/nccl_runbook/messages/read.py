@@ -122,7 +122,7 @@ class _Reader:
             found.lines.append(line)
 
     def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
-        """Another rank, or, where nobody knows the rank, no more than a few lines of one host."""
+        """Another rank, or, if the rank is unknown, no more than a few lines of one host."""
         if line.rank is None:
             return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
         return all(line.rank != k.rank for k in kept)

@@ -1,4 +1,4 @@
-"""What single lines tell about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
+"""What single lines show about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
 
 import re
 from collections import Counter, defaultdict
@@ -90,7 +90,7 @@ class Ranks:
         return row
 
     def take(self, line: LogLine, text: str, pid: str, order: int, found: Found) -> None:
-        """What this line tells, where those expressions match it."""
+        """What this line shows, if those expressions match it."""
         self.clocks.take(line, text)
         call, comm = found.get("rank-call"), found.get("rank-communicator")
         if call and len(self._calls) < MAX_CALLS:

@@ -132,7 +132,7 @@ def mapped_nccl(torch):
 
 
 def add_gpus(torch, driver, gpus):
-    """Append each GPU; what was told before an error stays."""
+    """Append each GPU; what was printed before an error stays."""
     counted = driver.count()
     for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)

@@ -166,7 +166,7 @@ def causes_table(document: VerdictDocument) -> Table:
 def steps_table(document: VerdictDocument) -> Table:
     """Every step with its status and one line why."""
     rows = [[s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""] for s in document.steps]
-    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step has left a record.")
+    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step left a record.")
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
@@ -178,4 +178,4 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
     groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
     rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
             for why, of in groups.items() if (n := len({w for _, w in of}))]
-    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")
+    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything requested was seen.")

@@ -31,7 +31,7 @@ class Curve:
         if len({x for x, _ in every}) < 2:
             return ""
         plot = _Plot([x for x, _ in every], [y for _, y in every])
-        label = f"{self.y_label} by {self.x_label}: {', '.join(points)}; the table beside it holds the figures"
+        label = f"{self.y_label} by {self.x_label}: {', '.join(points)}; the table beside it has the figures"
         parts = [*plot.grid(), *(_line(plot, i, line) for i, line in enumerate(points.values())), *_names(plot, points)]
         parts += [_text(LEFT, HEIGHT - 4, self.x_label, "start"), _text(4, 10, self.y_label, "start")]
         return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '

@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 def read_records(run_dir: Path) -> Found:
-    """Every NN-*.json of the folder, in order of their names; a file that is no record of its step is told, never dropped."""
+    """Every NN-*.json of the folder, in order of their names; a file that is not a record of its step is reported, never dropped."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
     for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
@@ -92,7 +92,7 @@ def judge(folder: RunFolder) -> list[Finding]:
     found = [Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
              for step, why in folder.unreadable.items()]
     if not folder.read:
-        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")]
+        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")]
     return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read",
                             (Evidence(", ".join(folder.read), folder.name),))]
 

@@ -160,7 +160,7 @@ def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """The same words of several steps are told once, with the first place: every step's own findings hold the rest."""
+    """The same words of several steps appear once, with the first place: every step's own findings hold the rest."""
     return [same[0] for same in grouped((e.text, e) for e in evidence).values()]
 
 
@@ -180,8 +180,9 @@ def _different(records: Iterable[Record]) -> list[str]:
     seen = grouped(((r.judged.python, r.judged.torch, r.judged.nccl), r.step) for r in records if r.judged.torch)
     if len(seen) < 2:
         return []
-    told = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
-    return [f"one and the same software in every step: {'; '.join(told)}"]
+    software = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL "
+                f"{nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
+    return [f"the same software in every step: {'; '.join(software)}"]
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
@@ -212,8 +213,8 @@ def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Caus
     trouble = _trouble(steps, causes) if word in ("broken", "degraded") else ""
     if _running(run, steps):
         known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
-        told = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
-        return f"Running: {done} of {counted(len(steps), 'step')} done{told}."
+        so_far = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
+        return f"Running: {done} of {counted(len(steps), 'step')} done{so_far}."
     tail = f"; interrupted after {done} of {counted(len(steps), 'step')}" if run.interrupted else ""
     if trouble:
         return f"{word.capitalize()}: {trouble}{tail}."
@@ -264,9 +265,9 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     """Why nothing can be said: the reason that most steps give, and what did pass (a rehearsal on Gloo by name)."""
     unknown = [s for s in steps if s.status == "unknown" or (s.status == "skipped" and s.notebook in run.asked)]
     if not steps:
-        return "no step has left a record"
+        return "no step left a record"
     if not unknown:
-        return "no step has tested anything" if any(map(_tests_nothing, steps)) else "every step was skipped"
+        return "no step tested anything" if any(map(_tests_nothing, steps)) else "every step was skipped"
     reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]
     rehearsed = [_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in (*DONE, "unknown")]
     lead = max(dict.fromkeys(reasons), key=reasons.count)

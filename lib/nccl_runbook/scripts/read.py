@@ -68,7 +68,7 @@ def read(text: str) -> Script:
 
 
 def _size(launcher: str, text: str) -> tuple[int, int]:
-    """Nodes, and GPUs of a node, as this launcher is told."""
+    """Nodes, and GPUs of a node, as this launcher gets them."""
     row = table("scripts/launchers")[launcher]
     nodes, gpus, total = (int(next(reversed(re.findall(row[what], text)), 0)) if what in row else 0 for what in ("nodes", "gpus", "total"))
     return nodes, gpus or total // (nodes or 1)
@@ -97,7 +97,7 @@ def _expanded(word: str, known: Mapping[str, str]) -> list[str]:
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
-    """The text with $((4 * 1024)) as its result; without blanks in it where ``known`` is None or that cannot be told."""
+    """The text with $((4 * 1024)) as its result; without blanks in it where ``known`` is None or that is unknown."""
     def result(found: re.Match[str]) -> str:
         expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])
         try:

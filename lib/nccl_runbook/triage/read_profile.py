@@ -69,7 +69,7 @@ class _Reader:
             self._silent.add(key)
 
     def _line(self, who: Said) -> bool:
-        """Take in one line; whether it told anything."""
+        """Take in one line; whether it had a setting or a time."""
         text = who.text
         told = [self._setting(kind, found) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None

@@ -122,12 +122,12 @@ class Arms:
     arms: List[Arm]
     control_after: Union[Trial, Gap]
     clean: Union[Arm, Gap] = Gap("not-run")
-    guilty: Union[Guilty, Gap] = Gap("not-run", "the environment was not seen to make a difference")
+    guilty: Union[Guilty, Gap] = Gap("not-run", "the environment makes no visible difference")
 
     def __getitem__(self, name: str) -> World:
         """The world of that arm, or of "control". Raises KeyError naming the arms that were run."""
         arms = [*self.arms, *([] if isinstance(self.clean, Gap) else [self.clean])]
         run = {"control": self.control, **{a.name: a.trial for a in arms if isinstance(a.trial, Trial)}}
         if name not in run:
-            raise KeyError(f"no arm {name!r}; run were: {', '.join(run)}")
+            raise KeyError(f"no variant {name!r}; these ran: {', '.join(run)}")
         return run[name].world

@@ -31,7 +31,7 @@ def _row(name: str, trial: Trial) -> list:
 
 
 COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
-BANDWIDTH_NOTE = "GB/s: bus bandwidth as nccl-tests defines it, at the largest size, by the slowest rank."
+BANDWIDTH_NOTE = "GB/s: bus bandwidth as defined by nccl-tests, at the largest size, for the slowest rank."
 
 
 @titled("Checked collectives with 1, 2, ... N ranks")
@@ -40,10 +40,10 @@ def ladder_table(ladder: Ladder) -> Table:
                  BANDWIDTH_NOTE)
 
 
-@titled("Each GPU by itself")
+@titled("Each GPU alone")
 def singles_table(singles: Singles) -> Table:
     return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()],
-                 "All at the same time.")
+                 "All ran at the same time.")
 
 
 @titled("Every pair of GPUs")
@@ -75,7 +75,7 @@ def search_table(search: Search) -> Table:
             for n, r in enumerate(search.rounds, 1)]
     rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
     return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
-                 "The groups of a round ran at the same time; what is named failed in more than one.")
+                 "The groups of a round ran at the same time. The named part failed in more than one.")
 
 
 def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
@@ -100,8 +100,8 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
              _narrowed(t.world)] for t in passed]
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit",
                "instead of larger sizes"]
-    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
-    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.",
+    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the active NVLinks or the PCIe slot carry each way."
+    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may exceed the limit.",
                  Curve("bytes", "GB/s", {name: list(by_size.items())
                                          for name, by_size in rates.items() if by_size}))
 
@@ -127,9 +127,9 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
                              Cell(word, tone)))
     rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
                                    if isinstance(arms.control_after, Trial) else [])]
-    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "carried by (NCCL's log)",
+    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "used (NCCL's log)",
                                         *(f"{op} GB/s" for op in OPS)], rows,
-                 "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. "
+                 "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
                  f"{BANDWIDTH_NOTE}")
 
 

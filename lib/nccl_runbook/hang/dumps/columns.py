@@ -95,9 +95,9 @@ class Reading:
 
 
 def condense(dump: Any, digest: bytes) -> Reading:
-    """The dump, small. Refused, or any error of lookup or type, where it does not look like one."""
+    """The dump, small. Refused, or any error of lookup or type, if it does not look like one."""
     if not isinstance(dump, dict) or not isinstance(dump.get("entries", [] if "pg_config" in dump else None), list):
-        raise Refused("is no recorder dump: it has no entries")
+        raise Refused("is not a flight-recorder dump: it has no entries")
     entries = _alike(dump.get("entries", []))
     members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
     table = _Table(entries)
@@ -139,7 +139,7 @@ def ranks_of(value: Any) -> tuple[int, ...]:
     """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
     ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
     if not isinstance(ranks, list) or len(ranks) > MAX_RANKS or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks):
-        raise Refused("its table of groups names ranks that are no numbers; it was not used")
+        raise Refused("its table of groups contains ranks that are not numbers; the table was not used")
     return tuple(sorted(set(ranks)))
 
 
@@ -176,13 +176,13 @@ class _Table:
         return kept
 
     def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
-        """Where an entry belongs, the number of its call, and the letter of its state."""
+        """The place of an entry, the number of its call, and the letter of its state."""
         name, state = entry["profiling_name"], entry["state"]
         op = _short(name.rpartition(":")[2].strip("_")[:60])
         sizes = entry["output_sizes"] if op.startswith(_SAME_OUT) else entry["input_sizes"] if op.startswith(_SAME_IN) else []
         dtypes = entry["input_dtypes"]
         if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
-            raise Refused(f"is damaged: {op} has other sizes going in than coming out")
+            raise Refused(f"is damaged: {op} has different input and output sizes")
         text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text

@@ -71,7 +71,7 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
 
 
 def _common(group: str, reading: Reading) -> object:
-    """What all ranks of one attempt have alike: the default group; of others one name may stand for several sets of ranks."""
+    """What all ranks of one attempt share: the default group; of others one name may stand for several sets of ranks."""
     members = reading.members.get(group, ("", ()))
     return members[0] if members[0] == "default_pg" else (group, members)
 

@@ -1,4 +1,4 @@
-"""Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
+"""Ranks as /proc shows them: which processes are ranks, what their threads do, which peers their sockets reach. Reads only."""
 import contextlib
 import dataclasses
 import os
@@ -179,7 +179,7 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
 # --- one process
 
 def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
-    """The main thread, then those that have used most CPU time; raises OSError where the process is gone."""
+    """The main thread, then those that have used most CPU time; raises OSError if the process is gone."""
     tids = [pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task")))
     return sorted(filter(None, (_thread(pid, tid) for tid in tids)), key=lambda t: (t.tid != pid, -t.cpu_s))[:most]
 
@@ -198,7 +198,7 @@ def _thread(pid: int, tid: int) -> Optional[Thread]:
 
 
 def waits_in(folder: str) -> str:
-    """Where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
+    """The place where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
     for name in ("wchan", "syscall"):
         with contextlib.suppress(OSError):
             word = read(f"{folder}/{name}").partition(" ")[0].strip()
@@ -268,7 +268,7 @@ def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
-    """Who listens at each MASTER_PORT, where the address is one of this host."""
+    """Who listens at each MASTER_PORT, if the address is one of this host."""
     for job, rank in {r.job: r for r in ranks}.items():
         port = rank.number(["MASTER_PORT"])
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(

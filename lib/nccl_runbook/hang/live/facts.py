@@ -10,7 +10,7 @@ LEFT_OVER = ", left over from an earlier launch"  # the end of ``LiveRank.job`` 
 @dataclasses.dataclass(frozen=True)
 class Thread:
     """One thread of a process. ``state``: as /proc/PID/stat has it (R S D T t Z X); ``waits``: the kernel function or system call that it
-    sleeps in, "" where that is not told; ``cpu_s``: user and system time since it began; ``switches``: how often it was put aside."""
+    sleeps in, "" if that is unknown; ``cpu_s``: user and system time since it began; ``switches``: how often it was put aside."""
 
     tid: int
     state: str
@@ -125,7 +125,7 @@ class LiveGpu:
 
 @dataclasses.dataclass(frozen=True)
 class RasRank:
-    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have alike: then ``rank`` is -1, ``pid`` 0, ``host`` "".
+    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have in common: then ``rank`` is -1, ``pid`` 0, ``host`` "".
     ``launched``: collectives by name since the communicator began; ``missing``: "" or how RAS lost it ("unresponsive", "considered
     dead", "not heard of")."""
 

@@ -95,7 +95,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     missed = [f"what {host} does by now: it was looked at {seconds:.0f} s before the others" for host, seconds in sorted(before.items())]
     base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[*_not_seen(now, bare), *missed])
     if any(look.gap_s == 0 for _, look in members):
-        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
+        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
                                    decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_strangers, _left_over, _launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable,
              without_store, lost, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
@@ -113,7 +113,7 @@ def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
 
 
 def _attempt(members: Members) -> str:
-    """ "attempt 1: ", as torchrun counts, from 0, where it has started the ranks again; else ""."""
+    """ "attempt 1: ", as torchrun counts, from 0, if torchrun restarted the ranks; else ""."""
     counts = (r.variables.get("TORCHELASTIC_RESTART_COUNT", "0") for r, _ in members)
     return next((f"attempt {count}: " for count in counts if count.strip("0").isdecimal()), "")
 
@@ -122,11 +122,12 @@ def _undecided(base: Picture, members: Members) -> Dict[str, str]:
     unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
     rested = [r for r, look in members if (look.host, r.pid) in unclear and r.samples and not is_still(r) and not moved_last(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:
-        return {"sentence": f"{names(ended)} ended within this look; of others that still run another look tells",
+        return {"sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes that are still running",
                 "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
     if not rested:
-        return {"sentence": "who waits for whom cannot be told from what was seen", "decides": stack_line(base.ranks)}
-    return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
+        return {"sentence": "the samples do not show which rank waits for which", "decides": stack_line(base.ranks)}
+    return {"sentence": f"{counted(len(rested), 'rank')} stopped moving only while we were looking. Run `look` again to see whether "
+                        "they hang",
             "decides": "python3 nccl-look.pyz --live --gap 10"}
 
 
@@ -170,16 +171,16 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
     """No rank, but torchrun, which has started none yet."""
     if any(r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames) for r, _ in members):
         return None
-    return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}; where it "
-                               "waits for those of other hosts, all of them need the same --rdzv-endpoint, --rdzv-id and --nnodes")
+    return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}. If it "
+                               "waits for other hosts, all hosts need the same --rdzv-endpoint, --rdzv-id and --nnodes")
 
 
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
     seen = [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
-    return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system "
-                  "did it", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+    return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the "
+                  "batch system", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
@@ -209,7 +210,8 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     port = next((one for _, look in members for one in look.listeners if one.job == base.job and one.who in ("other", "unseen")), None)
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
-        seen = Evidence(f"port {port.port}, where the ranks should meet, is held by {owner}: no rank of this job", "/proc/net/tcp")
+        seen = Evidence(f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this "
+                        "job", "/proc/net/tcp")
         return accuse(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
                       "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
     ended = list({(look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()}.values())
@@ -236,7 +238,8 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
         seen = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
         if all(row.is_behind(r) for row in differing for r in row.ranks):
             return _never_came(base, views, "established", seen)
-        return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it called what the others did not",
+        return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
+                                              "did not make",
                       "collective-on-some-ranks-only", "likely", seen)
     return None
 
@@ -253,8 +256,9 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
     went = [v for v in accused if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
     if went and still and not moving and len(went) == len(accused):
-        return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
-                                   "says: who went first?")
+        return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, "
+                "according to "
+                                   "the log. Which rank left first?")
     before, accused = stale(members), [v for v in accused if v not in went]
     if not accused or moving or not sure and len(still) <= len(accused):
         return None
@@ -275,8 +279,8 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
     elif first.does in WAITING:
         kind, cause, doing = "skipped", "collective-on-some-ranks-only", "waits there"
     else:
-        kind, cause, doing = "skipped", None, "sleeps there: late, or past a call of the others"
-    where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack to be had)'}"
+        kind, cause, doing = "skipped", None, "sleeps there: it is late, or skipped a call that the others made"
+    where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
     frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
     picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
@@ -295,13 +299,13 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         return None
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     seen = [Evidence(f"power: {told}", "NVML")]
-    seen += [Evidence("every rank launched as many collectives, and none since", "NCCL RAS")] * _stands_still(members)
+    seen += [Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")] * _stands_still(members)
     return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
                   "likely" if len(seen) > 1 else "possible", seen)
 
 
 def _stands_still(members: Members) -> bool:
-    """NCCL's RAS tells that all ranks launched as many collectives, and none between the samples."""
+    """NCCL's RAS shows that all ranks launched as many collectives, and none between the samples."""
     return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
 
 
@@ -322,8 +326,8 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     if unseen(members):
         return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
                       f"nothing is known of {unseen(members)}", None, "")
-    return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
-                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
+    return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): no rank is missing, unless "
+                  "several process groups share that line. Check the interconnect and the GPUs", None, "possible")
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:

@@ -1,4 +1,4 @@
-"""What the user brought, read as 07-logs reads it, and what this host shows without opening a GPU."""
+"""What the user gave, read as 07-logs reads it, and what this host shows without opening a GPU."""
 
 import os
 import re
@@ -34,4 +34,4 @@ def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
         found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         return Gap("absent", f"{path}: {error.strerror}")
-    return found[1] if found else Gap("failed", f"{path} has no version that is known here")
+    return found[1] if found else Gap("failed", f"{path} has no known version")
