@@ -12,10 +12,11 @@ from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.core.records import Record, clean, load_all
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.answer import HANG_READS, Dumps
 
-LOOK, DUMPS, LOGS, SETTINGS, PLAN = "live", "06-timeouts", "07-logs", "02-environment", "plan"
+DUMPS, LOGS, SETTINGS, PLAN = "06-timeouts", "07-logs", "02-environment", "plan"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +28,15 @@ class Gathered:
     steps: tuple[str, ...] = ()
 
 
-def gather(brought: Brought, stdin: BinaryIO | None, gap_s: float, gpus: int, say: Callable[[str], None]) -> Gathered:
-    """The judgement of each subject. ``gap_s``: between two looks at processes; ``gpus``: of a node, 0 where nobody said.
+def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live]) -> Gathered:
+    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = _logs(brought, stdin)
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
-        found.records.extend(_look([int(p) for p in brought.pids], gap_s, say))
+        found.records.extend(_live(look([int(p) for p in brought.pids])))
     found.records.extend(r for path in brought.records for r in load_all(Path(path)))
     return found
 
@@ -122,13 +123,9 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         yield _record(PLAN, findings, groups_tables(plans))
 
 
-def _look(pids: list[int], gap_s: float, say: Callable[[str], None]) -> Iterator[Record]:
-    """A live look at these processes, or at every rank of this user."""
+def _live(seen: Live) -> Iterator[Record]:
     from nccl_runbook.hang.judge import hang_told, judge
     from nccl_runbook.hang.read import collect
-    from nccl_runbook.look.live import checked_pids, look
 
-    began = time.monotonic()
-    live = look(checked_pids(pids), gap_s, say)
-    if live.ranks:
-        yield _record(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=[live])))], (), began)
+    if seen.ranks:
+        yield _record(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=[seen])))])
