@@ -198,3 +198,12 @@ def test_what_was_seen_of_the_frameworks_jobs_names_the_rank_and_the_line(job: s
     (picture,) = rules.judge([look])
     assert [v.rank for v in picture.culprits] == [truth["culprit"]] and len(picture.victims) == len(look.ranks) - 1, text([picture], [look])
     assert truth["at"] in picture.culprits[0].frame + picture.culprits[0].helper, text([picture], [look])
+
+
+def test_a_look_of_an_earlier_version_is_read_with_the_fields_that_it_had_besides() -> None:
+    old = json.loads(json.dumps(SEEN["pl_loader"]["live"]))
+    for rank in old["ranks"]:
+        rank.update(program="train.py", helpers=[rank["pid"] + 10], handled_signals=[10])
+        del rank["children"]
+    (look,) = whole_looks([old])
+    assert [v.rank for v in rules.judge([look])[0].culprits] == [1]
