@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import live_samples as s
@@ -20,6 +21,7 @@ from nccl_runbook.hang import judge as after
 from nccl_runbook.hang.live import ask as live_ask, ask_processes as live_processes, judge as rules
 from nccl_runbook.hang.live.facts import LEFT_OVER
 from nccl_runbook.hang.read import collect
+from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import text
 
@@ -181,3 +183,25 @@ def test_without_a_hung_job_strangers_are_not_described(launch: Any) -> None:
         stranger.kill()
         stranger.wait()
         stranger.stdout.close()
+
+
+# --- the same from the frameworks themselves, as they were seen
+
+SEEN = json.loads((Path(__file__).parent / "data" / "live-ordinary.json").read_text())["seen"]
+
+
+@pytest.mark.parametrize("job", SEEN)
+def test_what_was_seen_of_the_frameworks_jobs_names_the_rank_and_the_line(job: str) -> None:
+    truth, (look,) = SEEN[job]["truth"], whole_looks([SEEN[job]["live"]])
+    (picture,) = rules.judge([look])
+    assert [v.rank for v in picture.culprits] == [truth["culprit"]] and len(picture.victims) == len(look.ranks) - 1, text([picture], [look])
+    assert truth["at"] in picture.culprits[0].frame + picture.culprits[0].helper, text([picture], [look])
+
+
+def test_a_look_of_an_earlier_version_is_read_with_the_fields_that_it_had_besides() -> None:
+    old = json.loads(json.dumps(SEEN["pl_loader"]["live"]))
+    for rank in old["ranks"]:
+        rank.update(program="train.py", helpers=[rank["pid"] + 10], handled_signals=[10])
+        del rank["children"]
+    (look,) = whole_looks([old])
+    assert [v.rank for v in rules.judge([look])[0].culprits] == [1]

@@ -75,7 +75,7 @@ class LiveRank:
     """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, None where that has none; ``job``: ranks that meet at
     the same address have the same; ``variables``: allowed names only; ``has_torch``: libtorch is mapped; ``nccl``: path of the mapped
     libnccl, "" for none; ``main_thread``: what the main thread did at about ten moments a second between the samples ("S futex": 97);
-    ``recorder``: the newest state per group; ``helpers``: processes that it started (data loaders, programs), if it waits for one."""
+    ``recorder``: the newest state per group; ``children``: processes that it started (data loaders, programs), if it waits for one."""
 
     pid: int
     job: str
@@ -91,7 +91,7 @@ class LiveRank:
     recorder: Union[List[GroupStatus], Gap]
     samples: List[Sample]
     main_thread: Dict[str, int]
-    helpers: List[Stack] = dataclasses.field(default_factory=list)
+    children: List[Stack] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

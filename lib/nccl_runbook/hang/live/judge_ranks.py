@@ -59,7 +59,7 @@ def view(rank: LiveRank, look: Live) -> RankView:
         inside = ({s.tid for s in sample.stacks if waits_in(s)} for sample in rank.samples if not isinstance(sample.stacks, Gap))
         if working := set.intersection(*inside):
             return view(_led_by(min(working), rank), look)
-    helper = next(filter(None, map(at_work, rank.helpers)), "") if does in ("busy", "asleep") else ""
+    helper = next(filter(None, map(at_work, rank.children)), "") if does in ("busy", "asleep") else ""
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank), helper)
 
 
