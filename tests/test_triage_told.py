@@ -105,6 +105,13 @@ def test_wrong_values_lead_before_the_exit_code_that_they_cause(tmp_path):
     assert found[:3] == ["p2p-broken-acs-iommu", "gpu-or-link-fault", "nccl-bug"] and "peer-crashed" in found
 
 
+def test_a_step_that_slurm_cancels_after_a_task_failed_stands_behind_the_failure(tmp_path):
+    failed, cancelled = "srun: error: n5: tasks 0-3: Exited with exit code 1\n", "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n"
+    for log, first in ((failed + cancelled, "peer-crashed"), (cancelled + failed, "scheduler-cancelled")):
+        (tmp_path / "job.log").write_text("step 4 loss 2.0\n" + log)
+        assert triage.judge(reader.collect([str(tmp_path / "job.log")]))[0].cause == first
+
+
 def test_what_cancels_a_job_that_had_failed_is_no_cause(tmp_path):
     cancelled = "slurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n"
     for before, status in (("step 4 loss 2.0\n", "established"), ("[rank1]: ValueError: bad\n", "possible"), ("srun: error: n1: task 0: Exited with exit code 1\n", "possible")):
