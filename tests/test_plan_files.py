@@ -331,6 +331,8 @@ DOTS = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinfor
     ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1 --single_gpu_mode", 1, "open-instruct", "clean", []),
     ("python open_instruct/grpo_fast.py --num_learners_per_node 6 2 --vllm_num_engines 4", 12, "open-instruct", "clean", [0, 8, 9, 10, 11]),
     ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1", 1, "open-instruct", "oversubscribed", [0, None]),
+    ("python3 -m verl_tool.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
+    ("python3 -m verl.trainer.main config=a.yaml worker.rollout.tensor_parallel_size=4 trainer.n_gpus_per_node=4", 4, "verl", "clean", []),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
     ("python3 -m recipe.one_step_off_policy.main_ppo trainer.n_gpus_per_node=2 rollout.n_gpus_per_node=2", 4, "verl", "clean", [0, 2, 3]),
 ])
@@ -365,6 +367,7 @@ def test_sizes_that_openrlhf_refuses_are_said_so():
     (RAY + "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
     ("accelerate launch --num_processes 4 t.py --use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 3", "does not divide 4"),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "multiple of 6"),
+    ("python3 -m verl.trainer.main trainer.n_gpus_per_node=8 worker.rollout.tensor_parallel_size=3", "multiple of 3"),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "multiple of 6")])
 def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
     refused = plan(text, "--gpus", "16")

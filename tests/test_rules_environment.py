@@ -43,6 +43,8 @@ def loud(env):
     ("TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "renamed-variable", "TORCH_FR_BUFFER_SIZE=2000"),
     ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/x_", "renamed-variable", "TORCH_FR_DUMP_TEMP_FILE=/tmp/x_"),
     ("NCCL_MULTI_RANK_GPU_ENABLE=1", "not-yet-read", "unset NCCL_MULTI_RANK_GPU_ENABLE"),
+    ("NCCL_THREAD_THRESHOLD=16384", "dead-variable", "unset NCCL_THREAD_THRESHOLD"), ("NCCL_RINGS=0 1 2 3", "dead-variable", "unset NCCL_RINGS"),
+    ("NCCL_WORK_FIFO_DEPTH=65536", "dead-variable", "unset NCCL_WORK_FIFO_DEPTH"), ("NCCL_PROXY_PROFILE=/tmp/p", "dead-variable", "unset NCCL_PROXY_PROFILE"),
     ("NCCL_CUMEM_ENABLE=0", "cumem-must-agree", "unset NCCL_CUMEM_ENABLE"), ("NCCL_DEBUG=INFO", "debugging-left-on", "NCCL_DEBUG=WARN")])
 def test_advice_that_is_wrong_is_found_with_what_to_do_instead(setting, rule, instead):
     name, _, value = setting.partition("=")

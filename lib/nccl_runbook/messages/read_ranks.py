@@ -128,8 +128,9 @@ class Ranks:
         self._over = line.file if "rank-over" in found else self._over
         if "rank-success" in found:
             self._ended_well(line)
-        if line.file in self._well and ("rank-progress" not in found or self._well[line.file] not in (None, line.rank)):
-            return  # teardown, or steps of other ranks that the launcher held back
+        if line.file in self._well and ("rank-progress" not in found or '"tracked_stats"' in text or
+                                        self._well[line.file] not in (None, line.rank)):
+            return  # teardown, MLPerf's statistics of the last step, or steps of other ranks that the launcher held back
         error = not watched and "rank-error" in found and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order

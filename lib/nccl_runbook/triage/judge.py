@@ -53,7 +53,8 @@ def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     out = triage_ranks.ruled_out(logs.context)
     seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status == "established" or p.cause not in out]
-    found = sorted([*seen, *triage_ranks.experiments(logs.context)], key=lambda p: p.place)
+    found = sorted([*seen, *triage_ranks.experiments(logs.context)],
+                   key=lambda p: (p.cause in ENDED and _failed_before(p.evidence[0], logs), p.place))  # what had failed comes first
     merged = [_hypothesis(cause, those, logs) for cause, those in grouped((p.cause, p) for p in found).items()]
     ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
     return [_carried_over(h) for h in ranked if h.cause not in _NVIDIA_ONLY][:MOST] if platform(logs) else ranked[:MOST]
