@@ -11,8 +11,7 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.halving import halve
-from nccl_runbook.worlds import ask_arms as arms
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds import ask_arms as arms, judge_transports as transports
 from nccl_runbook.worlds.facts import Arms
 from nccl_runbook.worlds.table import arms_table
 from pydantic import TypeAdapter

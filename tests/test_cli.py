@@ -18,8 +18,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from book_samples import CLI, GOOD, make_book, run_cli, start_cli, wait_for, with_library
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.__main__ import spread
 from nccl_runbook.book.plan import Planned
 from nccl_runbook.cli import answer

@@ -11,8 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from book_samples import run_cli, with_library
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.case.judge import cheapest, left
 from nccl_runbook.case.read import sort
 from nccl_runbook.causes.causes import causes

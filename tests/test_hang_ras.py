@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.judge import Told, judge
 from nccl_runbook.hang.live import ask_answers as live_answers

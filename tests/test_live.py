@@ -22,8 +22,7 @@ import pytest
 from book_samples import run_cli, with_library
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.live import ask_processes as live_processes
-from nccl_runbook.hang.live import judge as rules
+from nccl_runbook.hang.live import ask_processes as live_processes, judge as rules
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import page, text
 from processes import ROOT

@@ -7,8 +7,7 @@ import math
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.sync import models
 
 # tensors and bytes in bfloat16 of the published checkpoints, from their safetensors indices

@@ -17,9 +17,7 @@ import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
 from nccl_runbook.hang import judge as after
-from nccl_runbook.hang.live import ask as live_ask
-from nccl_runbook.hang.live import ask_processes as live_processes
-from nccl_runbook.hang.live import judge as rules
+from nccl_runbook.hang.live import ask as live_ask, ask_processes as live_processes, judge as rules
 from nccl_runbook.hang.live.facts import LEFT_OVER
 from nccl_runbook.hang.read import collect
 from nccl_runbook.look import live as look_live

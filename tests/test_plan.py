@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement.placement import place as place_ranks
 from nccl_runbook.plan import judge as rules

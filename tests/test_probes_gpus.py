@@ -15,11 +15,9 @@ import pytest
 from fake_nvml import fake_nvml
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.gpus import ask as gpus
-from nccl_runbook.gpus import judge_health as gpu_health
+from nccl_runbook.gpus import ask as gpus, judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import ask_nvml as nvml, ask_users as users
 from nccl_runbook.machine.facts import CudaView, Fabric, GpuUse, GpuUsers, Machine, NvmlView, Owner, Surroundings, from_json
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 from environments import NCCL, NOT_RUN, environment, host, library, role, with_set
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.environment import judge as rules
-from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment import judge as rules, read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge
 from nccl_runbook.environment.table import variables_table

@@ -14,8 +14,7 @@ import click
 import papermill
 import pytest
 import typer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
@@ -26,8 +25,7 @@ from nccl_runbook.messages import read
 from nccl_runbook.report.cells import Line
 from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import Start
-from nccl_runbook.triage.start import judge as rules
-from nccl_runbook.triage.start import read as start_files
+from nccl_runbook.triage.start import judge as rules, read as start_files
 from nccl_runbook.triage.start.read import collect
 from nccl_runbook.triage.start.steps import WITHOUT_REASON, matching, plan, step_texts, symptoms
 from nccl_runbook.triage.start.table import brought_table

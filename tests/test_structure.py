@@ -16,8 +16,7 @@ import nbformat
 import papermill
 import pytest
 from nccl_runbook.core.parameters import read_cell
-from nccl_runbook.look.members import BESIDE as COPIED
-from nccl_runbook.look.members import runs_on_node
+from nccl_runbook.look.members import BESIDE as COPIED, runs_on_node
 
 ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib" / "nccl_runbook"

@@ -21,10 +21,8 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of
 from nccl_runbook.core.parameters import read_cell
-from nccl_runbook.hang import judge as hang
-from nccl_runbook.hang import read as hang_files
-from nccl_runbook.messages import kinds
-from nccl_runbook.messages import read as reader
+from nccl_runbook.hang import judge as hang, read as hang_files
+from nccl_runbook.messages import kinds, read as reader
 from nccl_runbook.messages.clues import catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read_ranks import EXPRESSIONS

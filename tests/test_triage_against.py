@@ -6,13 +6,11 @@ import json
 import jsonschema
 import pytest
 from book_samples import run_cli
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read as logs
-from nccl_runbook.triage import judge_against as against
-from nccl_runbook.triage import read_profile as log_profile
+from nccl_runbook.triage import judge_against as against, read_profile as log_profile
 from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import RunProfile
 from processes import ROOT

@@ -4,8 +4,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader

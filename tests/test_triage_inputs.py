@@ -9,8 +9,7 @@ import sys
 
 import pytest
 from book_samples import run_cli
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage

@@ -16,12 +16,9 @@ from pathlib import Path
 
 import pytest
 from book_samples import Running
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from nccl_runbook.logs import sources as log_sources
-from nccl_runbook.logs import text as log_text
-from nccl_runbook.messages import kinds, read_ranks
-from nccl_runbook.messages import read as reader
+from hypothesis import given, settings, strategies as st
+from nccl_runbook.logs import sources as log_sources, text as log_text
+from nccl_runbook.messages import kinds, read as reader, read_ranks
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage

@@ -2,13 +2,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.facts import Logs, Seen
-from nccl_runbook.triage import judge as triage
-from nccl_runbook.triage import judge_ranks
+from nccl_runbook.triage import judge as triage, judge_ranks
 
 LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 

@@ -12,8 +12,7 @@ import jsonschema
 import nccl_runbook
 import pytest
 import report_samples as samples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code

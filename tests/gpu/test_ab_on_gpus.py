@@ -8,13 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.compare import ask as compare
-from nccl_runbook.compare import judge as comparison
-from nccl_runbook.compare import read as arms
+from nccl_runbook.compare import ask as compare, judge as comparison, read as arms
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.environment import judge as environment
-from nccl_runbook.environment import judge_libnccl as libnccl
-from nccl_runbook.environment import read as environment_probe
+from nccl_runbook.environment import judge as environment, judge_libnccl as libnccl, read as environment_probe
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu

@@ -11,9 +11,7 @@ import typer
 
 from nccl_runbook.book.plan import UsageError, duration_s
 from nccl_runbook.cli import answer
-from nccl_runbook.compare import ask as compare
-from nccl_runbook.compare import judge as comparison
-from nccl_runbook.compare import read as reader
+from nccl_runbook.compare import ask as compare, judge as comparison, read as reader
 from nccl_runbook.compare.facts import Comparison
 from nccl_runbook.compare.table import tables as tables_of
 from nccl_runbook.core.facts import Gap
@@ -25,8 +23,7 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.machine import ask_users as users, judge_busy as busy
 from nccl_runbook.sync import models
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
-from nccl_runbook.core.facts import Gap, to_json, utc_now
-from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
@@ -138,17 +138,12 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.core.records import Judged, Record, clean
+    from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    found = worst_first(findings)
-    status, reason = step_status(found)
-    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
-                    tables=to_json(list(tables)))
-    redactor = Redactor(os.environ)
-    shown = clean(record, redactor)
-    document = verdict_document(RunInfo(id=step, started=record.started, command=command(), planned=[step], asked=[step]), [shown])
+    shown = of_findings(step, findings, tables, Judged(**(software or {})))
+    document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [shown]))
+    write(path, render_index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown]))

@@ -15,6 +15,7 @@ from nccl_runbook.core.facts import utc_now
 from nccl_runbook.core.findings import Finding, exit_code
 from nccl_runbook.launch import stop
 from nccl_runbook.logs.sources import piped
+from nccl_runbook.look import live
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
 
 EPILOG = "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs at the first all_reduce'"
@@ -56,7 +57,8 @@ def diagnose(
 def _gathered(given: list[str], gap_s: float, gpus: int) -> tuple[Brought, Gathered]:
     try:
         brought = sort(given)
-        return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gap_s, gpus, answer.say)
+        stdin = piped(sys.stdin.fileno()) if "-" in brought.logs else None
+        return brought, gather(brought, stdin, gpus, lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say))
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
 

@@ -9,9 +9,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, counted, gaps_in
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
-from nccl_runbook.environment import judge as environment
-from nccl_runbook.environment import read as probe
-from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 

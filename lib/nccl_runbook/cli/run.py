@@ -99,8 +99,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.plan.areal import tags as allocation
-    from nccl_runbook.sync import ask as sync
-    from nccl_runbook.sync import models
+    from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,

@@ -16,8 +16,7 @@ from nccl_runbook.launch.interpreters import InterpreterError
 from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.machine import ask_users as users, judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.groups import check, intend
@@ -27,10 +26,7 @@ from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from nccl_runbook.step import Step
-from nccl_runbook.sync import ask as probe
-from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import models
-from nccl_runbook.sync import read_trace as sync_trace
+from nccl_runbook.sync import ask as probe, judge as weight_sync, models, read_trace as sync_trace
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
 EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"

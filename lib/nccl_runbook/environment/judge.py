@@ -7,8 +7,7 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.environment import judge_libnccl as libnccl
-from nccl_runbook.environment import judge_settings
+from nccl_runbook.environment import judge_libnccl as libnccl, judge_settings
 from nccl_runbook.environment.facts import Environment, Role
 from nccl_runbook.environment.judge_settings import Setting, settings
 

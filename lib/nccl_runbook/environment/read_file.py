@@ -18,8 +18,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import opened
-from nccl_runbook.scripts.read import read as read_script
-from nccl_runbook.scripts.read import worked_out
+from nccl_runbook.scripts.read import read as read_script, worked_out
 
 MOST_BYTES = 4 << 20
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done

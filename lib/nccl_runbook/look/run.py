@@ -27,16 +27,13 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.look import live as live_look
-from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import guard
+from nccl_runbook.machine import ask_nvml as nvml, ask_users as users, guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
 from nccl_runbook.search import group_testing, halving
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync.facts import SyncArm
-from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds import ask_arms as arms
+from nccl_runbook.worlds import ask as worlds, ask_arms as arms
 from nccl_runbook.worlds.facts import Trial
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"

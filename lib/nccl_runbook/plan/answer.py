@@ -5,14 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.findings import Finding
-from nccl_runbook.plan import frameworks
-from nccl_runbook.plan import judge as rules_of_plans
-from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
 from nccl_runbook.plan.groups import Placed, Site, place
-from nccl_runbook.scripts.read import Command, Script
-from nccl_runbook.scripts.read import read as read_script
+from nccl_runbook.scripts.read import Command, Script, read as read_script
 
 MOST_GPUS = 1024  # of one node; more is a slip
 FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped, known, utc_now
-from nccl_runbook.hang.live import ask_answers as live_answers
-from nccl_runbook.hang.live import ask_processes as proc
+from nccl_runbook.hang.live import ask_answers as live_answers, ask_processes as proc
 from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample, Stack
 from nccl_runbook.machine import ask_nvml as nvml
 
