@@ -1,4 +1,4 @@
-"""From what was brought to one record for each subject that has something to say of it; reads only, without torch."""
+"""From the given evidence to one record for each subject that has something to say of it; reads only, without torch."""
 
 import dataclasses
 import os
@@ -40,7 +40,7 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
 
 
 def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
-    """Of dumps and stacks, then of what was printed and told: each under its own step, so that neither repeats the other."""
+    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other."""
     if not (brought.logs or brought.words):
         return Gathered([])
     from nccl_runbook.messages.read import collect

@@ -72,7 +72,7 @@ def _sentence(document: VerdictDocument, lead: Finding | None, brought: Brought)
         sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
     if brought.words and not brought.logs and not document.causes:
-        return "Unknown: no cause can be told from these words alone; what the job printed tells more."
+        return "Unknown: these words alone do not show a cause. Add what the job printed."
     return f"Unknown: {next(s.reason for s in document.steps if s.status == 'unknown').rstrip('.')}."
 
 
