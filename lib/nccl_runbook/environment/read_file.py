@@ -44,6 +44,8 @@ _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+_TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
+_MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the square of its length
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _BRIDGE, _EXTENDED, _ACS = 0x0604, 0x100, 0x000D  # class of PCI bridges; where extended capabilities begin; id of that one
@@ -104,7 +106,7 @@ def is_dump(text: str) -> bool:
 
 def _is_toml(text: str) -> bool:
     try:
-        return bool(tomllib.loads(text))
+        return len(text) < _MOST_TOML and bool(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError):
         return False
 
@@ -116,6 +118,9 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
     waiting = ""  # the name of a pair whose value stands on the next line
     toml = _is_toml(text)
     for number, row in enumerate(rows, 1):
+        if not _TELLS.search(row):
+            waiting = ""
+            continue
         live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
         line = row if live else re.sub(r"(^|\s)#.*", "", row)
         if "$((" in line:
