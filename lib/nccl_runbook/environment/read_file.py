@@ -33,10 +33,10 @@ _MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(
                      rf"(?=[^\s{{\[])(?:{_VALUE})")
 _CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
 # a Kubernetes pair, whose value follows, and keywords of Python: name: X, value: Y and name="X", value="Y"
-_KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*"
+_KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
-_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*,?\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
 _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 _ENV_LIST = re.compile(r"--env[= ]\S+")
@@ -153,9 +153,9 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 def _value(match: re.Match[str]) -> str:
     value = match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
     if match["b"] is not None:  # what closes a list or a call around it is not the value's
-        value = re.sub(r"[,\\]+$", "", value)
+        value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
-            value = re.sub(r"[,\\]+$", "", value[:-1])
+            value = value[:-1].rstrip(",\\")
     default = _DEFAULT.match(value)
     return default[1] if default else value
 

@@ -27,7 +27,7 @@ print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": h
                   "host": os.uname().nodename, "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
 """
 # a launcher may print before it, label the line, or mix the lines of two hosts
-_ANSWER = re.compile(r'\{"executable": .*?"distributed": (?:true|false)\}')
+_ANSWER = re.compile(r'\{"executable": (?:(?!\{"executable": ).)*?"distributed": (?:true|false)\}')
 ASK_S = 30.0
 MOST_BYTES = 1 << 16  # of what a prefix prints; an answer has less than 1 KiB
 POLL_S = 0.02

@@ -3,8 +3,6 @@
 Variables that the same text sets and arithmetic are worked out. What needs a shell ($(...), a variable from elsewhere) stays as written.
 """
 import ast
-import bisect
-import collections
 import dataclasses
 import itertools
 import operator
@@ -16,6 +14,7 @@ from nccl_runbook.causes.toml import table
 
 MOST_BYTES = 1 << 20
 MOST_LEVELS = 4
+MOST_HEREDOCS = 500  # of one text: for each the rest is searched
 MOST_EXPANDED = 1 << 20  # characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
 _HERE = r"<<(?P<tabs>-?)[ \t]*\\?(?P<quote>[\"']?)(?P<name>[A-Za-z_][\w.-]*)(?P=quote)"
 # a quote that is never closed is a letter, < one of a word unless a heredoc begins there
@@ -24,7 +23,6 @@ _TOKEN = re.compile(
     r"(?P<word>(?:[^ \t\r\n;&|\"'\\<$]+|\$\(\((?:[^()\n]|\([^()\n]*\))*\)\)|\"(?:[^\"\\]|\\.)*\"|'[^']*'|<<<|"
     r"\\(?![ \t]*(?:\r?\n|\Z)).|[\"'$]|<(?!<-?[ \t]*\\?[\"']?[A-Za-z_]))+)|.", re.S)
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", re.S)
-_END = re.compile(r"^(\t*)([A-Za-z_][\w.-]*)\r?$", re.M)
 _NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
@@ -92,8 +90,9 @@ class _Reader:
 
     def commands(self, text: str, known: dict[str, str], levels: int) -> Iterator[Command]:
         # an escaped operator is for the shell of whoever is handed these words
-        for split in (commands for line in _split(worked_out(text, None)) for commands in _groups(line, lambda w: w and not w.strip(";&|\n"))):
-            words, env, at = [w for word in split for w in self._expanded(word, known)], {}, 0
+        lines = (own for line in _split(worked_out(text, None)) for own in _groups(line, lambda w: w and not w.strip(";&|\n")))
+        for line in lines:
+            words, env, at = [w for word in line for w in self._expanded(word, known)], {}, 0
             while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
                 name, equals, value = words[at].partition("=")
                 env |= {name: value} if equals else {}
@@ -142,8 +141,7 @@ def _number(node: ast.AST, known: Mapping[str, str]) -> int:
 def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
     """The words of each command. A quote may span lines, but none leaves a heredoc: that is a text of its own, with commands of its own
     unless it is only printed, or Python."""
-    words, parts, heredocs, at = [], [], [], 0
-    ends = _ends(text) if "<<" in text else {}
+    words, parts, heredocs, at, left = [], [], [], 0, MOST_HEREDOCS
     while at < len(text):
         token = _TOKEN.match(text, at)
         at, kind = token.end(), token.lastgroup
@@ -153,14 +151,16 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
         words += ["".join(parts)] if parts else []
         parts = []
         if kind == "here":
-            heredocs.append(ends.get((token["name"], token["tabs"]), []))
+            left -= 1
+            heredocs += [token] if left > 0 else []
         elif kind == "end":
             yield words
             if heredocs and "\n" in token[0]:
                 at = text.index("\n", token.start())
-                for lines in heredocs:
-                    number = bisect.bisect(lines, at, key=re.Match.start)
-                    begin, at = at, lines[number].end() if number < len(lines) else at
+                for heredoc in heredocs:
+                    tabs = r"\t*" if heredoc["tabs"] else ""
+                    end = re.compile(rf"^{tabs}{re.escape(heredoc['name'])}\r?$", re.M).search(text, at)
+                    begin, at = at, end.end() if end else at
                     is_shell = levels and (not _NO_SHELL & {*words} or any(">" in word for word in words))
                     yield from _split(text[begin:at].rpartition("\n")[0], levels - 1) if is_shell else ()
                 heredocs = []
@@ -171,15 +171,6 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
 def _groups(words: list[str], is_end: Callable[[str], bool]) -> list[list[str]]:
     """What stands between those words."""
     return [[*group] for ends, group in itertools.groupby(words, lambda word: bool(is_end(word))) if not ends]
-
-
-def _ends(text: str) -> dict[tuple[str, str], list[re.Match[str]]]:
-    """Lines that may end a heredoc, by their word; with "-" those that tabs may precede."""
-    found = collections.defaultdict(list)
-    for line in _END.finditer(text):
-        for tabs in ("-", "") if not line[1] else "-":
-            found[line[2], tabs].append(line)
-    return found
 
 
 def _unquoted(word: str) -> str:
