@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import tempfile
 import time
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine, shell_line
 from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.own_folder import sweep
 from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -102,6 +104,7 @@ class Step:
             raise RuntimeError("a record is judged, no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self._until - time.monotonic())
+            sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
                                   stopped=self._stopped, until=self._until)

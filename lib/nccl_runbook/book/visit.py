@@ -20,7 +20,7 @@ from typing import Any
 
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.launch.interpreters import is_stopped
+from nccl_runbook.launch.interpreters import is_stopped, killed_by
 from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.launch.supervised import below
@@ -127,7 +127,7 @@ class Visit:
         finally:
             self._done.set()
 
-    def watch(self, limit_s: float, stop: Stop) -> str:
+    def watch(self, limit_s: float, stop: Stop, grace_s: float = INTERRUPT_GRACE_S) -> str:
         """Wait for the end; at the limit interrupt, then kill; kill at once when stopped. How it ended; "" at its end."""
         self._thread.start()
         self._wait(limit_s, stop)
@@ -139,7 +139,7 @@ class Visit:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._signal(signal.SIGINT)
-            self._wait(INTERRUPT_GRACE_S, stop)
+            self._wait(min(grace_s, INTERRUPT_GRACE_S), stop)
         self._kill(STOPPED_S if stop() else DEAD_S)
         return why or self._why()
 
@@ -173,8 +173,7 @@ class Visit:
         if self.error is None:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
-            code = self.client.died_with or 0
-            return "its kernel died" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
+            return ": ".join(filter(None, ("its kernel died", killed_by(self.client.died_with))))
         said = f"; the kernel said: {self._last_words}" if self._last_words else ""
         return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}{said}"
 

@@ -3,6 +3,7 @@ import contextlib
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -60,16 +61,18 @@ def ab(
 ) -> None:
     """Run A and B in turn: how much do they differ, how sure is that, and which setting makes the difference?"""
     stop.end()  # until something is measured
-    stopped = stop.Stop()
+    stopped, began = stop.Stop(), time.monotonic()
     with contextlib.ExitStack() as stack:
-        engine = functools.cache(lambda: stack.enter_context(Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)))
         try:
+            until = began + duration_s(budget)
+            engine = functools.cache(lambda: stack.enter_context(Engine(
+                choose(python, until - time.monotonic()).prefix, None, Redactor(os.environ), stopped=stopped, until=until)))
             if min(rounds - 1, size, layers) < 0:
                 raise ValueError("--rounds must be at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
                                         models.spec_of(sync, layers), method, stopped)
-            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy, stopped)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, until, allow_busy, stopped)
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
         except (ValueError, UsageError) as error:
@@ -79,7 +82,7 @@ def ab(
     _tell(seen, libraries, json, html, fail_on, stopped.received)
 
 
-def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
+def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, until: float,
               allow_busy: bool, stopped: stop.Stop) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     arms = reader.read(a, b)
@@ -89,7 +92,7 @@ def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engin
         raise ValueError("A and B are both the unchanged environment: name what to compare")
     made = subject()
     stopped.remember()
-    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds, stopped)
+    seen = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)
     if engine is None or seen.stopped:
         return seen, Gap("not-run", seen.stopped or "your own command is not inspected")
     return seen, environment.of_arms(engine(), arms)

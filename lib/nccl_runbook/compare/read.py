@@ -27,7 +27,7 @@ _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
-_MODULE_LINE = re.compile(r"^\s*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
+_MODULE_LINE = re.compile(r"^[^\S\n]*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
 _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)  # NCCL 2.28.9 and 2.30.7, misc/param.cc
 _LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
 MODULE_TIMEOUT_S = 60

@@ -14,7 +14,7 @@ LEAST_FILES = 4096      # sockets and shared memory of a rank grow with the worl
 LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
 MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/net_socket.cc)
 # Xids that a program's own fault leaves, by NVIDIA's catalogue of Xid errors (r570): the GPU goes on working
-_OF_PROGRAMS = re.compile(r"Xid[^:]*\(PCI:[^)]*\): (13|31|32|43|45|68|69)\b")
+_OF_PROGRAMS = re.compile(r"Xid[^:]{0,40}\(PCI:[^)]{0,40}\): (13|31|32|43|45|68|69)\b")
 _NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _OFF = ("", "0", "n", "no", "f", "false")

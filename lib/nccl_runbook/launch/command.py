@@ -54,7 +54,7 @@ for line in iter(lambda: sys.stdin.readline({LINE_CHARACTERS}), ""):
         print(json.dumps(match.groupdict() or {{"figure": match[1]}}), flush=True)
 print(json.dumps(last))
 """
-_NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d[\d,]*(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 KILLED_S = 1.0
 STOP_S = 0.2  # how soon a stop is seen

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 # finds torch without importing it (milliseconds instead of seconds); the folder tells whether distributed is part of it
 _ASK = """
@@ -27,7 +27,7 @@ print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": h
                   "host": os.uname().nodename, "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
 """
 # a launcher may print before it, label the line, or mix the lines of two hosts
-_ANSWER = re.compile(r'\{"executable": .*?"distributed": (?:true|false)\}')
+_ANSWER = re.compile(r'\{"executable": (?:(?!\{"executable": ).)*?"distributed": (?:true|false)\}')
 ASK_S = 30.0
 MOST_BYTES = 1 << 16  # of what a prefix prints; an answer has less than 1 KiB
 POLL_S = 0.02
@@ -55,7 +55,7 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
     """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run, or not once."""
     command = shlex.join(prefix)
     try:
-        text = _output([*prefix, "-c", _ASK], within_s)
+        text, killed = _output([*prefix, "-c", _ASK], within_s)
         answers = [json.loads(line) for line in _ANSWER.findall(text)]
     except OSError as error:
         raise InterpreterError(f"{prefix[0]} cannot be run: {str(error.strerror).lower()}") from None
@@ -66,12 +66,12 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
     if not answers:
         # if docker, srun or conda start no Python, their last line says why
         last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))[:200]
-        raise InterpreterError(f"{command} is not a Python that runs here" + (f": {last}" if last else ""))
+        raise InterpreterError(": ".join(filter(None, (f"{command} is not a Python that runs here", killed, last))))
     return answers[0]
 
 
-def _output(argv: List[str], within_s: float) -> str:
-    """What a command prints until it ends. Raises InterpreterError if it prints too much or for too long.
+def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
+    """What a command prints until it ends, and what killed it. Raises InterpreterError if it prints too much or for too long.
 
     Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
     """
@@ -88,7 +88,7 @@ def _output(argv: List[str], within_s: float) -> str:
                 raise InterpreterError(f"{command} printed {MOST_BYTES >> 10} KiB and no answer")
             if child.poll() is None:
                 raise InterpreterError(f"{command} did not answer within {within_s:.0f} s" + f": {STOPPED}" * is_stopped(child.pid))
-            return output.decode("utf-8", "replace")
+            return output.decode("utf-8", "replace"), killed_by(child.returncode)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
@@ -105,6 +105,12 @@ def is_stopped(pid: int) -> bool:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return stat.read().rpartition(")")[2].split()[0] in ("T", "t")
     return False
+
+
+def killed_by(code: Optional[int]) -> str:
+    """Which signal ended a process, "" for none: a shell, docker and srun report it as the exit code 128 and its number."""
+    number = -code if code and code < 0 else (code or 0) - 128
+    return f"it was killed ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
 
 
 def _several(prefix: List[str], hosts: List[str], count: int) -> str:

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pkgutil
 import runpy
@@ -195,7 +196,8 @@ def look(options: argparse.Namespace, output: Output) -> None:
     """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError if the file cannot be written."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
-    engine, why_not = Engine([sys.executable], None, output.redactor), None
+    ends = time.monotonic() + options.budget
+    engine, why_not = Engine([sys.executable], None, output.redactor, until=ends if options.budget else math.inf), None
     try:
         said = engine.judged()
         output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
@@ -205,7 +207,7 @@ def look(options: argparse.Namespace, output: Output) -> None:
         why_not = Gap("absent", str(error))
         output.say(f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more")
     with engine:
-        _steps(options, output, engine if why_not is None else None, why_not)
+        _steps(options, output, engine if why_not is None else None, why_not, ends)
 
 
 def live(options: argparse.Namespace, output: Output) -> None:
@@ -225,8 +227,7 @@ def live(options: argparse.Namespace, output: Output) -> None:
         output.put(options.html, live_look.page(pictures, [seen]))
 
 
-def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap]) -> None:
-    ends = time.monotonic() + options.budget
+def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap], ends: float) -> None:
     own = {"python": shlex.quote(sys.executable), "gpus": options.gpus, "allow_busy": options.allow_busy}
     asked = [Step(n, {**settings()["parameters"][n], **own}, engine, why_not) for n in STEPS if n in options.step]
     records = [step.record("not run") for step in asked]

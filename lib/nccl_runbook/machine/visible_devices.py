@@ -60,7 +60,7 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
 def granted_by(variables: dict[str, str], shown: Sequence[int], gpus: Sequence[NvmlGpu | Gap]) -> str:
     """Name and value of the scheduler's variable that grants exactly the GPUs shown, or ""."""
     for name in GRANTS:
-        spread = re.sub(r"(\d+)-(\d+)(?=,|$)", lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
+        spread = re.sub(r"(?<!\d)(\d+)-(\d+)(?=,|$)", lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
                         variables.get(name, "")) if re.fullmatch(r"[\d,\- ]*", variables.get(name, "")) else variables[name]
         grant = read_selection(spread, gpus)
         if spread and not grant.problem and set(grant.shown) == set(shown):

@@ -18,7 +18,7 @@ MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _AT_WORK = re.compile(
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
     r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed")
-_COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
+_COUNT = re.compile(r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 _CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|works|runs|passes|hangs|fails)")
 _FAILS = re.compile(
     r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|"

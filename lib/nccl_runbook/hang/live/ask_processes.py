@@ -110,7 +110,7 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
     has_torch = "/libtorch" in maps
     if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
         return None
-    nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
+    nccl = re.search(r"(?<!\S)/[^\n]*libnccl\.so[^\s]*", maps)
     return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
 
 
