@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
+from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.tables import Table
 from nccl_runbook.triage.answer import HANG_READS, READ_BY_HANG, Answer, Dumps, answer as judged
