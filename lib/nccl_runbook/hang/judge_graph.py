@@ -74,16 +74,11 @@ class _Book:
 
 def graph(hang: Hang) -> Graph:
     """The wait-for graph of these facts."""
-    waits: dict[int, list[Wait]] = collections.defaultdict(list)
     book = _Book({d.rank: d.order for d in hang.dumps}, {d.rank: d.written for d in hang.dumps})
-    for group in hang.groups:
-        sure = credible(group)
-        for track in group.tracks:
-            if wait := _collective(group, track, sure, book):
-                waits[track.rank].append(wait)
-    for channel in hang.channels:
-        for wait in _point_to_point(channel, book):
-            waits[wait.rank].append(wait)
+    in_groups = (_collective(group, track, sure, book)
+                 for group in hang.groups for sure in [credible(group)] for track in group.tracks)
+    on_channels = (wait for channel in hang.channels for wait in _point_to_point(channel, book))
+    waits = grouped((wait.rank, wait) for wait in (*in_groups, *on_channels) if wait)
     waited = {rank for every in waits.values() for wait in every for rank in wait.on}
     unended = {r: w for r, w in _unended(hang, book).items() if r in waited}
     return Graph({r: sorted(w, key=lambda wait: not wait.first) for r, w in waits.items() if r not in unended}, unended)
