@@ -236,10 +236,9 @@ def table(pid: int) -> Dict[str, Socket]:
     """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
     by_inode = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        lines: List[str] = []
-        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
-            lines = read(f"/proc/{pid}/net/{name}", 1 << 24).splitlines()[1:]
-        for fields in (line.split() for line in lines):
+        path = f"/proc/{pid}/net/{name}"
+        text = read(path, 1 << 24) if os.path.exists(path) else ""  # a kernel without IPv6
+        for fields in map(str.split, text.splitlines()[1:]):
             if len(fields) > 9 and fields[3] in TCP_STATES:
                 repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
                 by_inode[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
