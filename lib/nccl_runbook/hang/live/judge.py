@@ -133,14 +133,13 @@ def _undecided(base: Picture, members: Members) -> Dict[str, str]:
 
 def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
     """What was not to be had, each reason once."""
-    said: Dict[str, List[str]] = {}
-    for rank, look in members:
-        last = rank.samples[-1].stacks if rank.samples else Gap("absent", "the process ended")
-        for what, fact in (("stacks", last), ("flight recorder", rank.recorder), ("log", rank.log_tail), ("sockets", rank.sockets),
-                           ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
-            if isinstance(fact, Gap):
-                said.setdefault(f"{what}: {fact.detail or fact.reason}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
-    for text, whose in said.items():
+    ended = Gap("absent", "the process ended")
+    unknown = grouped((f"{what}: {fact.detail or fact.reason}", str(rank.rank if rank.rank is not None else rank.pid))
+                      for rank, look in members for what, fact in (
+                          ("stacks", rank.samples[-1].stacks if rank.samples else ended), ("flight recorder", rank.recorder),
+                          ("log", rank.log_tail), ("sockets", rank.sockets), ("GPUs", look.gpus), ("NCCL RAS", look.ras))
+                      if isinstance(fact, Gap))
+    for text, whose in unknown.items():
         yield text if len(whose) == len(members) else f"{text} (rank {', '.join(whose[:16])})"
     yield from filter(None, [unseen(members, bare)])
 
