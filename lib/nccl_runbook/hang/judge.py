@@ -26,6 +26,7 @@ _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mi
 _STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows the stack of each rank"
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
 _STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: missing: it ended; T: stopped; otherwise: busy'
+_DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": _STATE}
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
 
 
@@ -202,10 +203,8 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
 def _decides(hang: Hang, lead: Accused) -> str:
     if hang.ras and lead.doubtful and lead.kind != "unknown":
         return RAS_AGAIN
-    if lead.kind == "gpu-stuck":
-        return "nccl-runbook run --step 01-gpu-visibility"
-    if lead.kind == "unknown":
-        return _STATE
+    if lead.kind in _DECIDES:
+        return _DECIDES[lead.kind]
     if lead.kind == "dead":
         return _in_its_log(fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2], lead.evidence)
     known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)

@@ -7,7 +7,7 @@ from textwrap import shorten
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import judge_graph as graphs
-from nccl_runbook.hang.facts import Hang, Op
+from nccl_runbook.hang.facts import Group, Hang, Op
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, seen_in, source_of, top_of, track_of
 from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
 from nccl_runbook.hang.live.judge_ranks import apart
@@ -78,22 +78,21 @@ def raised(hang: Hang) -> list[LogLine]:
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called something else than the other members at the first number where they differ."""
-    accused = []
-    for group in hang.groups:
-        for difference in group.differences[:1]:
-            usual, ranks = graphs.odd_ones(difference)
-            for rank in sorted(ranks):
-                call = next(c for c, who in difference.calls.items() if rank in who)
-                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
-                              for d in group.differences[1:2])
-                track = next(t for t in group.tracks if t.rank == rank)
-                op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
-                left_out = not swapped and difference.after.get(usual) == call
-                says = (f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-                        + ": it skipped that call, this is the next" * left_out)
-                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
-                                       op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name))
-    return accused
+    odd = ((group, *graphs.odd_ones(difference)) for group in hang.groups for difference in group.differences[:1])
+    return [_by_call(hang, group, usual, rank) for group, usual, ranks in odd for rank in sorted(ranks)]
+
+
+def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
+    difference, *others = group.differences[:2]
+    call = next(c for c, who in difference.calls.items() if rank in who)
+    swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in others)
+    track = next(t for t in group.tracks if t.rank == rank)
+    op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
+    left_out = not swapped and difference.after.get(usual) == call
+    says = (f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+            + ": it skipped that call, this is the next" * left_out)
+    return Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
+                   op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name)
 
 
 def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:

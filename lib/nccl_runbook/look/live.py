@@ -45,8 +45,8 @@ def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Ca
 
 
 def record(live: Live, wall_s: float) -> Dict[str, Any]:
-    judged = {"python": sys.executable, "host": os.uname().nodename}
-    return unjudged(STEP, REASON, live.taken, wall_s, parameters={"gap_s": live.gap_s}, judged=judged, facts=to_json({"live": live}))
+    return unjudged(STEP, REASON, live.taken, wall_s, parameters={"gap_s": live.gap_s},
+                    judged={"python": sys.executable, "host": os.uname().nodename}, facts=to_json({"live": live}))
 
 
 def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) -> Dict[str, Any]:
@@ -116,14 +116,14 @@ def job_name(picture: Picture) -> str:
 
 def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The answer for a terminal: a sentence, the ranks, and what was not seen."""
-    blocks = []
-    for one in pictures:
-        head, rows = table(one, looks)
-        lines = [f"{job_name(one)}: {one.sentence}" + (f" [{one.kind}{', ' + one.status if one.status else ''}]" if one.kind else ""),
-                 *grid([head, *rows])]
-        lines += [f"not seen: {n}" for n in one.not_seen] + ([f"next: {one.decides}"] if one.decides else [])
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) or "no rank was found"
+    return "\n\n".join(_block(picture, looks) for picture in pictures) or "no rank was found"
+
+
+def _block(picture: Picture, looks: Sequence[Live]) -> str:
+    head, rows = table(picture, looks)
+    kind = f" [{', '.join(filter(None, (picture.kind, picture.status)))}]" if picture.kind else ""
+    return "\n".join([f"{job_name(picture)}: {picture.sentence}{kind}", *grid([head, *rows]), *(f"not seen: {n}" for n in picture.not_seen),
+                      *[f"next: {picture.decides}"] * bool(picture.decides)])
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fix: str = "") -> str:

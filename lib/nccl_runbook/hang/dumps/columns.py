@@ -109,7 +109,8 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _number(entries[0]["time_created_ns"]) if entries else 0, max(last, default=0),
         max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
         members, table.columns, table.calls, table.sides,
-        _steps(entries, opened), _order(entries, opened), _last(entries), _waiting(entries), _ends(entries, members),
+        _steps(entries, opened), _order(entries, opened), _row(entries[-1]) if entries else None,
+        _waiting(entries), _ends(entries, members),
         table.take_status(dump.get("pg_status"), members), any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]), digest)
 
 
@@ -328,11 +329,8 @@ def _order(entries: list, opened: list[int]) -> list[str]:
     return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}" for e in rows))
 
 
-def _last(entries: list) -> tuple | None:
-    """The very last entry, as a row."""
-    if not entries:
-        return None
-    entry = entries[-1]
+def _row(entry: dict) -> tuple:
+    """An entry as Column has its ends."""
     return (_number(entry["collective_seq_id"]), _short(entry["profiling_name"].rpartition(":")[2][:80]),
             "c" if entry["state"] == "completed" else "o", *_where(entry))
 

@@ -3,7 +3,6 @@
 Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal is sent: from outside nobody can
 see whose handler a caught signal has (SigCgt of /proc/PID/status tells only that there is one).
 """
-import contextlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.live import ask_processes as proc
 from nccl_runbook.hang.live.facts import Frame, GroupStatus, RasAnswer, RasCommunicator, RasRank, Stack
 
 STACK_DEADLINE_S, RECORDER_DEADLINE_S, RAS_DEADLINE_S = 5.0, 2.0, 4.0
@@ -42,21 +42,16 @@ _MISSING = re.compile(r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.
 
 def find_py_spy(pids: List[int]) -> Union[str, Gap]:
     """py-spy on PATH, beside this interpreter, or beside that of a rank."""
-    beside = [Path(sys.executable).parent]
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            argv0 = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
-            beside += [Path(argv0).parent] if argv0.startswith("/") else []
+    argv0s = [proc.unless_gone("", proc.read, f"/proc/{pid}/cmdline").partition("\0")[0] for pid in pids]
+    beside = [Path(program).parent for program in (sys.executable, *argv0s) if program.startswith("/")]
     py_spy = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
     return py_spy or Gap("absent", "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again")
 
 
 def _may_run(path: Path) -> bool:
     """Only what this user or root put there and nobody else can write: the folder may be another user's, whose pid was named."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
-    return False
+    status = proc.unless_gone(None, path.stat)
+    return status is not None and status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
 
 
 def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:

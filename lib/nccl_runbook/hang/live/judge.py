@@ -44,7 +44,6 @@ from nccl_runbook.hang.live.judge_ranks import (
     view,
 )
 
-RESTS_ON = ("live",)
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
@@ -98,7 +97,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
                                    decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_strangers, _left_over, _launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable,
-             without_store, lost, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
+             without_store, lost, _behind, _elsewhere, _gpu_stuck, _together,
+             *((_slow, _slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()))
     found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
     return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
 
@@ -133,19 +133,18 @@ def _undecided(base: Picture, members: Members) -> Dict[str, str]:
 
 def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
     """What was not to be had, each reason once."""
-    said: Dict[str, List[str]] = {}
-    for rank, look in members:
-        last = rank.samples[-1].stacks if rank.samples else Gap("absent", "the process ended")
-        for what, fact in (("stacks", last), ("flight recorder", rank.recorder), ("log", rank.log_tail), ("sockets", rank.sockets),
-                           ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
-            if isinstance(fact, Gap):
-                said.setdefault(f"{what}: {fact.detail or fact.reason}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
-    for text, whose in said.items():
+    ended = Gap("absent", "the process ended")
+    unknown = grouped((f"{what}: {fact.detail or fact.reason}", str(rank.rank if rank.rank is not None else rank.pid))
+                      for rank, look in members for what, fact in (
+                          ("stacks", rank.samples[-1].stacks if rank.samples else ended), ("flight recorder", rank.recorder),
+                          ("log", rank.log_tail), ("sockets", rank.sockets), ("GPUs", look.gpus), ("NCCL RAS", look.ras))
+                      if isinstance(fact, Gap))
+    for text, whose in unknown.items():
         yield text if len(whose) == len(members) else f"{text} (rank {', '.join(whose[:16])})"
     yield from filter(None, [unseen(members, bare)])
 
 
-# --- the rules, in the order in which they are asked
+# --- the rules, in the order in which they are asked; the last three only if every rank moves or works
 
 def _strangers(base: Picture, members: Members) -> Optional[Picture]:
     """Processes with torch and without a rank that speak to none of each other and wait in no collective: a notebook, a server."""
@@ -269,17 +268,13 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
 def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Evidence]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
     first = accused[0]
-    if first.does == "busy" and first.has_gil:
-        kind, cause, doing = "gil-held", "rank-busy-on-host", "runs there and holds the GIL"
-    elif first.helper:
-        kind, cause, doing = ("host-busy", "data-stall" if "data loader" in first.helper else "rank-busy-on-host",
-                              f"waits for {first.helper}")
-    elif first.does == "busy":
-        kind, cause, doing = "host-busy", "rank-busy-on-host", "works there"
-    elif first.does in WAITING:
-        kind, cause, doing = "skipped", "collective-on-some-ranks-only", "waits there"
-    else:
-        kind, cause, doing = "skipped", None, "sleeps there: it is late, or skipped a call that the others made"
+    kind, cause, doing = next(row for fits, *row in (
+        (first.does == "busy" and first.has_gil, "gil-held", "rank-busy-on-host", "runs there and holds the GIL"),
+        ("data loader" in first.helper, "host-busy", "data-stall", f"waits for {first.helper}"),
+        (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper}"),
+        (first.does == "busy", "host-busy", "rank-busy-on-host", "works there"),
+        (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
+        (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made")) if fits)
     where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
     frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
     picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
@@ -332,8 +327,6 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step."""
-    if any(v.does not in ("moving", "busy") for v in base.ranks):
-        return None
     waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), look.host, r.pid) for r, look in members)
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
@@ -360,9 +353,7 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     return _is_slow(base, used[0][2], "possible", Evidence(told, "NVML"))
 
 
-def _moving(base: Picture, members: Members) -> Optional[Picture]:
-    if any(v.does not in ("moving", "busy") for v in base.ranks):
-        return None
+def _moving(base: Picture, members: Members) -> Picture:
     if all(polls(r) for r, _ in members):
         return dataclasses.replace(base, decides=stack_line(base.ranks), sentence=(
             f"all {counted(len(base.ranks), 'rank')} sleep and look again in one place, the first in {base.ranks[0].frame}: what they wait "

@@ -232,12 +232,10 @@ class Apart:
 
 def apart(ranks: Iterable[RasRank]) -> List[Apart]:
     """One row for each collective that the ranks of a communicator launched different numbers."""
-    found = []
-    for call, rows in grouped((call, rank) for rank in ranks if not rank.missing for call in rank.launched).items():
-        usual, most = collections.Counter(rank.launched[call] for rank in rows).most_common(1)[0]
-        if most < len(rows):
-            found.append(Apart(call, usual if 2 * most > len(rows) else None, most, [r for r in rows if r.launched[call] != usual]))
-    return found
+    callers = grouped((call, rank) for rank in ranks if not rank.missing for call in rank.launched)
+    return [Apart(call, usual if 2 * most > len(rows) else None, most, [r for r in rows if r.launched[call] != usual])
+            for call, rows in callers.items()
+            for usual, most in collections.Counter(rank.launched[call] for rank in rows).most_common(1) if most < len(rows)]
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
