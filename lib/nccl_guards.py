@@ -123,8 +123,7 @@ def _gather(group: Any, mine: Any) -> List[Any]:
     size = torch.tensor([len(text)], device="cpu")
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size, group=group)
-    padded = text.new_zeros(max(map(int, sizes)))
-    padded[:len(text)] = text
+    padded = torch.nn.functional.pad(text, (0, max(map(int, sizes)) - len(text)))
     texts = [torch.zeros_like(padded) for _ in sizes]
     dist.all_gather(texts, padded, group=group)
     return [json.loads(bytes(t[:int(s)].tolist())) for t, s in zip(texts, sizes)]
@@ -390,10 +389,7 @@ def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, 
 
 def group_timeouts() -> Dict[str, float]:
     """Seconds by group and backend, of every group that is there now: a timeout given to one group is not that of another."""
-    limits = {}
-    for group, (_, _) in list(dist.distributed_c10d._world.pg_map.items()):
-        for device in group._device_types:
-            limit = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
-            if limit is not None:
-                limits[f"{group.group_name} {device.type}"] = limit.total_seconds()
-    return limits
+    backends = {f"{group.group_name} {device.type}": group._get_backend(device)
+                for group in list(dist.distributed_c10d._world.pg_map) for device in group._device_types}
+    limits = {name: getattr(getattr(backend, "options", None), "_timeout", None) for name, backend in backends.items()}
+    return {name: limit.total_seconds() for name, limit in limits.items() if limit is not None}
