@@ -229,15 +229,13 @@ def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) 
         return [values, {n: f"{c[0]} // {c[1]} = {values[n]}" if isinstance(c, tuple) else str(c) for n, c in counts.items()}]
 
     def words(everybody: List[Any]) -> Failed:
-        data, bad, parts = {}, set(), []
-        for name in values:
-            by_rank = {str(r): v[0].get(name) for r, v in enumerate(everybody)}
-            wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
-            if wrong or len(set(by_rank.values())) > 1:
-                data[name] = {r: v for r, v in list(by_rank.items())[:64]}
-                parts += [f"rank {r}: {name} = {everybody[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
-                bad |= wrong
-        return "; ".join(parts), data, "uneven-minibatches", bad
+        by_name = {name: {str(r): v[0].get(name) for r, v in enumerate(everybody)} for name in values}
+        wrong = {name: {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank)) for name, by_rank in by_name.items()}
+        uneven = {name: by_rank for name, by_rank in by_name.items() if wrong[name] or len(set(by_rank.values())) > 1}
+        parts = [f"rank {r}: {name} = {everybody[r][1].get(name)}" for name, by_rank in uneven.items()
+                 for r in sorted(wrong[name] or map(int, by_rank))[:6]]
+        data = {name: dict(list(by_rank.items())[:64]) for name, by_rank in uneven.items()}
+        return "; ".join(parts), data, "uneven-minibatches", set().union(*wrong.values())
 
     return _compared("check_minibatches", began, text, 0 in values.values(), mine, (f"all ranks have {text}", {}), words, wait)
 
@@ -345,11 +343,10 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
 
 def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
     """Every byte, weighted by its place, modulo 2**64."""
-    flat, total = tensor.contiguous().reshape(-1).view(torch.uint8), 0
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     weights = torch.arange(1, min(block, flat.numel()) + 1, dtype=torch.int64, device=flat.device)
-    for number, part in enumerate(flat.split(block), 1):
-        total += number * 1000003 * int((part.to(torch.int64) * weights[:len(part)]).sum())
-    return total % (1 << 64)
+    return sum(number * 1000003 * int((part.to(torch.int64) * weights[:len(part)]).sum())
+               for number, part in enumerate(flat.split(block), 1)) % (1 << 64)
 
 
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
