@@ -42,11 +42,11 @@ def _selection(machine: Machine) -> Selection | None:
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
     """No view names a GPU. Never health; a container on a host with GPUs was not given them."""
-    absent = isinstance(machine.nvml, Gap) and (machine.nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in machine.nvml.detail)
-    lists_none = not isinstance(machine.nvml, Gap) and not machine.nvml.gpus
-    if not (absent or lists_none) or _gpu_files(machine) or _cuda_count(machine):
+    nvml = machine.nvml
+    absent = nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail if isinstance(nvml, Gap) else not nvml.gpus
+    if not absent or _gpu_files(machine) or _cuda_count(machine):
         return None
-    said = [Evidence(str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml")]
+    said = [Evidence(str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml")]
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
         said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
@@ -158,21 +158,14 @@ def gpus_hidden(machine: Machine) -> Finding | None:
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
     """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its order need not be NVML's."""
-    indices = _indices_by_cuda(machine)
+    indices = gpu_health.indices_by_cuda(machine)
     shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
     return [i for i in range(len(_nvml_gpus(machine))) if i not in shown]
 
 
-def _indices_by_cuda(machine: Machine) -> list[int | None]:
-    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
-    named = [g for g in _nvml_gpus(machine) if isinstance(g, NvmlGpu) and isinstance(g.uuid, str)]
-    known = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in named}
-    return [] if isinstance(machine.cuda, Gap) else [known.get(g.uuid.lower()) for g in machine.cuda.gpus]
-
-
 def indices_differ(machine: Machine) -> Finding | None:
     """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
-    indices = _indices_by_cuda(machine)
+    indices = gpu_health.indices_by_cuda(machine)
     if _selection(machine) is not None or None in indices or indices == sorted(indices):
         return None
     return Finding(
@@ -236,9 +229,8 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
     expected = tuple(i for i in (selection.shown if selection else reached) if i in reached)
     if (selection and selection.problem) or len(cuda.gpus) >= len(expected):
         return None
-    seen = {g.uuid.lower() for g in cuda.gpus}
     missing = [str(g.nvml_index) for g in nvml.reached if g.nvml_index in expected and not isinstance(g.uuid, Gap)
-               and g.uuid.lower().removeprefix("gpu-") not in seen]
+               and g.nvml_index not in gpu_health.indices_by_cuda(machine)]
     blocked = _unusable_files(machine)
     title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
     title += f"; GPU {', '.join(missing)} is left out" if missing else ""

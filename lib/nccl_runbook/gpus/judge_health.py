@@ -19,6 +19,12 @@ def with_mig(nvml: NvmlView) -> list[NvmlGpu]:
     return [g for g in nvml.reached if isinstance(g.mig, Mig) and g.mig.is_enabled]
 
 
+def indices_by_cuda(machine: Machine) -> list[int | None]:
+    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
+    known = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in _gpus(machine) if not isinstance(g.uuid, Gap)}
+    return [] if isinstance(machine.cuda, Gap) else [known.get(g.uuid.lower()) for g in machine.cuda.gpus]
+
+
 def _named(gpus: list[NvmlGpu]) -> str:
     return f"GPU {', '.join(str(g.nvml_index) for g in gpus)}"
 
@@ -173,8 +179,7 @@ def nvlink_without_peer_access(machine: Machine) -> Finding | None:
     """NVML sees NVLink between GPUs, and CUDA refuses peer access. Cards without NVLink may well have none (GeForce)."""
     if isinstance(machine.nvml, Gap) or isinstance(machine.cuda, Gap) or isinstance(machine.nvml.pairs, Gap) or with_mig(machine.nvml):
         return None
-    index = {g.uuid.lower(): g.cuda_index for g in machine.cuda.gpus if g.uuid}
-    known = {g.nvml_index: index.get(g.uuid.lower().removeprefix("gpu-")) for g in machine.nvml.reached if not isinstance(g.uuid, Gap)}
+    known = {index: g.cuda_index for g, index in zip(machine.cuda.gpus, indices_by_cuda(machine), strict=True)}
     seats = [(pair, known.get(pair.a), known.get(pair.b)) for pair in machine.nvml.pairs if str(pair.level).startswith("NV")]
     bad = [pair for pair, a, b in seats if a is not None and b is not None and not machine.cuda.peer_access[a][b]]
     return Finding(

@@ -62,13 +62,9 @@ def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[s
 
 def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, kind: Any) -> List[Any]:
     """One entry a GPU: a fact of that kind from its line, the Gap that its handle gave, or ``missing``."""
-    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else m.from_json(kind, _fields(line))
+    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else m.from_json(kind, line, "part")
                for line in lines if "refused" in line or line["part"] == part}
     return [entries.get(index, missing) for index in range(count)]
-
-
-def _fields(line: Dict[str, Any]) -> Dict[str, Any]:
-    return {k: v for k, v in line.items() if k != "part"}
 
 
 def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
@@ -79,7 +75,7 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     system, lines, missing = answer
     gpus = by_index(lines, system["count"], "gpu", missing, m.NvmlGpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
-    pairs = [m.from_json(m.Pair, _fields(line)) for line in lines if line["part"] == "pair"]
+    pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
     versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
     return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
 

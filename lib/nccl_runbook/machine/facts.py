@@ -234,10 +234,11 @@ def gap_or(value: Any, make: Any) -> Any:
     return Gap(value["reason"], value["detail"]) if isinstance(value, dict) and set(value) == {"reason", "detail"} else make(value)
 
 
-def from_json(cls: Any, data: Dict[str, Any]) -> Any:
-    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. Raises TypeError for other fields."""
+def from_json(cls: Any, data: Dict[str, Any], beside: str = "") -> Any:
+    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. ``beside``: a key that is no field.
+    Raises TypeError for others."""
     types = get_type_hints(cls)
-    return cls(**{name: gap_or(value, functools.partial(_typed, types.get(name))) for name, value in data.items()})
+    return cls(**{name: gap_or(value, functools.partial(_typed, types.get(name))) for name, value in data.items() if name != beside})
 
 
 def _typed(kind: Any, value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
-from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
+from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
 MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
@@ -19,7 +19,6 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
 MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
-NOT_RUN = Gap("not-run")
 SPENT = "the budget was spent: raise budget_s"
 
 

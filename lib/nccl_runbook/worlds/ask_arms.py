@@ -155,11 +155,9 @@ def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) 
     arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
-    done: Dict[str, Union[Trial, Gap]] = dict.fromkeys(envs, Gap("not-run", SPENT))
-    for name, world in first.items():
-        timed, other = (more[name], world) if not control.passed and name in more else (world, more.get(name))
-        done[name] = Trial(name, timed, None if timed.passed else other)
-    return done
+    both = {n: (more[n], world) if not control.passed and n in more else (world, more.get(n)) for n, world in first.items()}
+    return {**dict.fromkeys(envs, Gap("not-run", SPENT)),
+            **{n: Trial(n, timed, None if timed.passed else other) for n, (timed, other) in both.items()}}
 
 
 def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:

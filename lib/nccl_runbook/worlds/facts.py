@@ -6,6 +6,8 @@ from typing import Dict, List, Optional, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World
 
+NOT_RUN = Gap("not-run")
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -121,7 +123,7 @@ class Arms:
     control: Trial
     arms: List[Arm]
     control_after: Union[Trial, Gap]
-    clean: Union[Arm, Gap] = Gap("not-run")
+    clean: Union[Arm, Gap] = NOT_RUN
     guilty: Union[Guilty, Gap] = Gap("not-run", "the environment makes no visible difference")
 
     def __getitem__(self, name: str) -> World:

@@ -9,19 +9,18 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.search.group_testing import Diagnosis, Group, most_runs, of_pairs, replay, wilson
-from nccl_runbook.worlds.facts import Ladder, Pairs, Search, Singles
+from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
 
 RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsal on Gloo"
 SHARED = Remedy("you", "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
                 "IOMMU. 04 switches off each transport:",
                 ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
-NOT_SEARCHED = Gap("not-run")
 A_PART = "gpu-or-link-fault"
 
 
 def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap,
-          search: Search | Gap = NOT_SEARCHED) -> list[Finding]:
+          search: Search | Gap = NOT_RUN) -> list[Finding]:
     """Findings of step 03."""
     if isinstance(ladder, Gap):
         return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]

@@ -119,18 +119,20 @@ def _narrowed(world: World) -> str:
 @titled("One transport switched off at a time")
 def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     """``outcomes``: what the rules call each arm."""
-    rows = [_arm_row("control", "", arms.control)]
-    for arm in arms.arms:
-        word = outcomes.get(arm.name, "")
-        tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "warn" if word.startswith("passed") else "broken")
-        rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial,
-                             Cell(word, tone)))
-    rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
-                                   if isinstance(arms.control_after, Trial) else [])]
+    rows = [_arm_row("control", "", arms.control),
+            *(_arm_row(a.name, " ".join(f"{k}={v}" for k, v in a.env.items()), a.trial, _called(outcomes.get(a.name, "")))
+              for a in arms.arms),
+            *_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
+                                  if isinstance(arms.control_after, Trial) else [])]
     return Table(f" ({arms.backend})", ["test", "setting", "outcome", "used (NCCL's log)",
                                         *(f"{op} GB/s" for op in OPS)], rows,
                  "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
                  f"{BANDWIDTH_NOTE}")
+
+
+def _called(word: str) -> Cell:
+    tones = {"pass": "ok", "no effect": "muted", "no proof": "muted"}
+    return Cell(word, tones.get(word, "warn" if word.startswith("passed") else "broken"))
 
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
