@@ -25,7 +25,7 @@ class RunFolder:
 
 
 class Found(NamedTuple):
-    """What a run's folder holds; ``unreadable``: step -> why, in one sentence."""
+    """What a run's folder holds; ``unreadable``: step -> why, in one sentence, 99-verdict apart."""
 
     records: list[records.Record]
     unreadable: dict[str, str]
@@ -38,23 +38,21 @@ def read_records(run_dir: Path) -> Found:
     for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
         try:
             record = records.load(path)
+            if record.step != path.stem:
+                raise records.RecordError(f"{path.name} is a record of {record.step}")
+            good.append(record)
         except records.RecordError as error:
             bad[path.stem] = str(error).replace(f"{path.parent}{os.sep}", "")
-            continue
-        if record.step == path.stem:
-            good.append(record)
-        else:
-            bad[path.stem] = f"{path.name} is a record of {record.step}"
-    return Found(good, bad)
+    return Found(good, {step: why for step, why in bad.items() if step != VERDICT_STEP})
 
 
-def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record]]:
-    """The document of a folder and the records it rests on; steps whose record cannot be read are unknown."""
+def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, Found]:
+    """The document of a folder and what it rests on; steps whose record cannot be read are unknown."""
     found = read_records(run_dir)
-    bad = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
-    run = dataclasses.replace(run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad})
+    run = dataclasses.replace(
+        run, planned=list(dict.fromkeys([*run.planned, *found.unreadable])), not_run={**run.not_run, **found.unreadable})
     clean = records.read(RunInfo, Redactor(os.environ).json(to_json(run)))
-    return verdict_document(clean, found.records), found.records
+    return verdict_document(clean, found.records), found
 
 
 def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
@@ -65,7 +63,7 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     document.written = utc_now()
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     records.write_texts({run_dir / "verdict.json": records.json_text(document, Redactor(os.environ)),
-                         run_dir / "index.html": render_index(document, found, files)})
+                         run_dir / "index.html": render_index(document, found.records, files)})
     return document
 
 
@@ -80,11 +78,8 @@ def info_of(run_dir: Path) -> RunInfo:
 
 def collect(run_dir: Path) -> RunFolder:
     """The verdict of a folder as a fact, for 99-verdict; nothing is written."""
-    found = read_records(run_dir)
-    document, _ = build(run_dir, info_of(run_dir))
-    names = [r.step for r in found.records if r.step != VERDICT_STEP]
-    unreadable = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
-    return RunFolder(run_dir.name, names, unreadable, to_json(document))
+    document, found = build(run_dir, info_of(run_dir))
+    return RunFolder(run_dir.name, [r.step for r in found.records if r.step != VERDICT_STEP], found.unreadable, to_json(document))
 
 
 def judge(folder: RunFolder) -> list[Finding]:

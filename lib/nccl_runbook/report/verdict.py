@@ -144,11 +144,9 @@ def merge_causes(records: Iterable[Record]) -> list[Cause]:
 
 def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     best = min((f for _, f in found), key=lambda f: STATUSES.index(f.status or "ruled-out"))
-    pro: list[Evidence] = []
-    contra: list[Evidence] = []
-    for step, finding in found:
-        (contra if (finding.status == "ruled-out" and best.status != "ruled-out") else pro).extend(_sourced(step, finding.evidence))
-        contra.extend(_sourced(step, finding.against))
+    opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
+    pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
+    contra = [e for step, f in found for e in _sourced(step, (*f.evidence, *f.against) if f.status in opposed else f.against)]
     told = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
@@ -199,14 +197,9 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
         sure = [(f"Only possible: {c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
         sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
     sure = sure or [(f.title, list(f.remedy)) for f in bad]
-    seen: set[Remedy] = set()
-    answer = []
-    for title, remedies in sure:
-        new = [r for r in remedies if r not in seen]
-        seen.update(new)
-        if new:
-            answer.append((title, new))
-    return answer
+    first = {r: at for at, (_, remedies) in reversed([*enumerate(sure)]) for r in remedies}  # each is told once
+    new = [(title, [r for r in remedies if first[r] == at]) for at, (title, remedies) in enumerate(sure)]
+    return [(title, remedies) for title, remedies in new if remedies]
 
 
 def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Cause], judged: Judged, done: int) -> str:
