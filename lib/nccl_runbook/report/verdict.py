@@ -117,14 +117,12 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
     if record is not None and record.status != "running":
         return StepEntry(notebook=name, status=record.status, reason=record.reason, wall_s=record.wall_s,
                          findings=worst_first(record.findings), record=f"{name}.json")
-    if name in run.not_run:
-        reason = run.not_run[name]
-    elif run.interrupted:
-        reason = "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"
-    elif not run.command:
-        reason = f"{name} has not finished"
-    else:
-        reason = _AT_WORK if record else _TO_COME
+    reasons = (
+        (name in run.not_run, run.not_run.get(name, "")),
+        (run.interrupted, "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"),
+        (not run.command, f"{name} has not finished"),
+        (True, _AT_WORK if record else _TO_COME))
+    reason = next(why for holds, why in reasons if holds)
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
 
 
