@@ -116,7 +116,7 @@ class Book:
         clock, left_s = time.monotonic(), self.options.left_s
         if planned.name == LAST:  # also after a step that took the whole budget
             left_s = max(VERDICT_S, left_s + 2 * self.options.reserve_s)
-        if why := self._why_not(planned, left_s):
+        if why := self._why_not(left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
             record = self._visit(planned, kernels, left_s)
@@ -128,12 +128,9 @@ class Book:
         if refused := planned.refused(self.not_run.get(planned.name, "")):
             raise UsageError(self.redactor.text(refused))
 
-    def _why_not(self, planned: Planned, left_s: float) -> str:
-        if self.stop():
-            return "not run: interrupted"
-        if left_s < 1:
-            return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
-        return ""
+    def _why_not(self, left_s: float) -> str:
+        used_up = f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
+        return next((why for holds, why in ((self.stop(), "not run: interrupted"), (left_s < 1, used_up)) if holds), "")
 
     def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
         """Run one notebook, leave its record and its pages, and give the record back."""

@@ -47,7 +47,7 @@ def load() -> None:
         import papermill.execute  # noqa: F401
 
 
-class Kernels:
+class Kernels(contextlib.ExitStack):
     """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context manager; the folder goes with it.
 
     Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and cross-talk (jupyter_client 8.10).
@@ -55,17 +55,11 @@ class Kernels:
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
         """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
-        self._own = own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)
+        super().__init__()
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
-
-    def __enter__(self) -> Kernels:
-        self.path = Path(self._own.__enter__())
+        self.path = Path(self.enter_context(own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)))
         self.note = self._why_not_ipc()
         self._count = 0
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._own.__exit__(None, None, None)
 
     def unfinished(self) -> list[Path]:
         """Files that runs which were killed had not finished to write."""
@@ -121,7 +115,15 @@ class Visit:
 
     def _work(self) -> None:
         try:
-            _execute(self)
+            load()
+            import papermill
+            from papermill.engines import papermill_engines
+
+            papermill_engines.register("nccl-runbook", _engine())
+            braced = str(self.source).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+            papermill.execute_notebook(
+                braced, None, parameters=self.parameters, engine_name="nccl-runbook", kernel_name="python3", progress_bar=False,
+                start_timeout=START_S, config=self.kernels.config(), iopub_timeout=IOPUB_S, visit=self)
         except BaseException as error:  # noqa: BLE001 the main thread asks for it, whatever it was
             self.error = error
         finally:
@@ -191,18 +193,6 @@ def error_in(notebook: Any) -> str:
     """Name and first line of the last error that a cell shows, "" if none does."""
     shown = [o for cell in (notebook.cells if notebook else []) for o in cell.get("outputs", []) if o.output_type == "error"]
     return f"{shown[-1].ename}: {_first_line(shown[-1].evalue)}".rstrip(": ") if shown else ""
-
-
-def _execute(visit: Visit) -> None:
-    load()
-    import papermill
-    from papermill.engines import papermill_engines
-
-    papermill_engines.register("nccl-runbook", _engine())
-    braced = str(visit.source).replace("{", "{{").replace("}", "}}")  # papermill formats paths
-    papermill.execute_notebook(
-        braced, None, parameters=visit.parameters, engine_name="nccl-runbook", kernel_name="python3", progress_bar=False,
-        start_timeout=START_S, config=visit.kernels.config(), iopub_timeout=IOPUB_S, visit=visit)
 
 
 def _engine() -> type:

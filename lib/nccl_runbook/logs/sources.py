@@ -232,7 +232,21 @@ def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[S
         elif path == "-":
             yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
         else:
-            yield from _opened(path)
+            try:
+                with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
+                    yield from _unpacked(path, file)
+            except OSError as error:
+                yield Source(path, 0, None, f"cannot be read: {_why(error)}")
+
+
+def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[FileRead]:
+    """Give each text that can be read to ``read``; what became of every one."""
+    files = []
+    for source in texts:
+        if not source.problem:
+            read(source)
+        files.append(source.told())
+    return files
 
 
 def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -270,14 +284,6 @@ def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
     readable = (one for one in listed if not one[1])  # to open a pipe would wait for whoever writes to it
     best = set(sorted(readable, key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
-
-
-def _opened(path: str) -> Iterator[Source]:
-    try:
-        with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
-            yield from _unpacked(path, file)
-    except OSError as error:
-        yield Source(path, 0, None, f"cannot be read: {_why(error)}")
 
 
 def _unpacked(path: str, file: BinaryIO) -> Iterator[Source]:

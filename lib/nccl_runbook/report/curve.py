@@ -19,14 +19,11 @@ class Curve:
     y_label: str
     series: dict[str, list[tuple[float, float]]]
 
-    def _points(self) -> dict[str, list[tuple[float, float]]]:
-        """What can be drawn, bounded."""
-        clean = {n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12] for n, points in self.series.items()}
-        return dict([(name, points) for name, points in clean.items() if points][:MOST_SERIES])
-
     def svg(self) -> str:
         """The picture; "" where there is nothing to draw."""
-        points = self._points()
+        # what can be drawn, bounded
+        clean = {n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12] for n, points in self.series.items()}
+        points = dict([(name, points) for name, points in clean.items() if points][:MOST_SERIES])
         every = [p for line in points.values() for p in line]
         if len({x for x, _ in every}) < 2:
             return ""

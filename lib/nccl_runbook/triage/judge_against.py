@@ -129,9 +129,8 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could = per and now > was
-    why = _KINDS["communicators"] if could else "fewer than before"
-    if not per:
-        why = "without timed syncs in both runs, only their length may differ"
+    harmless = "fewer than before" if per else "without timed syncs in both runs, only their length may differ"
+    why = _KINDS["communicators"] if could else harmless
     return [Difference("communicators", "communicators opened" + (" per sync" if per else ""), f"{was:.3g}", f"{now:.3g}", could, why)]
 
 

@@ -96,7 +96,6 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
     """A rank that lives has enqueued less than another one waits for."""
-    found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
             group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
@@ -106,8 +105,8 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
             if late:
                 lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
                 told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
-                found += [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
-    return found[:3]
+                return [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
+    return []
 
 
 def counts_differ(logs: Logs) -> list[Pointer]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, RankLog
+from nccl_runbook.messages.judge import when
 from nccl_runbook.report.tables import Cell, Table
 
 _SHORT = 90
@@ -34,16 +35,13 @@ def _row(rank: RankLog) -> list[object]:
 
 def order_table(logs: Logs) -> Table:
     """What each rank said that mattered, by time, on one clock."""
-    offsets = {c.clock: c.offset_s for c in logs.clocks}
     said = [(line, what) for r in logs.ranks for line, what in (
         (r.progress, "last progress"), (r.first_error, "first error"), *((t.at, "waited") for t in r.timeouts[:1]))]
-    timed = sorted(((line.time - offsets.get(line.host or line.file, 0.0), line, what)
-                    for line, what in said if line and line.time is not None), key=lambda row: row[0])
+    timed = sorted(((when(line, logs), line, what) for line, what in said if line and line.time is not None), key=lambda row: row[0])
     rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
-    note = "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
-    if apart:
-        note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order."
+    note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order." if apart else \
+        "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
     return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
 
 
