@@ -27,7 +27,7 @@ BOUNDED = {
 # rows of tables that a line made for them keeps busy for longer: the list may only become shorter
 SLOW_ROWS = set((Path(__file__).parent / "data" / "slow-expressions.txt").read_text().split())
 COMPILED = sorted(expressions.compiled().items(), key=lambda item: item[0][0])
-ROWS = {**clues.printed(), **clues.spoken(), **clues.beside(), **_OWN, **{at: p.pattern for at, p in expressions.of_tables()}}
+ROWS = {**clues.catalogue()["printed"], **clues.catalogue()["spoken"], **clues.catalogue()["beside"], **_OWN, **{at: p.pattern for at, p in expressions.of_tables()}}
 
 
 def texts(pattern: re.Pattern, size: int) -> list[str]:

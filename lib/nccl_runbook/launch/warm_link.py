@@ -71,7 +71,8 @@ class WarmLink:
             source = source_of("nccl_runbook/launch/warm.py")
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
-            readers[0].join(AFTER_END_S)
+            for reader in readers:
+                reader.join(AFTER_END_S)
         self.ended.set()
         self._ready.set()
         self._on_report({"gone": True})

@@ -58,7 +58,9 @@ class Clock:
     def mark(self):
         if self.device.type != "cuda":
             return None
-        return torch.cuda.current_stream(self.device).record_event(torch.cuda.Event(enable_timing=True))
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     def host(self, phase):
         return Span(self, phase)
