@@ -108,6 +108,21 @@ def test_a_rank_that_waits_for_a_process_of_its_own_is_said_to_and_what_that_pro
 
 # --- whose ranks they are
 
+def test_a_rank_that_ends_while_it_is_looked_at_is_no_rank_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29555"}
+    rank, real = subprocess.Popen(["sleep", "60"], env=env), os.readlink
+
+    def ended_before(path: str, *rest: Any) -> str:
+        if path == f"/proc/{rank.pid}/ns/net":
+            rank.kill()
+            rank.wait()
+        return real(path, *rest)
+
+    assert rank.pid in live_processes.processes()
+    monkeypatch.setattr(os, "readlink", ended_before)
+    assert rank.pid not in live_processes.processes() and rank.poll() is not None
+
+
 def ranks_of(numbers: str, port: int) -> subprocess.Popen[bytes]:
     """A launcher of ranks that only sleep."""
     env = {n: v for n, v in os.environ.items() if n not in live_processes.NAMES} | {"MASTER_PORT": str(port), "WORLD_SIZE": "3"}

@@ -94,8 +94,9 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: dataclasses.replace(p, launcher=launcher, job=_job(p, launcher)) for pid, p in own.items()
-            if p and (p.has_torch or pid not in shells) for launcher in [_launcher(p, own)]}
+    return {pid: dataclasses.replace(p, launcher=launcher, job=job) for pid, p in own.items()
+            if p and (p.has_torch or pid not in shells) for launcher in [_launcher(p, own)]
+            for job in [unless_gone("", _job, p, launcher)] if job}
 
 
 def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
