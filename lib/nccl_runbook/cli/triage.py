@@ -6,13 +6,13 @@ import gc
 import sys
 from typing import Annotated, Any
 
+from nccl_runbook.case.answer import dumps_of
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
-from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.tables import Table
-from nccl_runbook.triage.answer import HANG_READS, READ_BY_HANG, Answer, Dumps, answer as judged
+from nccl_runbook.triage.answer import READ_BY_HANG, Answer, answer as judged
 from nccl_runbook.triage.judge import platform, where
 from nccl_runbook.triage.judge_against import Comparison, compare
 from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
@@ -39,25 +39,12 @@ def triage(
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
     logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
-    given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), _dumps(logs, paths))
+    given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths)[0])
     code = exit_code(given.verdict, fail_on)
     answer.tell(document(given, code) if json else text(given))
     if html is not None:
         answer.write_page(html, STEP, given.sentence, given.findings, _tables(given), code)
     sys.exit(code)
-
-
-def _dumps(logs: Logs, paths: list[str]) -> Dumps | None:
-    """What `hang` says of the recorder dumps and stacks among the files; None without any."""
-    if not any(HANG_READS in f.kind + f.problem for f in logs.files):
-        return None
-    from nccl_runbook.hang import read
-    from nccl_runbook.hang.judge import hang_told, judge
-
-    seen = read.collect([p for p in paths if p != "-"])
-    told = judge(seen)
-    sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
-    return Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, seen.logs.launcher), told.decides)
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison:

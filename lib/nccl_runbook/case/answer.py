@@ -1,0 +1,121 @@
+"""From the given evidence to one record for each subject that has something to say of it; reads only, without torch."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from nccl_runbook.case.read import Brought
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.core.records import Record, load_all, of_findings
+from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.triage.answer import HANG_READS, Dumps
+
+DUMPS, LOGS, SETTINGS, PLAN = "06-timeouts", "07-logs", "02-environment", "plan"
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """One record for each subject; ``fits``: causes that fit the symptom and no line shows, ``steps``: those that decide the symptom."""
+
+    records: list[Record]
+    fits: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+
+
+def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live]) -> Gathered:
+    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank.
+
+    Raises ValueError for a process, an allocation or a record that cannot be read.
+    """
+    found = _logs(brought, stdin)
+    found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
+    if brought.pids or brought == Brought():
+        found.records.extend(_live(look([int(p) for p in brought.pids])))
+    found.records.extend(r for path in brought.records for r in load_all(Path(path)))
+    return found
+
+
+def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
+    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other."""
+    if not (brought.logs or brought.words):
+        return Gathered([])
+    from nccl_runbook.messages.read import collect
+    from nccl_runbook.triage.answer import answer
+    from nccl_runbook.triage.start.steps import deciding
+    from nccl_runbook.triage.table import fits_tables, tables
+
+    paths = list(brought.logs)
+    logs = collect(paths, "\n".join(brought.words), stdin)
+    dumps, shown = dumps_of(logs, paths)
+    given = answer(logs, dumps=dumps)
+    findings = [f for f in given.findings if not dumps or f is not dumps.finding]
+    records = [of_findings(DUMPS, [dumps.finding], shown)] if dumps else []
+    records += [of_findings(LOGS, findings, [*fits_tables(given.fits), *tables(logs)])] if findings else []
+    return Gathered(records, () if dumps else tuple(c.id for c in given.fits), tuple(deciding(brought.words)))
+
+
+def dumps_of(logs: Logs, paths: list[str]) -> tuple[Dumps | None, list[object]]:
+    """What `hang` says of the recorder dumps and stacks among the files, with its tables; None without any."""
+    if not any(HANG_READS in f.kind + f.problem for f in logs.files):
+        return None, []
+    from nccl_runbook.hang import read
+    from nccl_runbook.hang.judge import hang_told, judge
+    from nccl_runbook.hang.table import tables
+
+    seen = read.collect([p for p in paths if p != "-"])
+    told = judge(seen)
+    sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
+    return Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, seen.logs.launcher), told.decides), tables(seen, told.culprits)
+
+
+def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator[Record]:
+    from nccl_runbook.environment.facts import Environment
+    from nccl_runbook.environment.judge import judge
+    from nccl_runbook.environment.read_file import read
+
+    found: list[Finding] = []
+    for path in (*scripts, *configurations):
+        role = read(path)
+        if isinstance(role, Gap):
+            found.append(Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),)))
+        elif path in scripts or role.variables:  # a configuration need not set any
+            found += judge(Environment([role], Gap("not-run", "only a file was read")))
+    if found:
+        yield of_findings(SETTINGS, found)
+
+
+def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
+    """Each allocation that was named; what holds none has nothing to say here."""
+    named = (*brought.allocations, *brought.scripts, *brought.configurations)
+    if not named:
+        return
+    from nccl_runbook.plan.answer import Plan, plans_of
+    from nccl_runbook.plan.areal.tags import newest
+    from nccl_runbook.plan.groups import Site
+    from nccl_runbook.plan.table import groups_tables
+
+    plans: list[Plan] = []
+    findings: list[Finding] = []
+    for target in named:
+        try:
+            plans += plans_of(os.path.expanduser(target), Site(gpus, "", 0, ""), newest())[0]
+        except ValueError as error:
+            if target in brought.allocations:
+                raise
+            if "--gpus" in str(error):
+                findings.append(Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),)))
+    findings += [dataclasses.replace(p.finding, title=f"{p.where}: {p.finding.title}" if p.where else p.finding.title) for p in plans]
+    if findings:
+        yield of_findings(PLAN, findings, groups_tables(plans))
+
+
+def _live(seen: Live) -> Iterator[Record]:
+    from nccl_runbook.hang.judge import hang_told, judge
+    from nccl_runbook.hang.read import collect
+
+    if seen.ranks:
+        yield of_findings(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=[seen])))])

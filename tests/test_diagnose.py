@@ -1,0 +1,177 @@
+"""`nccl-runbook diagnose`: one door for everything that a failed job leaves, one answer, the strongest proof first."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import jsonschema
+import pytest
+from book_samples import run_cli, with_library
+from hypothesis import given, strategies as st
+from nccl_runbook.case.judge import cheapest, left
+from nccl_runbook.case.read import sort
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
+from nccl_runbook.core.records import Record
+from nccl_runbook.report.verdict import RunInfo, leading, verdict_document
+from nccl_runbook.triage.start.steps import step_texts
+from processes import ROOT
+
+DATA = Path(__file__).parent / "data"
+SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/diagnose.json").read_text())
+OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB of which 1.2 GiB is free."
+NVML = "node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error"
+SBATCH = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\nexport NCCL_DEBUG=ERROR\nsrun python3 train.py\n"
+FIX = (Remedy("you", "do it"),)
+
+
+def diagnose(*given: str | Path, code: int | None = None) -> dict:
+    done = run_cli("diagnose", *given, "--json", "--gap", "0")
+    assert done.returncode in ((0, 3, 4) if code is None else (code,)), done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert document["exit_code"] == done.returncode
+    return document
+
+
+@pytest.mark.parametrize("fault", sorted(p.name for p in (DATA / "hang").iterdir() if p.is_dir()))
+def test_dumps_are_answered_as_hang_answers(fault):
+    """The first line names rank and cause wherever the single best tool does."""
+    ours, theirs = diagnose(DATA / "hang" / fault), json.loads(run_cli("hang", DATA / "hang" / fault, "--json").stdout)
+    if theirs["culprits"] and theirs["verdict"] != "unknown":
+        assert (ours["lead"] or {}).get("cause") == theirs["cause"] and ours["verdict"] == theirs["verdict"]
+        assert theirs["sentence"].rstrip(".") in ours["sentence"]
+    else:
+        assert ours["verdict"] == theirs["verdict"] or ours["lead"]["id"] == "log-points-to-cause"
+
+
+def test_a_folder_of_logs_dumps_and_scripts_is_one_answer(tmp_path):
+    for path in (DATA / "hang" / "skip").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "job.sbatch").write_text(SBATCH)
+    document = diagnose(tmp_path, code=3)
+    alone = json.loads(run_cli("hang", DATA / "hang" / "skip", "--json").stdout)
+    assert document["lead"]["id"] == "hang-told" and document["lead"]["cause"] == alone["cause"]
+    assert document["brought"]["scripts"] == [str(tmp_path / "job.sbatch")]
+    assert {"06-timeouts", "02-environment"} <= {s["step"] for s in document["steps"]}
+    told = run_cli("diagnose", tmp_path).stdout
+    assert told.splitlines()[0].startswith("Broken: ") and told.count(alone["sentence"].rstrip(".")) == 1
+
+
+def test_a_message_that_is_the_fault_leads_before_a_setting(tmp_path):
+    (tmp_path / "a.log").write_text(NVML + "\n")
+    (tmp_path / "run.sh").write_text(SBATCH)
+    for order in ([tmp_path / "a.log", tmp_path / "run.sh"], [tmp_path / "run.sh", tmp_path / "a.log"]):
+        document = diagnose(*order, code=3)
+        assert document["lead"]["cause"] == json.loads(run_cli("triage", tmp_path / "a.log", "--json").stdout)["hypotheses"][0]["cause"]
+        assert "a.log line 1" in document["sentence"]
+
+
+def test_the_own_error_of_a_rank_leads_before_its_death(tmp_path):
+    (tmp_path / "rank3.log").write_text(f"[rank3]: Traceback (most recent call last):\n{OOM}\n")
+    (tmp_path / "rank0.log").write_text("[rank0]:[W ProcessGroupNCCL.cpp:1] Connection closed by remote peer, rank 3 died\n")
+    assert diagnose(tmp_path)["lead"]["cause"] == "gpu-memory-exhausted"
+
+
+@pytest.mark.parametrize("words, what", [
+    ("sglang:d1+fsdp:d1", "allocations"), ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8", "allocations"),
+    ("CUDA error: invalid device ordinal", "words"), ("hangs at the first all_reduce", "words"), ("ncclSystemError", "words"),
+    ("RuntimeError: a/b", "words"), ("PID", "pids"), ("pid:PID", "pids"), ("-", "logs")])
+def test_what_is_no_path_is_recognised(words, what):
+    assert {name for name, found in vars(sort([words.replace("PID", str(os.getpid()))])).items() if found} == {what}
+
+
+@pytest.mark.parametrize("name, text, what", [
+    ("a.txt", "step 1\n", "logs"), ("train", "#!/usr/bin/env bash\ntorchrun x.py\n", "scripts"), ("j", "# c\n#SBATCH -N 2\n", "scripts"),
+    ("e.txt", "NCCL_DEBUG=INFO\nA=1\nB=2\nC=3\n", "scripts"), ("c.yaml", "a: 1\n", "configurations"), ("s.slurm", "x\n", "scripts"),
+    ("r.json", '{"schema": "nccl-runbook/record/2", "step": "07-logs"}', "records"), ("d.json", '{"pg_config": {}}', "logs")])
+def test_a_file_is_recognised_by_its_content(tmp_path, name, text, what):
+    (tmp_path / name).write_text(text)
+    (tmp_path / "other.log").write_text("step 2\n")
+    assert {n for n, found in vars(sort([str(tmp_path / name)])).items() if found} == {what}
+    in_folder = vars(sort([str(tmp_path)]))
+    assert in_folder[what] == ((str(tmp_path),) if what == "logs" else (str(tmp_path / name),))
+
+
+def test_an_archive_is_read_as_its_folder(tmp_path):
+    with tarfile.open(tmp_path / "d.tar.gz", "w:gz") as archive:
+        archive.add(DATA / "hang" / "skip", "skip")
+    packed, plain = diagnose(tmp_path / "d.tar.gz"), diagnose(DATA / "hang" / "skip")
+    assert packed["lead"]["cause"] == plain["lead"]["cause"] and packed["verdict"] == plain["verdict"]
+
+
+def test_a_record_is_judged_with_the_rest(tmp_path):
+    (tmp_path / "a.log").write_text(OOM + "\n")
+    run = run_cli("run", "--step", "07-logs", "--log", tmp_path / "a.log", "--out", tmp_path / "run")
+    assert run.returncode in (3, 4)
+    document = diagnose(tmp_path / "run" / "07-logs.json")
+    assert document["lead"]["cause"] == "gpu-memory-exhausted" and document["brought"]["records"]
+
+
+@pytest.mark.parametrize("wrong", [("nope.log",), ("/nope/x",), ("99999999",), ("sglang:d1+fsdp:d1",), ("--gpus", "-1")])
+def test_wrong_input_is_one_sentence(wrong, tmp_path):
+    done = run_cli("diagnose", *wrong)
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    (tmp_path / "r.json").write_text('{"schema": "nccl-runbook/record/2", "step": 7}')
+    assert run_cli("diagnose", tmp_path / "r.json").returncode == 2
+
+
+def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
+    done = run_cli("diagnose", DATA / "hang" / "skip", "--html", tmp_path / "page.html")
+    import html
+
+    assert html.escape(done.stdout.splitlines()[0].rstrip("."), quote=False) in (tmp_path / "page.html").read_text().replace("&#39;", "'")
+    assert (tmp_path / "page.html").stat().st_size <= 300_000 and "<script" not in (tmp_path / "page.html").read_text()
+
+
+def test_files_need_no_torch_no_jupyter_no_linux(tmp_path):
+    """Whatever macOS lacks is hidden; what it does there was not tried."""
+    (tmp_path / "a.log").write_text(NVML + "\n")
+    hide = ("import builtins, os, sys\nhidden = {'torch', 'IPython', 'nbclient', 'papermill', 'jupyter_client', 'pynvml', 'ipywidgets', 'select.epoll'}\n"
+            "real = builtins.__import__\n"
+            "def need(name, *rest):\n    if name.split('.')[0] in hidden: raise ImportError(name)\n    return real(name, *rest)\n"
+            "builtins.__import__ = need\nopened = builtins.open\n"
+            "def open_(path, *rest, **more):\n    if str(path).startswith('/proc'): raise FileNotFoundError(path)\n    return opened(path, *rest, **more)\n"
+            "builtins.open = open_\nfrom nccl_runbook.__main__ import main\nsys.argv = ['nccl-runbook', 'diagnose', sys.argv[1]]\nmain()\n")
+    done = subprocess.run([sys.executable, "-c", hide, str(tmp_path / "a.log")], capture_output=True, text=True, env=with_library(), timeout=60)
+    assert done.returncode == 3 and done.stdout.startswith("Broken: "), done.stderr
+
+
+def finding(cause: str, status: str, severity: Severity) -> Finding:
+    return Finding("f", severity, f"{cause} {status}", (), FIX, cause, status)
+
+
+CAUSES = sorted(causes())
+
+
+@given(st.lists(st.tuples(st.sampled_from(["06-timeouts", "07-logs", "03-fewer-gpus", "02-environment"]), st.sampled_from(CAUSES),
+                          st.sampled_from(STATUSES[:3]), st.sampled_from([Severity.BROKEN, Severity.WARN])), min_size=1, max_size=8))
+def test_what_leads_is_never_behind_something_proven(rows):
+    records = [Record(step=step, status="broken", started="2026-11-28T00:00:00Z",
+                      findings=[finding(c, s, v) for where, c, s, v in rows if where == step]) for step in dict.fromkeys(r[0] for r in rows)]
+    document = verdict_document(RunInfo(id="x", started="2026-11-28T00:00:00Z"), records)
+    lead = leading(document.steps, document.causes)
+    status = {c.id: c.status for c in document.causes}
+    proven = [r for r in rows if status[r[1]] == "established"]
+    assert lead and (not proven or status[lead.cause] == "established" or lead in next(s for s in document.steps if s.notebook == "06-timeouts").findings)
+
+
+@given(st.lists(st.sampled_from(CAUSES), max_size=6, unique=True), st.sets(st.sampled_from(sorted(step_texts()))))
+def test_the_cheapest_test_separates_something_and_was_not_done(open_causes, done):
+    test = cheapest(open_causes, done)
+    able = {causes()[c].decides[0] for c in open_causes} & set(step_texts()) - done
+    assert (test is not None) == (len(open_causes) > 1 and bool(able))
+    if test:
+        assert test.about_s > 0 and set(test.separates) <= set(open_causes) and test.separates
+        assert test == cheapest(open_causes, done), "the same for the same records"
+
+
+def test_nothing_is_left_to_separate_where_a_cause_is_established():
+    records = [Record(step="07-logs", status="broken", started="2026-11-28T00:00:00Z",
+                      findings=[finding("duplicate-gpu", "established", Severity.BROKEN), finding("peer-crashed", "likely", Severity.WARN)])]
+    document = verdict_document(RunInfo(id="x", started="2026-11-28T00:00:00Z"), records)
+    assert left(document, leading(document.steps, document.causes), ["start-skew"]) == []
