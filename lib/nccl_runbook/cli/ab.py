@@ -55,6 +55,7 @@ def ab(
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Run beside foreign jobs on the GPUs.")] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

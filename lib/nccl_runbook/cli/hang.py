@@ -25,6 +25,7 @@ def hang(
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, stacks, live looks; folders, archives.")],
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

@@ -34,6 +34,7 @@ def look(
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was seen, to be joined or judged elsewhere.")] = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

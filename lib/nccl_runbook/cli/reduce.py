@@ -49,6 +49,7 @@ def reduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs, a new or empty one.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
 ) -> None:
     """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
     from nccl_runbook.compare import reduction

@@ -43,6 +43,7 @@ def run(
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks and write one page that says what is broken, and how to fix it."""

@@ -55,6 +55,7 @@ def sync(
     pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer, engines (vLLM: EngineCore): sample stacks for --budget.")] = [],  # noqa: B006
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

@@ -31,6 +31,7 @@ def triage(
     context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
+from nccl_runbook.core.share import learn
 from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.logs.file import HELD, mib, named
 
@@ -127,6 +128,7 @@ class Source:
             if not is_log:
                 self.problem = f"is {self.kind}"
                 return
+            learn(chunk.decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]

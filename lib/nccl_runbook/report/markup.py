@@ -5,6 +5,7 @@ Standard library and Python >= 3.9, because nccl-look.pyz writes a page where th
 from __future__ import annotations
 
 import itertools
+import os
 import pkgutil
 import re
 import string
@@ -12,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from nccl_runbook.core.redact import masked, plain
+from nccl_runbook.core.share import SHARE, replaced, shared
 
 if TYPE_CHECKING:
     from nccl_runbook.core.findings import Remedy
@@ -22,6 +24,8 @@ TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "w
 # how a verdict, or a run at work, looks: symbol, and a key of TONES that is a class of style.css, too
 LOOKS = {"healthy": ("✓", "ok"), "degraded": ("!", "warn"), "broken": ("✕", "broken"), "unknown": ("?", "unknown"),
          "running": ("…", "muted")}
+NAMES = "It contains names of hosts, users and paths, and addresses: the option --share of nccl-runbook replaces all but the paths."
+SHARED = "Replaced (--share): {}. Look at the page before you pass it on."
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
@@ -95,10 +99,12 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     frame, style = ((pkgutil.get_data(__package__, f"templates/{name}") or b"").decode() for name in ("frame.html", "style.css"))
     links = "".join(f'<li><a href="#{at}">{name}</a></li>' for at, name in _HEADING.findall(main))
     symbol, tone = LOOKS[status]
+    main, sentence, sub, about = map(shared, (main, sentence, sub, about))
     hidden = masked(main) or "nothing"
+    names = SHARED.format(replaced(main) or "nothing") if os.environ.get(SHARE) else NAMES
     return plain(string.Template(frame).substitute(
         main=main, style=style, links=links, tone=tone, symbol=symbol, sentence=escape(sentence), sub=escape(sub),
-        about=escape(about), hidden=hidden))
+        about=escape(about), hidden=hidden, names=names))
 
 
 def remedy_html(remedy: Remedy, text: Callable[[str], str] = str, style: str = "") -> str:
