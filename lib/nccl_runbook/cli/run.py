@@ -1,6 +1,7 @@
 """`nccl-runbook run`: the notebooks, headlessly, and one page."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import functools
@@ -20,6 +21,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.logs import file as log_file
+from nccl_runbook.logs.sources import sources
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -56,10 +58,14 @@ def run(
         brought = [(name, text) for name, text in (("log", logs), ("symptom", symptom)) if text]
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave("--record stands alone: what was recorded is judged as it was asked for then")
-        given = [*brought, *map(_pair, parameter)]
-        answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
-        plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
         seconds = duration_s(budget)
+        given = [*brought, *map(_pair, parameter)]
+        read = [path for name, text in given if name in _READ for path in log_file.named(text)]
+        answer.named(read)
+        if share:  # names that the logs show are replaced in the words of the command line, too
+            for source in sources(read):
+                collections.deque(source.rows(began + seconds / 4), 0)
+        plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
             gpus=gpus, allow_busy=allow_busy, budget_s=seconds, began=began, asked=tuple(step), fail_on=fail_on,

@@ -24,6 +24,7 @@ _FORMS = re.compile(
     rf"(?<![\w.-])(?P<host>{_H}):\d{{1,8}}:\d{{1,8}} \[|"  # NCCL's prefix
     rf"[/\\](?:home|Users)[/\\]{{1,2}}(?P<user>{_U})|"
     rf"(?<![\w.:@+-])(?<!\w/)(?P<user_at>{_U})@(?P<host_at>(?!v?\d|sha\d){_H})(?![\w(]|:\w+/)|"
+    rf"\"host\": \"(?P<host_of>{_H})\"|"  # in a document of ours
     r"(?:SLURM_\w{0,20}NODELIST|MASTER_ADDR|HOSTNAME)[\"']?\s{0,4}[=:]\s{0,4}[\"']?(?P<hosts>[\w.,\[\]-]+)|"
     rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?(?P<user_is>{_U})")
 _NUMBERED = re.compile(r"(.*?)(\[[\d,-]+\]|\d{0,6})", re.DOTALL)
@@ -70,6 +71,9 @@ def learn(text: str) -> None:
         own = [f"{n}={v}" for n, v in os.environ.items() if _FORMS.match(f"{n}={v}")]
         home = os.path.basename(os.path.expanduser("~"))
         learn("\n".join([f"HOSTNAME={socket.gethostname()}", f"USER={getpass.getuser()}", f"/home/{home}", *own]))
+    for found in _ALONE.finditer(text):
+        if found["host"] and not _PUBLIC.fullmatch(found["host"]):
+            _keep("host", found["host"], "")
     for found in _FORMS.finditer(text):
         for group, value in found.groupdict().items():
             pieces = _PIECE.findall(value or "") if group == "hosts" else [(value or "", "")]
