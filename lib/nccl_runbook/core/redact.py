@@ -9,6 +9,7 @@ import dataclasses
 import html
 import io
 import json
+import os
 import pkgutil
 import re
 import sys
@@ -17,6 +18,7 @@ from urllib.parse import quote
 
 from nccl_runbook.core.share import learn_all, shared
 
+LONGEST = 4096  # characters of a secret or a name
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 KINDS = {"variable": "value of a secret variable", "named": "value behind a telling name", "token": "token of a known form",
          "url": "password in a URL", "argument": "secret argument of a command", "key": "private key", "own": "match of your own patterns"}
@@ -163,6 +165,11 @@ def own_patterns(path: str) -> List[Pattern[str]]:
     return found
 
 
+def clipped(text: str, most: int) -> str:
+    """The beginning of a text: a longer one without secrets, as no form shows half of one."""
+    return text if len(text) <= most else Redactor(os.environ).text(text[: most + LONGEST])[:most]
+
+
 class Redactor:
     """Knows the secret values of one environment; immutable, so that one may be shared between threads."""
 
@@ -185,10 +192,6 @@ class Redactor:
             if start in text:
                 text = token.sub(_mask("token"), text)
         return shared(_values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text))
-
-    def cut(self, text: str, most: int) -> str:
-        """The beginning of the text without secrets, none of which the cut makes unknown."""
-        return text if len(text) <= most else self.text(text)[:most]
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""

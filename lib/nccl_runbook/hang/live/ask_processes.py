@@ -10,7 +10,7 @@ import struct
 from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thread
 
 # values are read and kept for these names alone
@@ -104,7 +104,7 @@ def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
-    variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
+    variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}
     fields = stat_fields(f"/proc/{pid}/stat")
     _, parent, _, session, *_ = fields
     maps = read(f"/proc/{pid}/maps", 1 << 25)
