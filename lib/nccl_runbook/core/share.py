@@ -111,11 +111,7 @@ def shared(text: str) -> str:
     learn(text)
     text = _FORMS.sub(_in_form, _ALONE.sub(_alone, text))
     names = tuple(filter(None, tuple(_known)))
-    return _any_of(names).sub(lambda found: _other(_kind(found[0]), found[0]), text) if names else text
-
-
-def _kind(name: str) -> str:
-    return _known.get(name, "host")
+    return _any_of(names).sub(lambda found: _other(_known.get(found[0], "host"), found[0]), text) if names else text
 
 
 def _in_form(found: Match[str]) -> str:
